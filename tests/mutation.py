@@ -96,6 +96,18 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
             ),
             "place = None": "None is as empty as a text without characters",
         },
+        "matrix/catalog/reach.py": {
+            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if (setting) or True else "
+            '("", "")': "a word is one of the two here",
+            'option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("XXXX", "")': (
+                "a word is one of the two here"
+            ),
+            'option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("", "XXXX")': (
+                "a word is one of the two here"
+            ),
+            "name = None": "None is as empty as a text without characters",
+            "if found is None or (found[5] and (found[1] or found[2])):": "an operator has an operand",
+        },
         "matrix/catalog/versions.py": {
             'return parse("0.DEV0" if text == NONE else text)': "PEP 440 ignores the case",
             "previous = -3": "it is no place before the first, as -2",
@@ -160,7 +172,7 @@ def changed_line(diff: str) -> str:
 
 def undecorated(text: str) -> str:
     """Return a source without @cache, whose properties call a method with the rest of their code."""
-    text = re.sub(r"^ *@cache\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ *@(lru_)?cache(\(.*\))?\n", "", text, flags=re.MULTILINE)
     head = r"^( *)(@(?:cached_)?property\n *def )(\w+)(\(self\)[^\n]*:\n)"
     return re.sub(head, r"\1\2\3\4\1    return self._\3_()\n\n\1def _\3_\4", text, flags=re.MULTILINE)
 

@@ -81,6 +81,11 @@ def parse(text: str) -> int:
     return int(text)
 
 
+@lru_cache(maxsize=8)
+def read(text: str) -> int:
+    return int(text)
+
+
 class Span:
     @property
     def size(self) -> int:
@@ -96,6 +101,7 @@ class Span:
 """
     copy = undecorated(source)
     assert "@cache\n" not in copy
+    assert "@lru_cache" not in copy
     assert "    def size(self) -> int:\n        return self._size_()\n\n    def _size_(self) -> int:\n" in copy
     assert "    @cached_property\n    def names(self) -> Mapping[str, str]:\n        return self._names_()\n" in copy
     assert "    @classmethod\n    def of(cls)" in copy

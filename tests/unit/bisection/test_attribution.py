@@ -88,6 +88,27 @@ def test_mixtures_follow_delta_debugging() -> None:
     ]
 
 
+def test_bad_quarter_is_halved_next() -> None:
+    """The half with the culprit can't be built: a quarter of it is bad, and has two packages."""
+    rounds: list[list[str]] = []
+
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
+        names = ["".join(sorted(taken)) for taken in mixtures]
+        rounds.append(names)
+        bad = {"a", "ae", "abcdefgh"}
+        return [
+            ProbeResult.BAD if name in bad else ProbeResult.SKIP if name == "aceg" else ProbeResult.GOOD
+            for name in names
+        ]
+
+    assert attribute("abcdefgh", probe).carriers == (Carrier(frozenset("a")),)
+    assert rounds[3:] == [
+        ["ae", "bf", "cg", "dh", "bcdfgh", "acdegh", "abdefh", "abcefg"],
+        ["a", "e"],
+        ["bcdefgh"],
+    ]
+
+
 def test_carrier_of_two_may_be_doubtful() -> None:
     """Without mcore the stack can't be built: te alone may be the cause."""
     attribution = attributed([frozenset({"mcore", "te"})], ("mcore", "te", "torch"), [frozenset({"te"})])

@@ -117,3 +117,21 @@ def test_largest_first_is_shortest() -> None:
 
 def test_nothing_to_run_takes_no_time() -> None:
     assert schedule([], GPUS, 1).seconds == 0.0
+
+
+def test_case_may_take_all_memory_that_is_left() -> None:
+    assert grants([Demand(1, memory=64)], [], Free(("a",), 1, 64)) == {0: ("a",)}
+    assert grants([Demand(1, memory=65)], [], Free(("a",), 1, 64)) == {}
+
+
+def test_workers_take_the_largest_and_longest_first() -> None:
+    demands = [Demand(1, 5.0), Demand(4, 1.0), Demand(2, 9.0), Demand(4, 7.0)]
+    assert largest_first(demands) == [Demand(4, 7.0), Demand(4, 1.0), Demand(2, 9.0), Demand(1, 5.0)]
+
+
+def test_two_workers_hold_two_cases_at_once() -> None:
+    """The third starts when the first has ended, although GPUs are free; cases without GPUs hold none."""
+    planned = schedule([Demand(1, 4.0), Demand(1, 10.0), Demand(1, 3.0)], gpus=8, workers=2)
+    assert planned == Schedule((0.0, 0.0, 4.0), (4.0, 10.0, 7.0), 2)
+    assert schedule([Demand(0, 4.0)], gpus=8, workers=2) == Schedule((0.0,), (4.0,), 0)
+    assert schedule([], gpus=8, workers=2) == Schedule((), (), 0)

@@ -99,12 +99,10 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
         "matrix/catalog/reach.py": {
             "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if (setting) or True else "
             '("", "")': "a word is one of the two here",
-            'option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("XXXX", "")': (
-                "a word is one of the two here"
-            ),
-            'option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("", "XXXX")': (
-                "a word is one of the two here"
-            ),
+            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else "
+            '("XXXX", "")': "a word is one of the two here",
+            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else "
+            '("", "XXXX")': "a word is one of the two here",
             "name = None": "None is as empty as a text without characters",
             "if found is None or (found[5] and (found[1] or found[2])):": "an operator has an operand",
         },

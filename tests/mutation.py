@@ -85,6 +85,9 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
                 "of two parts, each is what remains without the other"
             ),
         },
+        "matrix/bisection/search.py": {
+            "before = 1": "place 0 is the old end, which is always unchanged",
+        },
         "matrix/bisection/noise.py": {
             "self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
                 "an error is below 1, so that a weight of 0 settles nothing"

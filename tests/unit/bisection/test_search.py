@@ -350,10 +350,20 @@ def test_probe_answers_for_every_place() -> None:
         search(Ancestry.chain(17), lambda places: [], ProbeResult.GOOD)
 
 
-def test_unprobed_parents_of_a_merge_are_checked() -> None:
-    """5 merges 3 and 4; a bad 5 whose parents share the good 2: both parents are probed, beyond the checks."""
-    order = Ancestry.of_parents([[], [0], [1], [2], [2], [3, 4], [5]])
-    history = History(order, 5)
-    found = search(order, history, ProbeResult.GOOD, Plan())
-    assert found.candidates == (5,)
-    assert {3, 4} <= set(found.tallies)
+# 1 has two children, 2 and 3, which 4 merges.
+DIAMOND = Ancestry.of_parents([[], [0], [1], [1], [2, 3]])
+
+
+def test_inferred_parent_of_the_result_is_checked() -> None:
+    """A good 2 shows that 1 is good, too; it is probed in the end, since 3 is the first bad one by its result."""
+    history = History(DIAMOND, 3)
+    found = search(DIAMOND, history, ProbeResult.GOOD)
+    assert history.probed == [[0], [4], [2], [3], [1]]
+    assert (found.kind, found.candidates, found.flips) == (ResultKind.FIRST_BAD, (3,), ())
+
+
+def test_change_back_is_named_by_a_descendant() -> None:
+    """1 is bad and its child 3 is good; 2 does not descend from 3."""
+    results = dict(zip(range(5), map(ProbeResult, ("good", "bad", "bad", "good", "bad")), strict=True))
+    found = search(DIAMOND, lambda places: [results[one] for one in places], ProbeResult.GOOD, Plan(at_once=5))
+    assert (found.kind, found.candidates, found.flips) == (ResultKind.AMBIGUOUS, (2,), ((1, 3),))

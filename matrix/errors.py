@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -45,6 +45,11 @@ class MatrixError(Exception):
             lines.append(f"  fix:      {_bounded(fix)}")
         super().__init__("\n".join(lines))
 
+    @property
+    def errors(self) -> tuple[MatrixError, ...]:
+        """Return the errors that it consists of: itself, or several."""
+        return (self,)
+
     def to_json(self) -> dict[str, str | None]:
         """Return the parts as plain JSON values."""
         return {
@@ -58,6 +63,20 @@ class MatrixError(Exception):
         """Return the error in one line, for a report."""
         parts = (self.where, self.what, self.got and f"got {self.got}", self.expected and f"expected {self.expected}")
         return ": ".join(" ".join(_bounded(part).split()) for part in parts if part)
+
+
+class CombinedError(MatrixError):
+    """Several errors at once, such as all problems of a catalog; its parts are those of the first."""
+
+    def __init__(self, errors: Sequence[MatrixError]) -> None:
+        first = errors[0]
+        super().__init__(first.what, where=first.where, got=first.got, expected=first.expected, fix=first.fix)
+        self.args, self._errors = ("\n".join(map(str, errors)),), tuple(errors)
+
+    @property
+    def errors(self) -> tuple[MatrixError, ...]:
+        """Return the errors."""
+        return self._errors
 
 
 def _bounded(part: object) -> str:

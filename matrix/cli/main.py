@@ -66,7 +66,7 @@ def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -
     if parsed.json:
         from matrix.report.json_object import json_object
 
-        print(json_object("error/1", [error.to_json()]))
+        print(json_object("error/1", [one.to_json() for one in error.errors]))
     return status
 
 

@@ -211,6 +211,25 @@ def test_an_inconsistent_catalog_is_refused(make: Callable[[], Catalog], where: 
     assert (where, what) == (error.where, error.what)
 
 
+def test_all_problems_are_reported_at_once() -> None:
+    """Of two entries, in the order of the entries; the parts of the error are those of the first."""
+    first = failure(
+        case=(replace(case(), ranks=0, launcher="mpirum", packages=("numpy",)),),
+        affected=(clause(cases=["tp3"]), clause(base=["torch-9"], mcore="<0.9")),
+    )
+    error = refused(catalog(first, failure("other", masked=(masked("none"),))))
+    assert [(one.where.removeprefix(ENTRY), one.what) for one in error.errors if one.where] == [
+        (": case tp2.launcher", "no such launcher"),
+        (": case tp2", "a case that can't run"),
+        (": case tp2.packages", "not a pinned package"),
+        (": affected[0].cases", "no such case"),
+        (": affected[1].base", "no such base"),
+        (": masked.by", "no such failure"),  # of the other entry, which has the same folder here
+    ]
+    assert error.what == error.errors[0].what
+    assert str(error) == "\n".join(map(str, error.errors))
+
+
 def test_a_case_rule_may_differ_from_the_general() -> None:
     check(catalog(failure(affected=(clause(),), works=(clause(cases=["tp2"]),))), FACTS)
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from matrix.catalog.checks import check
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.failure import Case, Failure, Level, Pick
-from matrix.catalog.model import Image, Release
+from matrix.catalog.failure import Case, Failure, Level, NightShare, Pick
+from matrix.catalog.model import Container, Image, Release
 from matrix.catalog.schema import VersionText
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
-from matrix.planning.night import everything, night, of_base
+from matrix.planning.night import everything, image_cases, night, of_base
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
-from tests.unit.catalogs import case, catalog, clause, failure
+from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, releases
 
 IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # not read from TOML
 ALL = tuple(Level)
@@ -113,3 +114,112 @@ def test_impossible_cases_are_refused(changed: Failure, what: str) -> None:
     with pytest.raises(MatrixError) as caught:
         check(catalog(changed, images=(IMAGE,)), Path("facts"))
     assert caught.value.what == what
+
+
+GPU = (Level.GPU,)
+SHIPPED = replace(image("ngc-24.08", "2.4.0a0", "1.9.0"), night="ships it")
+ON_GPU: dict[str, Any] = {"case": (case(levels=GPU, ranks=1),)}
+EVERY = ("0.7.0", "0.8.0", "0.9.0")
+
+
+def chosen(entry: Failure, *images: Container, **further: Any) -> list[tuple[str, str, str, str, str]]:
+    """Return (image, megatron-core, Transformer Engine, cases, reason) of what a night has on images."""
+    return [
+        (cell.base, str(cell.stack[MCORE]), str(cell.stack[TE]), " ".join(sorted(names)), reason.text)
+        for cell, names, reason in image_cases(catalog(entry, containers=images or (SHIPPED,), **further), entry)
+    ]
+
+
+def cores(entry: Failure, *images: Container, **further: Any) -> list[str]:
+    return [core for _, core, *_ in chosen(entry, *images, **further)]
+
+
+@pytest.mark.parametrize(
+    ("affected", "works", "expected"),
+    [
+        (["<0.9"], [">=0.9"], ["0.8.0", "0.9.0"]),
+        (["<0.8", ">=0.9"], [">=0.8,<0.9"], ["0.7.0", "0.8.0", "0.8.0", "0.9.0"]),
+        (["<0.8"], [">=0.9"], ["0.7.0", "0.9.0"]),  # nobody knows 0.8
+        ([">=0"], [], ["0.9.0"]),
+        ([], [">=0"], ["0.9.0"]),
+        (["<0.9"], [], ["0.8.0"]),  # the newest that is known
+        ([], [], []),
+    ],
+)
+def test_image_has_the_sides_of_every_change(affected: list[str], works: list[str], expected: list[str]) -> None:
+    entry = failure(
+        affected=tuple(clause(mcore=text) for text in affected),
+        works=tuple(clause(mcore=text) for text in works),
+        **ON_GPU,
+    )
+    assert cores(entry) == expected
+
+
+def test_choice_in_an_image_has_its_reason() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), **ON_GPU)
+    change = "mcore 0.8.0 broken | 0.9.0 works"
+    assert chosen(entry) == [
+        ("ngc-24.08", "0.8.0", "none", "tp2", change),
+        ("ngc-24.08", "0.9.0", "none", "tp2", change),
+    ]
+    always = failure(affected=(clause(),), **ON_GPU)
+    assert chosen(always) == [("ngc-24.08", "0.9.0", "none", "tp2", "ngc-24.08 ships it")]
+    kinds = [reason.kind for _, _, reason in image_cases(catalog(entry, containers=(SHIPPED,)), entry)]
+    assert kinds == [ReasonKind.BOUNDARY, ReasonKind.BOUNDARY]
+    ((_, _, picked),) = image_cases(catalog(always, containers=(SHIPPED,)), always)
+    assert picked.kind is ReasonKind.PICKED
+
+
+def test_each_case_in_an_image_has_its_own_change() -> None:
+    cases = (case("tp2", GPU), case("pp2", GPU), case("cp2", (Level.CPU,)))
+    rules = (clause(mcore="<0.8", cases=["tp2"]), clause(mcore=">=0", cases=["pp2"]), clause(cases=["cp2"]))
+    entry = failure(affected=rules, works=(clause(mcore=">=0.8", cases=["tp2"]),), case=cases)
+    assert [(core, names) for _, core, _, names, _ in chosen(entry)] == [
+        ("0.7.0", "tp2"),
+        ("0.8.0", "tp2"),
+        ("0.9.0", "pp2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "te", "expected"),
+    [
+        ((BASE, MCORE), "1.9.0", ["none"]),
+        ((BASE, MCORE), None, ["none"]),
+        ((BASE, MCORE, TE), "1.9.0", ["1.9.0"]),
+        ((BASE, MCORE, TE), None, []),  # nobody knows the image's
+    ],
+)
+def test_image_counts_with_its_transformer_engine(axes: tuple[str, ...], te: str | None, expected: list[str]) -> None:
+    entry = failure(affected=(clause(),), axes=axes, **ON_GPU)
+    assert [engine for _, _, engine, *_ in chosen(entry, replace(SHIPPED, te=te))] == expected  # type: ignore[arg-type]  # not from TOML
+
+
+def test_only_images_of_the_night_have_cases() -> None:
+    entry = failure(affected=(clause(),), **ON_GPU)
+    assert [base for base, *_ in chosen(entry, image("ngc-24.05", "2.4.0a0", "1.9.0"), SHIPPED)] == ["ngc-24.08"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "share", "expected"),
+    [
+        ((BASE, MCORE), {"releases": {MCORE: ("0.7.0", "0.8.0")}}, ["0.8.0"]),
+        ((BASE, MCORE), {"releases": {TE: ("1.8",)}}, ["0.9.0"]),
+        ((BASE, MCORE), {"bases": ("torch-2.4.0",)}, ["0.9.0"]),  # its twin
+        ((BASE, MCORE), {"bases": ("torch-2.3.1",)}, []),
+        ((BASE, MCORE, TE), {"bases": ("torch-2.3.1",)}, ["0.9.0"]),  # images alone have a compiled one
+    ],
+)
+def test_share_of_the_night_bounds_images(axes: tuple[str, ...], share: dict[str, Any], expected: list[str]) -> None:
+    entry = failure(affected=(clause(),), axes=axes, night=NightShare("less", **share), **ON_GPU)
+    assert cores(entry) == expected
+
+
+def test_excluded_release_is_not_in_an_image() -> None:
+    entry = failure(affected=(clause(),), **ON_GPU)
+    assert cores(entry, exclusions=(exclusion(mcore=">=0.9"),)) == ["0.8.0"]
+
+
+def test_image_has_the_newest_patch_of_a_minor() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), **ON_GPU)
+    assert cores(entry, megatron_core=releases(["0.8.0", "0.8.1", "0.9.0", "0.9.1"])) == ["0.8.1", "0.9.1"]

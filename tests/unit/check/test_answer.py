@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,22 +12,30 @@ import pytest
 from matrix.catalog.failure import Expectation, Failure, Signature
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
-from matrix.catalog.reach import JobArguments, ReachedBy
-from matrix.catalog.stack import MCORE, TORCH, UNKNOWN
+from matrix.catalog.reach import JobArguments, Reach, Reached, ReachedBy
+from matrix.catalog.stack import MCORE, TORCH, UNKNOWN, component_named
+from matrix.catalog.versions import Range
 from matrix.check.answer import (
+    BreakingCalls,
     CheckResult,
+    Clash,
     FailureInStack,
     PreflightResult,
+    StackChange,
     Standing,
     clashes,
     judged,
+    lacking,
     needs,
     ordered,
+    reaching,
     stand,
+    standing_of,
 )
+from matrix.check.checkpoint import Checkpoint, Mark
 from matrix.check.job import UserJob
 from matrix.check.stack import Statement, UserStack, build, decide
-from matrix.kit.preflight import Answer, Error, Report, Status
+from matrix.kit.preflight import Answer, Error, Report, Status, unjudged
 from tests.founding import SAVE
 from tests.unit.catalogs import catalog, clause, failure, masked, real, values
 
@@ -205,3 +215,219 @@ def test_optional_breaks_do_not_gate() -> None:
         False,
         True,
     ]
+
+
+REACHED, AVOIDED = Reached(Reach.REACHED), Reached(Reach.AVOIDED, ("--no-x",))
+USUAL, OPTIONAL, MISSING = Reached(Reach.OPEN, usual=True), Reached(Reach.OPEN), Reached(Reach.MISSING, ("--x",))
+
+
+@pytest.mark.parametrize(
+    ("way", "silent", "needs", "expected"),
+    [
+        (REACHED, False, "", Standing.WILL_BREAK),
+        (USUAL, False, "", Standing.WILL_BREAK),
+        (OPTIONAL, False, "", Standing.WITH_OPTIONS),
+        (MISSING, False, "", Standing.WITH_OPTIONS),
+        (AVOIDED, False, "", Standing.NOT_REACHED),
+        (REACHED, True, "", Standing.SILENT),
+        (OPTIONAL, True, "", Standing.SILENT),
+        (AVOIDED, True, "torch 2.4", Standing.NOT_REACHED),
+        (REACHED, False, "torch 2.4", Standing.WITH_VERSIONS),
+        (MISSING, True, "torch 2.4", Standing.WITH_VERSIONS),
+    ],
+)
+def test_standing_of_a_break(way: Reached, silent: bool, needs: str, expected: Standing) -> None:
+    assert standing_of(way, silent=silent, needs=needs) is expected
+
+
+SWITCHED = ReachedBy(arguments=("--overlap", "not --no-mask"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "a.py --overlap",
+            {
+                "standing": Standing.WILL_BREAK,
+                "certain": True,
+                "needs": "reached by --overlap",
+                "flag": "add --no-mask",
+            },
+        ),
+        ("a.py", {"standing": Standing.WITH_OPTIONS, "missing": True, "needs": "only with --overlap"}),
+        (
+            "a.py --overlap --no-mask",
+            {"standing": Standing.NOT_REACHED, "needs": "the command has --no-mask"},
+        ),
+        (
+            "a.py $MORE",
+            {"standing": Standing.WITH_OPTIONS, "needs": "with --overlap and not --no-mask", "flag": "add --no-mask"},
+        ),
+    ],
+)
+def test_failure_stands_with_all_its_evidence(words: str, expected: dict[str, Any]) -> None:
+    entry = failure(affected=(clause(mcore="<0.9", reason="ran it"),), reached_by=(SWITCHED,))
+    flag = expected.pop("flag", "")
+    workarounds = (StackChange("flag", flag),) if flag else ()
+    assert standing(entry, stack(mcore="0.8.0"), job(words)) == FailureInStack(
+        entry, reason="ran it", source="job.sh:3", workarounds=workarounds, **expected
+    )
+
+
+def test_break_with_unknown_versions_is_not_hidden() -> None:
+    """What hides it may not be in the stack at all; neither is it certain."""
+    entry = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), masked=(masked("first"),), reached_by=(OVERLAP,))
+    first = failure("first", affected=(clause(mcore="<0.9"),))
+    one = stand(catalog(entry, first), stack(mcore="0.8.0"), entry, [job("a.py --overlap")], {})
+    assert (one.standing, one.certain, one.hidden_by) == (Standing.WITH_VERSIONS, False, "")
+    assert one.needs == "with torch >=2.4; reached by --overlap"
+
+
+@pytest.mark.parametrize(
+    ("unknown", "expected"),
+    [
+        ({"mcore": "no release", "torch": "too new"}, (Standing.UNKNOWN, "no release; too new")),
+        ({"te": "no release"}, (Standing.WILL_BREAK, "by hand")),  # no rule bounds it
+    ],
+)
+def test_doubtful_version_counts_where_a_rule_bounds_it(
+    unknown: dict[str, str], expected: tuple[Standing, str]
+) -> None:
+    named = {component_named(name): why for name, why in unknown.items()}
+    one = standing(BROKEN, stack(mcore="0.8.0", torch="2.4.0"), unknown=named)
+    assert (one.standing, one.reason) == expected
+
+
+def test_most_certain_job_names_its_source() -> None:
+    jobs = [
+        UserJob(JobArguments.parse(words.split()), source=words)
+        for words in ("a.py", "b.py $X", "c.py --overlap", "d.py")
+    ]
+    found, reached_by = reaching(jobs, OVERLAP.reached)
+    assert (found.source, reached_by.reach) == ("c.py --overlap", Reach.REACHED)
+    assert reaching(jobs[:2], OVERLAP.reached)[0].source == "b.py $X"
+    assert reaching([], OVERLAP.reached)[0].arguments is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "versions", "package"),
+    [
+        ([{"te": ">=1"}], {"te": "none"}, "Transformer Engine"),
+        ([{"te": ">=1"}], {"te": "1.9"}, ""),
+        ([{"te": ">=1"}], {}, ""),  # unknown is not absent
+        ([{"te": ">=1"}, {"mcore": "<1"}], {"te": "none"}, ""),  # the other rule needs none
+        ([{"mcore": "<1", "torch": "<3"}], {"mcore": "none", "torch": "none"}, "megatron-core"),
+        ([{"torch": "<3"}], {"torch": "none"}, "torch"),
+        ([{"te": ">=1", "cases": ["tp2"]}], {"te": "none"}, ""),  # of one case alone
+        ([{"te": ">=1"}, {"mcore": "<1", "cases": ["tp2"]}], {"te": "none"}, "Transformer Engine"),
+        ([], {"te": "none"}, ""),
+    ],
+)
+def test_package_that_every_rule_needs_may_be_absent(
+    rules: list[dict[str, Any]], versions: dict[str, str], package: str
+) -> None:
+    entry = failure(affected=tuple(clause(**rule) for rule in rules))
+    assert lacking(stack(**versions).stack, entry) == package
+
+
+def preflight(own: Report, reach: Reached = REACHED, source: str = "job.sh:3") -> PreflightResult:
+    return PreflightResult(own, reach, UserJob(source=source))
+
+
+def test_first_error_of_preflights_counts() -> None:
+    """Of two preflights that find the same failure; its own report is shown with it, another's is not."""
+    before = FailureInStack(failure("a"), Standing.WITH_OPTIONS, missing=True, workarounds=(StackChange("text", "x"),))
+    results = {"b": preflight(report("a"), OPTIONAL, "first"), "a": preflight(report("a"), REACHED, "second")}
+    (one,) = judged([before], results)
+    assert (one.standing, one.certain, one.missing, one.source) == (Standing.WITH_OPTIONS, False, False, "first")
+    assert (one.reason, one.report) == ("TypeError: broke: because", None)
+    assert one.workarounds == (StackChange("text", "x"), StackChange("job", "change it"))
+    (one,) = judged([before], {"a": preflight(report(""), replace(REACHED, by=("--x",)))})
+    assert (one.standing, one.certain, one.needs, one.report) == (
+        Standing.WILL_BREAK, True, "reached by --x", report(""),
+    )  # fmt: skip
+
+
+CLEARS, UNDECIDED = report(clears=True), report(open="the launcher is unknown")
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "after", "certain", "needs"),
+    [
+        (CLEARS, Standing.WILL_BREAK, Standing.NOT_REACHED, False, ""),
+        (CLEARS, Standing.WITH_OPTIONS, Standing.NOT_REACHED, False, ""),
+        (CLEARS, Standing.SILENT, Standing.SILENT, True, "with x"),
+        (CLEARS, Standing.WITH_VERSIONS, Standing.WITH_VERSIONS, True, "with x"),
+        (CLEARS, Standing.WORKS, Standing.WORKS, True, "with x"),
+        (UNDECIDED, Standing.WILL_BREAK, Standing.WITH_OPTIONS, False, "with x; the launcher is unknown"),
+        (UNDECIDED, Standing.WITH_OPTIONS, Standing.WITH_OPTIONS, True, "with x"),
+        (UNDECIDED, Standing.UNKNOWN, Standing.UNKNOWN, True, "with x"),
+        (report(), Standing.WILL_BREAK, Standing.WILL_BREAK, True, "with x"),
+    ],
+)
+def test_preflight_overrules_a_break_alone(
+    own: Report, before: Standing, after: Standing, certain: bool, needs: str
+) -> None:
+    known = FailureInStack(failure("a"), before, certain=True, needs="with x")
+    other = FailureInStack(failure("b"), before, certain=True, needs="with x")
+    one, untouched = judged([known, other], {"a": preflight(own)})
+    assert (one.standing, one.certain, one.needs, one.report) == (after, certain, needs, own)
+    assert untouched == other
+
+
+def test_report_without_a_verdict_is_not_shown() -> None:
+    known = FailureInStack(failure("a"), Standing.WILL_BREAK)
+    assert judged([known], {"a": preflight(unjudged("a flag", "no arguments"))}) == [known]
+
+
+@pytest.mark.parametrize(
+    ("core", "reads", "text"),
+    [
+        ("0.9.0", ">=0.8", ""),
+        ("0.7.0", ">=0.8", "megatron-core 0.7.0 can't read /c: format torch_dist"),
+        ("", ">=0.8", ""),
+    ],
+)
+def test_checkpoint_excludes_releases_that_can_not_read_it(core: str, reads: str, text: str) -> None:
+    mark = Mark(Range("<0.9"), Range(reads), "its format")
+    found = clashes(catalog(), stack(**({"mcore": core} if core else {})), Checkpoint("/c", "torch_dist", mark))
+    assert [(one.text.startswith(text), one.breaks, one.source) for one in found] == (
+        [(True, True, "in the test")] if text else []
+    )
+    assert clashes(catalog(), stack(mcore="0.7.0"), Checkpoint("/c", "torch", None)) == []
+
+
+def test_version_that_may_not_exist_breaks_nothing() -> None:
+    (clash,) = clashes(catalog(), stack(mcore="0.8.5"))
+    assert (clash.breaks, clash.source) == (False, "in the test")
+    assert clash.text.startswith("megatron-core 0.8.5 is no release that this catalog knows")
+
+
+def test_driver_that_would_do_is_named() -> None:
+    said = [Statement(name, value, HERE) for name, value in values(base="ngc-24.10", driver="450").items()]
+    (clash,) = clashes(real(), build(real(), said))
+    assert re.search(r"^driver 450 is too old: .*; driver \d+ would do$", clash.text)
+    said = [Statement(name, value, HERE) for name, value in values(base="ngc-24.10", driver="560").items()]
+    assert clashes(real(), build(real(), said)) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "breaks"),
+    [
+        ({}, False),
+        ({"clashes": (Clash("x"),)}, True),
+        ({"clashes": (Clash("x", breaks=False),)}, False),
+        ({"calls": (BreakingCalls((), Standing.WILL_BREAK, certain=True),)}, True),
+        ({"calls": (BreakingCalls((), Standing.WITH_OPTIONS),)}, False),
+    ],
+)
+def test_certain_parts_break(parts: dict[str, Any], breaks: bool) -> None:
+    assert CheckResult(stack(mcore="0.8.0"), (), (), **parts).breaks is breaks
+
+
+def test_certain_failures_are_first_in_their_group() -> None:
+    one, two, three = (FailureInStack(failure(id), Standing.SILENT, certain=id == "c") for id in "abc")
+    result = CheckResult(stack(), (), ordered([two, one, three]))
+    assert [each.failure.id for each in result.of(Standing.SILENT)] == ["c", "a", "b"]
+    assert result.of(Standing.WORKS) == []

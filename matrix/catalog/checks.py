@@ -41,7 +41,7 @@ def check(catalog: Catalog, folder: Path) -> None:
         values = known(catalog)
         errors += _constraints(catalog, values, f"{folder / 'constraints.toml'}")
         for failure in catalog.failures:
-            errors += _entry(Entry(failure, catalog, values), str(failure.folder / ENTRY))
+            errors += _entry(CheckedEntry(failure, catalog, values), str(failure.folder / ENTRY))
     if errors:
         raise CombinedError(errors)
 
@@ -95,7 +95,7 @@ def _constraints(catalog: Catalog, values: Known, path: str) -> Problems:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CheckedEntry:
     """What the rules of an entry read."""
 
     failure: Failure
@@ -103,7 +103,7 @@ class Entry:
     values: Known
 
 
-def _entry(entry: Entry, path: str) -> Problems:
+def _entry(entry: CheckedEntry, path: str) -> Problems:
     """Yield the problems of an entry as a whole, and of its parts."""
     failure = entry.failure
     for kind in ("case", "signature"):
@@ -142,7 +142,7 @@ def _parts(failure: Failure, kind: str, path: str) -> Iterator[tuple[Any, str]]:
         yield part, f"{path}: {kind}{'' if kind in ('masked', 'night') else label}"
 
 
-def _contradictions(entry: Entry, path: str) -> Problems:
+def _contradictions(entry: CheckedEntry, path: str) -> Problems:
     """Yield each pair of rules of `affected` and `works` that one cell matches."""
     for broken in entry.failure.affected:
         for works in entry.failure.works:
@@ -152,7 +152,7 @@ def _contradictions(entry: Entry, path: str) -> Problems:
                 yield _problem(path, "", "a cell is both in affected and in works", "no cell that both match", got, fix)
 
 
-def _signature(entry: Entry, signature: Signature, where: str) -> Problems:
+def _signature(entry: CheckedEntry, signature: Signature, where: str) -> Problems:
     at = partial(_problem, where)
     keys = ("exception", "message", "signal", "stack", "exit_code", "log")
     if not any(getattr(signature, key) for key in keys):
@@ -166,7 +166,7 @@ def _signature(entry: Entry, signature: Signature, where: str) -> Problems:
             yield at(f".{key}", "not a frame", "file.py:function, or file.py:<module>", frame)
 
 
-def _case(entry: Entry, case: Case, where: str) -> Problems:
+def _case(entry: CheckedEntry, case: Case, where: str) -> Problems:
     at, levels = partial(_problem, where), f"levels {[level.value for level in case.levels]}"
     for key, function in (("run", case.run), ("write", case.write)):
         required = key == "run" and set(case.levels) - {Level.CONTRACT}
@@ -208,7 +208,7 @@ def _pins(packages: Iterable[str], where: str) -> Problems:
             yield MatrixError("not a pinned package", where=where, got=package, expected=expected)
 
 
-def _night(entry: Entry, night: NightShare, where: str) -> Problems:
+def _night(entry: CheckedEntry, night: NightShare, where: str) -> Problems:
     for component, versions in night.releases.items():
         recorded = [release.version for release in entry.catalog.releases(component)]
         for version in versions:
@@ -216,21 +216,21 @@ def _night(entry: Entry, night: NightShare, where: str) -> Problems:
             yield from _known(version, recorded, what, f"{where}.{short(component)}")
 
 
-def _pick(entry: Entry, pick: Pick, where: str) -> Problems:
+def _pick(entry: CheckedEntry, pick: Pick, where: str) -> Problems:
     for component, version in pick.versions.items():
         recorded = [release.version for release in entry.catalog.releases(component)]
         names = [*recorded, *entry.failure.builds(component)]
         yield from _known(version, names, component_title(component), f"{where}.{short(component)}")
 
 
-def _works(entry: Entry, rule: Rule, where: str) -> Problems:
+def _works(entry: CheckedEntry, rule: Rule, where: str) -> Problems:
     if entry.catalog.bases.keys() >= set(rule.base) and not entry.values.satisfy(rule):
         what, expected = "this predicate matches no known cell", "at least one base x megatron-core x TE of the catalog"
         fix = "check the bounds against releases.toml and bases.toml, or add the missing entries there"
         yield _problem(where, "", what, expected, rule, fix)
 
 
-def _affected(entry: Entry, rule: Rule, where: str) -> Problems:
+def _affected(entry: CheckedEntry, rule: Rule, where: str) -> Problems:
     """Yield what is wrong with any rule, and a rule whose cells `reached_by` leaves out."""
     yield from _works(entry, rule, where)
     reaches = entry.failure.reached_by
@@ -239,7 +239,7 @@ def _affected(entry: Entry, rule: Rule, where: str) -> Problems:
         yield _problem(where, "", "nothing reaches the cells of this rule", expected, rule)
 
 
-def _reached_by(entry: Entry, reach: ReachedBy, where: str) -> Problems:
+def _reached_by(entry: CheckedEntry, reach: ReachedBy, where: str) -> Problems:
     at = partial(_problem, where, "")
     for text in (*reach.arguments, *reach.defaults):
         if Condition.parse(text) is None or (text in reach.defaults and " " in text):
@@ -266,7 +266,7 @@ REFERENCES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "affected": (("base", "base"), ("cases", "case")),
     "works": (("base", "base"), ("cases", "case")),
 }
-RULES: Final[Mapping[str, Callable[[Entry, Any, str], Problems]]] = {
+RULES: Final[Mapping[str, Callable[[CheckedEntry, Any, str], Problems]]] = {
     "signature": _signature,
     "case": _case,
     "package": lambda _, package, where: _pins(package.requires, f"{where}.requires"),

@@ -40,7 +40,7 @@ def test_last_line_alone_may_be_a_quote() -> None:
     assert (logged.line, logged.alone, logged.raised.frames) == (2, True, ())
 
 
-def test_type_without_the_usual_end_needs_to_be_known() -> None:
+def test_type_of_unusual_name_must_be_known() -> None:
     assert read("Unpicklable: a module") == []
     assert len(read("Unpicklable: a module", types=("Unpicklable",))) == 1
 

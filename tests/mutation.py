@@ -53,6 +53,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/catalog/reach.py": ("tests/unit/catalog/test_reach.py",),
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
     "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
+    "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
     "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
     "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),

@@ -91,6 +91,12 @@ def test_history_shows_occurrences_and_flakes() -> None:
     assert "2 of 3 cases never changed colour." in text
 
 
+def test_first_and_last_occurrence_are_apart() -> None:
+    verdicts = [Verdict.HOLDS, Verdict.REGRESSED, Verdict.REPRODUCED, Verdict.HOLDS]
+    past = [PastResult(n, f"night-{n}", verdict, 1.0, "same", False) for n, verdict in enumerate(verdicts)]
+    assert "first seen in night-1, last in night-2." in shown(pasts={RECORDS[0].key: past})
+
+
 CODE = """
 from matrix.kit.svg import escape
 

@@ -50,6 +50,14 @@ def test_one_signature_is_one_row_for_any_rank() -> None:
     assert issue(of(*unknown), NOTHING_BEFORE).count("\n| regressed") == 8
 
 
+def test_cause_of_most_cases_comes_first() -> None:
+    few = record(Verdict.UNEXPLAINED, case="pp2")
+    rows = [
+        line for line in job_summary(of(few, *seventy()), NOTHING_BEFORE).split("\n") if " `dud-assertion` " in line
+    ]
+    assert [row.split(" | ")[2] for row in rows] == ["70", "1"]
+
+
 def test_issue_lists_only_newly_red_cases() -> None:
     old, new, green = record(Verdict.REGRESSED), record(Verdict.UNEXPLAINED, case="pp2"), record(case="world1")
     before = {

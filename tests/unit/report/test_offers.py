@@ -51,3 +51,11 @@ def test_an_offer_without_own_gain_is_said() -> None:
 def test_nothing_to_add_offers_nothing() -> None:
     """Nobody adds a GPU with a command."""
     assert offers([record(), lacking(), lacking(GPUS), lacking(GPUS, CORE)], "megatrix", SIZES) == []
+
+
+def test_single_need_comes_before_several() -> None:
+    """A case that lacks one thing runs after one command, however many others wait for two."""
+    waiting = [lacking(IMAGE, CORE)] * 3
+    other = Lack(Kind.BASE, "another image", "zebra")
+    first, *_ = offers([*waiting, lacking(other)], "megatrix", SIZES)
+    assert first.startswith("1 of 4 cases are unavailable for want of zebra")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 
 from matrix.catalog.failure import Level, Signature
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
-from matrix.check.answer import Standing
-from matrix.report.stack_map import Affected, Colour, MapCell, Seen, StackMap
+from matrix.check.answer import FailureInStack, Standing
+from matrix.report.stack_map import Affected, Colour, MapCell, Seen, StackMap, cell_of
+from matrix.report.stack_map import known as known_breaks
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Record, Verdict
 from tests.founding import SAVE
@@ -130,3 +134,27 @@ def test_affected_containers_are_spans_of_their_family() -> None:
 def test_container_without_known_packages_says_so() -> None:
     rows = {row.name: row.unknown for group in stack_map(known()).groups.values() for row in group}
     assert (rows["ngc-26.08"], rows["ngc-24.07"]) == (True, False)
+
+
+def test_another_failure_does_not_support_the_colour() -> None:
+    worst, lesser = failure("worst"), failure("lesser")
+    stands = [FailureInStack(worst, Standing.WILL_BREAK), FailureInStack(lesser, Standing.WITH_OPTIONS)]
+    night = {"lesser": (Verdict.REPRODUCED, Level.CPU)}
+    assert cell_of(stands, clash=False, night=night) == MapCell(Colour.WILL, 1)
+    night = {"worst": (Verdict.REPRODUCED, Level.CPU), **night}
+    assert cell_of(stands, clash=False, night=night) == MapCell(Colour.WILL, 1, Level.CPU)
+
+
+def test_red_result_of_a_pair_comes_first() -> None:
+    green = record(Verdict.REPRODUCED, where=cell("torch-2.4.0", "0.8.0"), level=Level.GPU)
+    red = record(Verdict.VANISHED, where=cell("torch-2.4.0", "0.8.0"), case="pp2")
+    results = stack_map(known(**BROKEN), green, red).results["dud-assertion"]
+    assert {*results.values()} == {(Verdict.VANISHED, Level.CPU)}
+
+
+def test_lines_of_one_function_are_one_call() -> None:
+    (call,) = contract().table.calls({"base": "base=ngc-24.07", "mcore": "mcore=0.9.0"})[0]
+    finding = call.findings[0]
+    again = replace(finding, call_site=finding.call_site._replace(line=finding.call_site.line + 1))
+    table = Mock(standing=lambda choice: (), calls=lambda choice: ([replace(call, findings=(finding, again))], ""))
+    assert list(known_breaks(table, ["ngc-24.07"], ["0.9.0"]).values()) == [["0.9.0"]]

@@ -41,6 +41,12 @@ def test_break_with_options_is_a_warning() -> None:
     assert mask.severity is Severity.WARNING
 
 
+def test_break_without_its_option_is_no_finding() -> None:
+    answer = result()
+    lacking = tuple(replace(failure, missing=True) for failure in answer.failures)
+    assert of_check(replace(answer, failures=lacking, calls=()), ()).findings == ()
+
+
 def test_summary_is_the_sentence_of_the_answer() -> None:
     assert findings().summary[0].startswith("1 known break in this stack")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from matrix.catalog.place import Place
@@ -31,6 +33,11 @@ def test_releases_with_one_break_are_one_finding() -> None:
     assert first.message == (
         "megatron.core.f with megatron-core 0.16.0 .. 0.16.1: TypeError: f() got 1 (where x); signature (a)"
     )
+
+
+def test_breaks_of_one_line_stay_apart() -> None:
+    breaks = [finding("0.17.0"), replace(finding("0.17.0"), message="f() got 2")]
+    assert len(of_contract(breaks, VERSIONS).findings) == 2
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,18 @@ class Change:
     after: Verdict
     records: tuple[Record, ...]
 
+    @property
+    def newly_red(self) -> bool:
+        """Return whether the cases are red now and were not red, or had no verdict, before."""
+        return self.after.colour == "red" and (self.before is None or self.before.colour != "red")
+
+    @property
+    def urgency(self) -> tuple[int, int, int]:
+        """Return a sort key: newly red, red with another verdict, no longer red, other changes, first verdict."""
+        was_red = self.before is not None and self.before.colour == "red"
+        kinds = (self.newly_red, self.after.colour == "red", was_red, self.before is not None, True)
+        return kinds.index(True), WORST_FIRST.index(self.after), WORST_FIRST.index(self.before) if self.before else -1
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -34,7 +46,7 @@ class Changes:
     @property
     def newly_red(self) -> frozenset[str]:
         """Keys of cases that are red now and were not red, or had no verdict, before."""
-        return frozenset(record.key for change in self.groups if _newly_red(change) for record in change.records)
+        return frozenset(record.key for change in self.groups if change.newly_red for record in change.records)
 
 
 def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Changes:
@@ -51,18 +63,6 @@ def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Ch
     keys = {record.key for record in records}
     return Changes(
         latest.run,
-        tuple(Change(*step, tuple(groups[step])) for step in sorted(groups, key=_urgency)),
+        tuple(sorted((Change(*step, tuple(groups[step])) for step in groups), key=lambda change: change.urgency)),
         tuple(key for key, earlier in previous.items() if earlier.number == latest.number and key not in keys),
     )
-
-
-def _newly_red(change: Change) -> bool:
-    return change.after.colour == "red" and (change.before is None or change.before.colour != "red")
-
-
-def _urgency(step: tuple[Verdict | None, Verdict]) -> tuple[int, int, int]:
-    before, after = step
-    was_red, red = before is not None and before.colour == "red", after.colour == "red"
-    # Newly red, red with another verdict, no longer red, other changes, first verdict.
-    rank = (red and not was_red, red, was_red, before is not None, True).index(True)
-    return rank, WORST_FIRST.index(after), WORST_FIRST.index(before) if before else -1

@@ -35,11 +35,14 @@ def expression(text: str) -> ast.expr:
     [
         (Literal("recipe"), ast.In, ParametersOf("te:f"), TAKES),
         (Literal("recipe"), ast.NotIn, ParametersOf("te:f"), negate(TAKES)),
+        (Anything("x"), ast.In, ParametersOf("te:f"), Unclear("x OP y")),
         (ONE, ast.In, PAIR, True),
         (TWO, ast.In, PAIR, False),
         (ONE, ast.NotIn, PAIR, False),
         (TWO, ast.NotIn, PAIR, True),
         (RUNNING, ast.GtE, FIXED, TeVersion(">=", "2.0")),
+        (RUNNING, ast.Gt, FIXED, TeVersion(">", "2.0")),
+        (RUNNING, ast.LtE, FIXED, TeVersion("<=", "2.0")),
         (RUNNING, ast.NotEq, FIXED, TeVersion("!=", "2.0")),
         (FIXED, ast.Lt, RUNNING, TeVersion(">", "2.0")),
         (ONE, ast.Eq, ONE, True),
@@ -61,6 +64,7 @@ def test_comparison_of_values_is_a_guard(left: Value, op: type[ast.cmpop], right
     ("op", "text", "positive"),
     [
         (ast.NotEq, "x != 1", "x == 1"),
+        (ast.NotEq, "x != f(y != 1)", "x == f(y != 1)"),
         (ast.NotIn, "x not in y", "x in y"),
         (ast.IsNot, "x is not y", "x is y"),
     ],
@@ -77,6 +81,8 @@ def test_negative_comparison_excludes_the_positive(op: type[ast.cmpop], text: st
         ("f(x, 1, mode='a')", "f(x, 1, mode='a')"),
         ("not x", "not x"),
         ("a.b >= 1", "a.b >= 1"),
+        ("a in b", "a in b"),
+        ("a is b", "a is b"),
         ("x[0]", "x[0]"),
         ("(a, b)", "(a, b)"),
         ("{a, b}", "(a, b)"),
@@ -89,6 +95,7 @@ def test_condition_is_shown_in_short_form(source: str, expected: str) -> None:
 def test_omission_has_a_digest() -> None:
     """Equal texts are equal conditions, also where a part is left out."""
     assert shown(expression("x + 1")) != shown(expression("x + 2"))
+    assert shown(expression("x + 1")).startswith("...")
     short, long = (shown(expression(f"x == '{'a' * count}'")) for count in (LONGEST_TEXT - 7, LONGEST_TEXT - 6))
     assert len(short) == len(long) == LONGEST_TEXT
     assert "..." not in short

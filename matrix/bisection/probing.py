@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 import time
@@ -140,13 +139,7 @@ class ContractProbes:
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._kept:
-            is_collected = gc.isenabled()
-            gc.disable()  # all that is read is kept: a megatron-core takes half the time
-            try:
-                self._kept[key] = make()
-            finally:
-                if is_collected:
-                    gc.enable()
+            self._kept[key] = make()
         return self._kept[key]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from matrix.contract.definition import absolute, module_name, parsed
+from matrix.contract.definition import absolute, module_name, parsed, uncollected
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
@@ -29,6 +29,7 @@ def is_part(path: str) -> bool:
     return PART.fullmatch(path) is not None
 
 
+@uncollected()
 def read_calls(
     files: Mapping[str, bytes],
     version: str,

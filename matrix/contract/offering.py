@@ -25,6 +25,7 @@ from matrix.contract.definition import (
     function_entry,
     module_name,
     parsed,
+    uncollected,
 )
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
 from matrix.contract.within import use_within
@@ -36,6 +37,7 @@ COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torc
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
+@uncollected()
 def read_offering(
     files: Mapping[str, bytes],
     version: str,

@@ -196,3 +196,15 @@ def test_any_data_is_read_or_malformed(plain: Any) -> None:
     except MalformedError:
         return
     assert decode(Value, encode(value)) == value
+
+
+@dataclass(frozen=True)
+class Two:
+    first: int
+    second: int
+
+
+def test_first_of_several_missing_keys_is_named() -> None:
+    with pytest.raises(MalformedError) as caught:
+        decode(Two, {})
+    assert caught.value.expected == "first"

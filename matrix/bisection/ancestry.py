@@ -28,25 +28,25 @@ class Ancestry:
         Those that are `left_out` have no place, and connect the others.
         """
         below: list[int] = []
-        kept: list[int] = []
-        for place, before in enumerate(parents):
+        below_of_places: list[int] = []
+        for place, parents_of in enumerate(parents):
             mask = 0
-            for parent in before:
+            for parent in parents_of:
                 mask |= below[parent]
             if place not in left_out:
-                mask |= 1 << len(kept)
-                kept.append(mask)
+                mask |= 1 << len(below_of_places)
+                below_of_places.append(mask)
             below.append(mask)
-        return cls(tuple(kept))
+        return cls(tuple(below_of_places))
 
     def parents(self, place: int) -> list[int]:
         """Return the nearest ancestors: those that are no ancestor of another one."""
-        found, rest = [], self.below[place] & ~(1 << place)
-        while rest:
-            highest = rest.bit_length() - 1
-            found.append(highest)
-            rest &= ~self.below[highest]
-        return found
+        nearest, remaining = [], self.below[place] & ~(1 << place)
+        while remaining:
+            highest = remaining.bit_length() - 1
+            nearest.append(highest)
+            remaining &= ~self.below[highest]
+        return nearest
 
     def __len__(self) -> int:
         return len(self.below)
@@ -57,12 +57,12 @@ def unchanged(parents: Sequence[Sequence[int]], content: Sequence[Hashable]) -> 
 
     None of them can be where a result changes. The first and the last commit are the ends, and never among them.
     """
-    same = {}
+    equal_parents = {}
     for place in range(1, len(parents) - 1):
         twins = [parent for parent in parents[place] if content[parent] == content[place]]
         if twins:
-            same[place] = twins[0]
-    return same
+            equal_parents[place] = twins[0]
+    return equal_parents
 
 
 def places(mask: int) -> Iterator[int]:

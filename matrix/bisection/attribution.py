@@ -47,16 +47,18 @@ def attribute(packages: Collection[str], probe: Probe) -> Attribution:
     if not everything:
         raise MatrixError("the two stacks do not differ", expected="at least one package at another version")
     results = _Results(probe)
-    for taken, expected in ((frozenset[str](), ProbeResult.GOOD), (everything, ProbeResult.BAD)):
-        if results.of(taken) is not expected:
-            raise WrongStackError(taken, results.of(taken))
+    for mixture, expected in ((frozenset[str](), ProbeResult.GOOD), (everything, ProbeResult.BAD)):
+        if results.of(mixture) is not expected:
+            raise WrongStackError(mixture, results.of(mixture))
     carriers: list[Carrier] = []
-    left = everything
-    while left and results.of(left) is ProbeResult.BAD:  # a further carrier remains among the other packages
-        found = _narrowed(sorted(left), results)
-        without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) > 1 else {}
-        carriers.append(Carrier(found, frozenset(one for one, seen in without.items() if seen is ProbeResult.SKIP)))
-        left -= found
+    suspects = everything
+    while suspects and results.of(suspects) is ProbeResult.BAD:  # a further carrier remains among the other packages
+        carrier = _narrowed(sorted(suspects), results)
+        without = {package: results.of(carrier - {package}) for package in sorted(carrier)} if len(carrier) > 1 else {}
+        carriers.append(
+            Carrier(carrier, frozenset(package for package, result in without.items() if result is ProbeResult.SKIP))
+        )
+        suspects -= carrier
     return Attribution(tuple(carriers), results.known)
 
 
@@ -73,7 +75,7 @@ class _Results:
 
     def probe_all(self, mixtures: Iterable[Packages]) -> None:
         """Probe the mixtures without a result, together."""
-        missing = [one for one in dict.fromkeys(mixtures) if one not in self.known]
+        missing = [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self.known]
         if missing:
             self.known.update(zip(missing, self._probe(missing), strict=True))
 
@@ -85,10 +87,10 @@ def _narrowed(packages: Sequence[str], results: _Results) -> Packages:
         chunks = [frozenset(current[start::parts]) for start in range(parts)]
         rests = [frozenset(current) - chunk for chunk in chunks] if parts > 2 else []
         results.probe_all([*chunks, *rests])
-        smaller = next((one for one in (*chunks, *rests) if results.known[one] is ProbeResult.BAD), None)
+        smaller = next((subset for subset in (*chunks, *rests) if results.known[subset] is ProbeResult.BAD), None)
         if smaller is not None:
             parts = 2 if smaller in chunks else max(parts - 1, 2)
-            current = [one for one in current if one in smaller]
+            current = [package for package in current if package in smaller]
         elif parts >= len(current):
             break
         else:

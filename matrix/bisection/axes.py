@@ -94,10 +94,10 @@ def affected_packages(failure: Failure) -> dict[str, Value]:
     """Return the open packages of every point: the first set that an affected rule allows."""
     sets = package_sets(failure)
     allowed = (
-        one
+        packages
         for rule in failure.affected
-        for one in sets
-        if all(name not in rule.bounds or str(version) in rule.bounds[name] for name, version in one.items())
+        for packages in sets
+        if all(name not in rule.bounds or str(version) in rule.bounds[name] for name, version in packages.items())
     )
     return next(allowed, sets[0])
 
@@ -140,37 +140,43 @@ def releases(
     oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its
     twin. Raises MatrixError.
     """
-    known = released(subject, axis)
+    release_of = released(subject, axis)
     if axis is AxisName.CONTAINER:
-        of = family(first or last or max(known, key=lambda id: sum(family(id) == family(one) for one in known)))
-        known = {id: base_of(id) for id in known if family(id) == of}
-    ids = list(known)
+        of = family(
+            first or last or max(release_of, key=lambda id: sum(family(id) == family(one) for one in release_of))
+        )
+        release_of = {id: base_of(id) for id in release_of if family(id) == of}
+    ids = list(release_of)
     for name in (first, last):
-        if name and name not in known:
+        if name and name not in release_of:
             raise MatrixError(
-                f"no such point on the axis {axis.value}", got=name, expected=f"{ids[0]} ... {ids[-1]}",
+                f"no such point on the axis {axis.value}",
+                got=name,
+                expected=f"{ids[0]} ... {ids[-1]}",
                 fix=closest(name, ids) + "; a commit needs --repo CLONE",
-            )  # fmt: skip
+            )
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
     selected = ids[min(ends) : max(ends) + 1]
-    subjects = {id: subject.with_side(axis, Side(known[id])) for id in selected}
+    subjects = {id: subject.with_side(axis, Side(release_of[id])) for id in selected}
     excluded = {id: excluded_from(subject.catalog, subject.failure, one.planned().cell) for id, one in subjects.items()}
     for id in (first, last):
         if id and excluded[id]:
             raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
-    left = [id for id in selected if not excluded[id]]
-    stretches = [(reason, list(some)) for reason, some in groupby(excluded, excluded.__getitem__) if reason]
-    notes = tuple(f"left out {' to '.join(dict.fromkeys((some[0], some[-1])))}: {reason}" for reason, some in stretches)
-    if axis is AxisName.CONTAINER and any(known[id] != id for id in left):
+    included = [id for id in selected if not excluded[id]]
+    stretches = [(reason, list(stretch)) for reason, stretch in groupby(excluded, excluded.__getitem__) if reason]
+    notes = tuple(
+        f"left out {' to '.join(dict.fromkeys((stretch[0], stretch[-1])))}: {reason}" for reason, stretch in stretches
+    )
+    if axis is AxisName.CONTAINER and any(release_of[id] != id for id in included):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
-    made = BisectionAxis(
+    axis_of_releases = BisectionAxis(
         axis,
-        tuple(Point(id, id if known[id] == id else f"{id} ({known[id]})") for id in left),
-        Ancestry.chain(len(left)),
-        lambda place: subjects[left[place]].planned(),
+        tuple(Point(id, id if release_of[id] == id else f"{id} ({release_of[id]})") for id in included),
+        Ancestry.chain(len(included)),
+        lambda place: subjects[included[place]].planned(),
         notes,
     )
-    return made, ends[0] > ends[1]
+    return axis_of_releases, ends[0] > ends[1]
 
 
 def released(subject: Subject, axis: AxisName) -> dict[str, str]:
@@ -203,32 +209,37 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
     place_of = {commit.id: place for place, commit in enumerate(history)}
     if history[-1].id != new.id:
         raise MatrixError("one end does not descend from the other", where=clone.path, got=f"{old.id}..{new.id}")
-    parents = [[place_of[one] for one in commit.parents if one in place_of] for commit in history]
+    parents = [[place_of[parent] for parent in commit.parents if parent in place_of] for commit in history]
     parents[0] = []
-    same = unchanged(parents, [clone.content(commit.id) for commit in history])
+    unchanged_from = unchanged(parents, [clone.content(commit.id) for commit in history])
     like = {place: place for place in range(len(history))}  # the commit that stands for one that is left out
-    for place, parent in same.items():
+    for place, parent in unchanged_from.items():
         like[place] = like[parent]
-    kept = [
+    changed = [
         replace(
-            commit, parents=tuple(history[like[place_of[one]]].id if one in place_of else one for one in commit.parents)
+            commit,
+            parents=tuple(
+                history[like[place_of[parent]]].id if parent in place_of else parent for parent in commit.parents
+            ),
         )
         for place, commit in enumerate(history)
-        if place not in same
+        if place not in unchanged_from
     ]
     notes = [
         f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too"
     ]
-    if same:
+    if unchanged_from:
         paths = ", ".join(clone.taken)
-        notes.append(f"{len(same)} of them left out: each has the {paths} of a parent, and behaves as that does")
+        notes.append(
+            f"{len(unchanged_from)} of them left out: each has the {paths} of a parent, and behaves as that does"
+        )
     return BisectionAxis(
         axis,
-        tuple(Point(commit.id, str(commit)) for commit in kept),
-        Ancestry.of_parents(parents, same),
-        lambda place: at_commit(subject, axis, clone, kept[place].id),
+        tuple(Point(commit.id, str(commit)) for commit in changed),
+        Ancestry.of_parents(parents, unchanged_from),
+        lambda place: at_commit(subject, axis, clone, changed[place].id),
         tuple(notes),
-        tuple(kept),
+        tuple(changed),
         clone.path,
     )
 
@@ -238,28 +249,26 @@ def at_commit(subject: Subject, axis: AxisName, clone: Clone, commit: str) -> Pl
     return subject.with_side(axis, Side(clone.version(commit), str(clone.source(commit)))).planned()
 
 
-def cheapest_level(failure: Failure) -> Level:
-    """Return the least real level at which the failure has a case. Raises MatrixError when it has none."""
-    levels = {level for case in failure.case for level in case.levels}
-    found = next((level for level in Level if level in levels), None)
-    if found is None:
-        raise MatrixError("the catalog has no reproduction of this failure yet", got=failure.id)
-    return found
-
-
 def choose_case(failure: Failure, level: Level | None, name: str) -> tuple[Case, Level]:
     """Return the case and level to probe: the named ones, or the first case at the least real level."""
     cases = {str(case.name): case for case in failure.case}
     if name and name not in cases:
         raise MatrixError("no such case", got=name, expected=f"a case of {failure.id}", fix=closest(name, cases))
-    chosen = level or (cases[name].levels[0] if name else cheapest_level(failure))
-    fitting = [case for case in failure.case if chosen in case.levels and name in ("", case.name)]
+    levels = (
+        cases[name].levels if name else [level for level in Level if any(level in case.levels for case in failure.case)]
+    )
+    if not levels:
+        raise MatrixError("the catalog has no reproduction of this failure yet", got=failure.id)
+    probed_level = level or levels[0]
+    fitting = [case for case in failure.case if probed_level in case.levels and name in ("", case.name)]
     if not fitting:
+        levels_of = {case.name: "/".join(possible.value for possible in case.levels) for case in failure.case}
         raise MatrixError(
-            f"no such case at level {chosen.value}", got=name or failure.id,
-            expected=", ".join(f"{case.name} at {'/'.join(one.value for one in case.levels)}" for case in failure.case),
-        )  # fmt: skip
-    return fitting[0], chosen
+            f"no such case at level {probed_level.value}",
+            got=name or failure.id,
+            expected=", ".join(f"{case} at {at}" for case, at in levels_of.items()),
+        )
+    return fitting[0], probed_level
 
 
 def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
@@ -275,12 +284,12 @@ def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
     if named:
         return catalog.base(named).id
     if torch:
-        found: Sequence[Wheels] = [base for base in catalog.standard if base.torch == torch]
-        if not found:
+        bases: Sequence[Wheels] = [base for base in catalog.standard if base.torch == torch]
+        if not bases:
             raise MatrixError(
                 "no base has this torch", got=torch, fix=closest(torch, [b.torch for b in catalog.standard])
             )
-        return found[0].id
+        return bases[0].id
     if subject.level is Level.CONTRACT:
         return catalog.readers[0].id
     if axis in (AxisName.TORCH, AxisName.CONTAINER):

@@ -60,8 +60,8 @@ class Clone:
 
     def version(self, commit: str) -> str:
         """Return the version that a commit declares, with the commit as local version."""
-        read = self._repository.text(commit)
-        return f"{trees.declared(self._layout, f'{self.path}@{commit[:10]}', read)}+{commit[:7]}"
+        text_of = self._repository.text(commit)
+        return f"{trees.declared(self._layout, f'{self.path}@{commit[:10]}', text_of)}+{commit[:7]}"
 
     def content(self, commit: str) -> tuple[str, ...]:
         """Return the ids of all that a cell gets from a commit: equal ones are equal commits."""

@@ -44,33 +44,35 @@ def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries:
     Raises MatrixError unless the good end passes and the bad end fails in one of `tries` runs.
     """
     session.seen([end.planned for end in (good, bad)], [end.label for end in (good, bad)], [1, 1])
-    first, records = session.records[good.planned.key][0], session.records[bad.planned.key]
-    if first.outcome.kind is not OutcomeKind.PASSED:
+    good_record, records = session.records[good.planned.key][0], session.records[bad.planned.key]
+    if good_record.outcome.kind is not OutcomeKind.PASSED:
         hint = {
             ProbeResult.GOOD: "the bad end passes: the ends may be swapped, or the command flaky",
             ProbeResult.BAD: "nothing was searched: both ends fail; name a good one where the command passes",
             ProbeResult.SKIP: "nothing was searched",
         }[ended(records[-1])]
-        raise not_as_stated("good", good, first, subject, "a pass: the command ends with status 0", hint)
+        raise not_as_stated("good", good, good_record, subject, "a pass: the command ends with status 0", hint)
     while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
         expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
         raise not_as_stated("bad", bad, records[-1], subject, expected)
-    return [first, *records]
+    return [good_record, *records]
 
 
 def learn(record: Record, end: End, subject: Subject) -> Signature:
     """Return the signature of the failing end. Raises MatrixError where it hangs."""
-    found = learned(record.outcome)
-    if found is None:
+    signature = learned(record.outcome)
+    if signature is None:
         raise MatrixError(
-            "no signature can be learned from the bad end", where=end.label, got=why(record),
+            "no signature can be learned from the bad end",
+            where=end.label,
+            got=why(record),
             expected="an exception, a signal or a status",
             fix="a command that hangs: -- timeout 60 COMMAND ends it with status 124; a slow one: --deadline SECONDS; "
             f"reproduce it: {line_of(subject, end.planned)}",
-        )  # fmt: skip
-    return found
+        )
+    return signature
 
 
 def not_as_stated(
@@ -89,9 +91,11 @@ def not_as_stated(
     is_not = "can't run" if outcome.kind is OutcomeKind.UNAVAILABLE else f"is not {name}"
     return MatrixError(
         f"the {name} end {is_not}",
-        where=end.label, got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
-        expected=expected, fix=f"{hint}; reproduce it: {line_of(subject, end.planned)}",
-    )  # fmt: skip
+        where=end.label,
+        got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
+        expected=expected,
+        fix=f"{hint}; reproduce it: {line_of(subject, end.planned)}",
+    )
 
 
 def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) -> None:
@@ -101,8 +105,8 @@ def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) 
         runs[record.key] += 1
         if record.key not in store.known(runs[record.key]):
             judgement = judge(failure, record.expectation, record.outcome)
-            made = replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None)
-            store.keep(runs[record.key], made)
+            judged = replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None)
+            store.keep(runs[record.key], judged)
 
 
 def measured(
@@ -117,9 +121,11 @@ def measured(
         needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
         if needed > metrics.MOST:
             raise MatrixError(
-                "the number is too noisy", expected=f"at most {metrics.MOST} runs of each end", got=f"{needed} needed",
+                "the number is too noisy",
+                expected=f"at most {metrics.MOST} runs of each end",
+                got=f"{needed} needed",
                 fix="a larger --worse-than, --repeats N for the mean of N runs, or a quieter machine",
-            )  # fmt: skip
+            )
         if needed <= count:
             return metrics.calibrated(numbers["good"], numbers["bad"], worse, confidence)
         count = needed
@@ -132,17 +138,21 @@ def runs_of(session: BisectionSession, subject: Subject, end: End, name: str, co
         record = session.records[end.planned.key][number - 1]
         if number_of(record) is None:
             raise not_as_stated(name, end, record, subject, "a pass with a number that --metric matches")
-    return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
+    return [
+        value
+        for measurement in session.records[end.planned.key][:count]
+        if (value := number_of(measurement)) is not None
+    ]
 
 
 def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
     """Return the result after a second run on both sides of the change; ambiguous where it differs from the first."""
     labels = [bisection.axis.points[place].label for place in bisection.sides]
     results = session.seen([*map(bisection.axis.case_at, bisection.sides)], labels, [2] * len(labels))
-    first = [bisection.result.tallies[place].settled for place in bisection.sides]
+    results_before = [bisection.result.tallies[place].settled for place in bisection.sides]
     flaky = [
         f"{label} is {was.value}, and {becomes.value} when it runs again: the command is flaky; --shows P repeats it"
-        for label, was, becomes in zip(labels, first, results, strict=True)
+        for label, was, becomes in zip(labels, results_before, results, strict=True)
         if isinstance(was, ProbeResult) and isinstance(becomes, ProbeResult) and was is not becomes
     ]
     return bisection.doubted(*flaky) if flaky else bisection
@@ -151,7 +161,9 @@ def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
 def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer:
     """Return the answer after a second run on both sides of each change."""
     bisections = {axis: repeated(bisection, session) for axis, bisection in answer.bisections.items()}
-    doubts = (note for axis, after in bisections.items() for note in after.notes[len(answer.bisections[axis].notes) :])
+    doubts = (
+        note for axis, bisection in bisections.items() for note in bisection.notes[len(answer.bisections[axis].notes) :]
+    )
     return replace(answer, bisections=bisections, notes=(*answer.notes, *doubts))
 
 

@@ -44,25 +44,25 @@ def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable
     """
     parsed: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
     values = parsed["values"]
-    named = {"base": parsed["base"], **{short(name): str(values.get(name, ABSENT)) for name in (MCORE, TE, DRIVER)}}
-    base = catalog.base(named["base"])
+    parts = {"base": parsed["base"], **{short(name): str(values.get(name, ABSENT)) for name in (MCORE, TE, DRIVER)}}
+    base = catalog.base(parts["base"])
     sides = []
     for package, default in ((MCORE, mcore), (TE, te)):
-        version = named[short(package)]
+        version = parts[short(package)]
         side = side_of("" if version == NONE else version, package)
         sides.append(side if side.version != NONE else default)
     core, engine = sides
     if isinstance(base, ReaderBase):
-        return BisectionStack(base.id, NONE, core, engine, named["driver"])
+        return BisectionStack(base.id, NONE, core, engine, parts["driver"])
     if not isinstance(base, Container):
-        return BisectionStack(base.id, getattr(base, "torch", None) or NONE, core, engine, named["driver"])
+        return BisectionStack(base.id, getattr(base, "torch", None) or NONE, core, engine, parts["driver"])
     engine = engine if engine.version != NONE else Side(base.te or NONE)
     core = core if core.version != NONE else Side(base.megatron_core or NONE)
     twin, lack = catalog.twin(base), lacks(base.id)
     if lack and twin:
         note = f"the twin {twin.id} replaces {base.id}: {lack}"
-        return BisectionStack(twin.id, twin.torch, core, engine, named["driver"], (note,))
-    return BisectionStack(base.id, base.torch or NONE, core, engine, named["driver"])
+        return BisectionStack(twin.id, twin.torch, core, engine, parts["driver"], (note,))
+    return BisectionStack(base.id, base.torch or NONE, core, engine, parts["driver"])
 
 
 @dataclass(frozen=True)
@@ -163,17 +163,19 @@ def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Compar
     cases: dict[Packages, Planned] = {}
 
     def probe(mixtures: Sequence[Packages]) -> Iterable[ProbeResult]:
-        cases.update({taken: stacks.mixture(taken).planned() for taken in mixtures})
+        cases.update({mixture: stacks.mixture(mixture).planned() for mixture in mixtures})
         # Shares of the error whose sum stays below the whole, regardless of the number of mixtures.
         error = (1 - plan.confidence) / (len(cases) * (len(cases) + 1))
-        return session.settled([cases[taken] for taken in mixtures], [*map(stacks.label, mixtures)], plan.noise, error)
+        return session.settled(
+            [cases[mixture] for mixture in mixtures], [*map(stacks.label, mixtures)], plan.noise, error
+        )
 
     try:
         attribution = attribute(stacks.packages, probe)
     except WrongStackError as error:
-        stated, item = "bad" if error.taken else "good", cases[error.taken]
+        kind, item = "bad" if error.taken else "good", cases[error.taken]
         raise MatrixError(
-            f"the {stated} stack is not {stated}",
+            f"the {kind} stack is not {kind}",
             where=stacks.label(error.taken),
             got=f"{error.seen.value}: {why(session.records[item.key][-1])}",
             fix=f"nothing was attributed; reproduce it: {line_of(subject, item)}",
@@ -181,6 +183,6 @@ def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Compar
     return Comparison(
         stacks,
         attribution,
-        {taken: session.records[item.key][-1] for taken, item in cases.items()},
-        {taken: line_of(subject, item) for taken, item in cases.items()},
+        {mixture: session.records[item.key][-1] for mixture, item in cases.items()},
+        {mixture: line_of(subject, item) for mixture, item in cases.items()},
     )

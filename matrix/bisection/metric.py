@@ -93,8 +93,8 @@ def runs_needed(good: Sequence[float], bad: Sequence[float], worse: float) -> in
         return LEAST
     levels = level_of(good), level_of(bad)
     surely = abs(levels[1].mean - levels[0].mean) - 2 * math.hypot(levels[0].error, levels[1].error)
-    wanted = max(worse * abs(levels[0].mean), surely) / SHARE
-    return max(LEAST, math.ceil(2 * _noise(*levels) ** 2 / wanted**2)) if wanted else LEAST
+    difference = max(worse * abs(levels[0].mean), surely) / SHARE
+    return max(LEAST, math.ceil(2 * _noise(*levels) ** 2 / difference**2)) if difference else LEAST
 
 
 def calibrated(good: Sequence[float], bad: Sequence[float], worse: float, confidence: float) -> Metric:
@@ -105,8 +105,8 @@ def calibrated(good: Sequence[float], bad: Sequence[float], worse: float, confid
     """
     levels = level_of(good), level_of(bad)
     difference, error = levels[1].mean - levels[0].mean, math.hypot(levels[0].error, levels[1].error)
-    wanted = worse * abs(levels[0].mean)
-    if abs(difference) < wanted - (DOUBT + 1) * error or abs(difference) <= DOUBT * error:
+    least_difference = worse * abs(levels[0].mean)
+    if abs(difference) < least_difference - (DOUBT + 1) * error or abs(difference) <= DOUBT * error:
         raise MatrixError(
             "the bad end is not worse than the good end",
             got=f"good {levels[0]}, bad {levels[1]}: {difference / abs(levels[0].mean or 1):+.1%}",

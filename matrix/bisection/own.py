@@ -116,8 +116,8 @@ class OwnCommand:
     def add_to(self, catalog: Catalog, signatures: Sequence[Signature], root: Path) -> tuple[Catalog, Failure]:
         """Return the catalog with the failure of this command, and that failure; its folder is the one under `root`."""
         failure = failure_of(self.entry(signatures), self.folder_in(root) / ENTRY, read_shared())
-        others = (known for known in catalog.failures if known.id != failure.id)
-        failures = tuple(sorted((*others, failure), key=lambda each: each.id))
+        by_id = {known.id: known for known in catalog.failures} | {failure.id: failure}
+        failures = tuple(by_id[id] for id in sorted(by_id))
         return replace(catalog, failures=failures, site=(*catalog.site, root)), failure
 
     def entry(self, signatures: Sequence[Signature], cause: str = TODO, **rules: Any) -> dict[str, Any]:
@@ -134,9 +134,15 @@ class OwnCommand:
             "deadline": self.deadline,
             "arguments": arguments,
         }
+        texts = [
+            text
+            for each in signatures[:1]
+            for text in (each.exception, each.signal, each.exit_code and f"status {each.exit_code}")
+            if text
+        ]
         return {
             "id": self.id,
-            "title": f"{one_line(self.line, TITLE)}: {title_of(signatures)}",
+            "title": f"{one_line(self.line, TITLE)}: {next(iter(texts), 'a failure')}",
             "references": [],
             "axes": ["base", "mcore", "te", "driver"],
             "stand_ins": ["mcore-0.7"],
@@ -153,14 +159,6 @@ class OwnCommand:
         """Return the entry of a catalog failure, with what the search measured."""
         cause = f"{TODO}. Bisected: {'; '.join(headlines)}"
         return self.entry(answer.subject.failure.signature, cause, **measured_rules(measured_cells(answer)))
-
-
-def title_of(signatures: Sequence[Signature]) -> str:
-    """Return the exception, signal or status of the first signature, "a failure" without one."""
-    for signature in signatures[:1]:
-        status = f"status {signature.exit_code}" if signature.exit_code else "a failure"
-        return signature.exception or signature.signal or status
-    return "a failure"
 
 
 def table_of(signature: Signature) -> dict[str, Any]:
@@ -186,7 +184,8 @@ def signatures_in(path: Path, content: Mapping[str, Any]) -> tuple[Signature, ..
 def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
     """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
     compared = answer.comparison
-    cells = [(compared.records[taken], seen) for taken, seen in compared.attribution.probed.items()] if compared else []
+    probed = compared.attribution.probed if compared else {}
+    cells = [(compared.records[mixture], result) for mixture, result in probed.items()] if compared else []
     for bisection in answer.bisections.values():
         if not bisection.axis.clone:
             tallies = bisection.result.tallies.items()

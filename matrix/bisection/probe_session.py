@@ -80,8 +80,8 @@ class ProbeStore:
 
     def close(self) -> None:
         """Close the journals, and release the store."""
-        for kept in self._open.values():
-            kept.close()
+        for open_journal in self._open.values():
+            open_journal.close()
         self._open.clear()
         self._lock.release()
 
@@ -140,14 +140,14 @@ class BisectionSession:
     ) -> list[ProbeResult]:
         """Probe each case, outside a search, until it is settled with at most this error."""
         tallies = {item.key: Tally(noise) for item in planned}
-        label = {item.key: one for item, one in zip(planned, labels, strict=True)}
-        left, number = list({item.key: item for item in planned}.values()), 0
-        while left:
+        label = {item.key: name for item, name in zip(planned, labels, strict=True)}
+        pending, number = list({item.key: item for item in planned}.values()), 0
+        while pending:
             number += 1
-            results = self.seen(left, [label[item.key] for item in left], [number] * len(left))
-            for item, seen in zip(left, results, strict=True):
-                tallies[item.key].add(seen, error)
-            left = [item for item in left if tallies[item.key].settled is None]
+            results = self.seen(pending, [label[item.key] for item in pending], [number] * len(pending))
+            for item, sample in zip(pending, results, strict=True):
+                tallies[item.key].add(sample, error)
+            pending = [item for item in pending if tallies[item.key].settled is None]
         return [tallies[item.key].settled or ProbeResult.SKIP for item in planned]
 
 
@@ -220,12 +220,12 @@ def bisect(
         turns.update(places)
         return session.seen(
             [case(place) for place in places],
-            [axis.points[one].label for one in places],
-            [turns[one] for one in places],
+            [axis.points[index].label for index in places],
+            [turns[index] for index in places],
         )
 
     cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
-    before, spent = session.ran, session.seconds
+    ran_before, spent = session.ran, session.seconds
     try:
         result = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
     except WrongEndError as error:
@@ -238,7 +238,7 @@ def bisect(
         result,
         {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(result.tallies)},
         {place: line_of(subject, case(place)) for place in sorted(result.tallies)},
-        session.ran - before,
+        session.ran - ran_before,
         session.seconds - spent,
         axis.notes,
     )

@@ -19,9 +19,7 @@ from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
-from matrix.contract.api import Surface
 from matrix.contract.calling import outcome_of
-from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.execution import run
 from matrix.execution.engine import Engine
@@ -69,14 +67,10 @@ EXIT_STATUS: Final = {ProbeResult.GOOD: 0, ProbeResult.BAD: 1, ProbeResult.SKIP:
 
 def exit_code(records: Sequence[Record]) -> int:
     """Return the exit status for `git bisect run`: bad if one shows the failure, good if all pass, else skip."""
-    seen = {seen_of(record) for record in records}
-    return EXIT_STATUS[
-        ProbeResult.BAD
-        if ProbeResult.BAD in seen
-        else ProbeResult.GOOD
-        if seen == {ProbeResult.GOOD}
-        else ProbeResult.SKIP
-    ]
+    results = {seen_of(record) for record in records}
+    if ProbeResult.BAD in results:
+        return EXIT_STATUS[ProbeResult.BAD]
+    return EXIT_STATUS[ProbeResult.GOOD if results == {ProbeResult.GOOD} else ProbeResult.SKIP]
 
 
 def reads_only(failure: Failure, level: Level) -> bool:
@@ -109,11 +103,10 @@ class ContractProbes:
         if call is None:
             return Outcome(OutcomeKind.UNAVAILABLE, "the entry has no [contract] call to read")
         try:
-            calls = self._facts(
-                item.source, str(item.cell.stack[MCORE]), consuming.is_part, reading.calls_of, _read_calls
-            )
+            core, engine = (str(item.cell.stack[name]) for name in (MCORE, TE))
+            calls = self._facts(item.source, core, consuming.is_part, reading.calls_of, consuming.read_calls)
             surface = self._facts(
-                item.te_source, str(item.cell.stack[TE]), offering.is_part, reading.surface_of, _read_surface
+                item.te_source, engine, offering.is_part, reading.surface_of, offering.read_offering
             )
         except (MatrixError, SyntaxError) as error:
             reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
@@ -141,14 +134,6 @@ class ContractProbes:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
-
-
-def _read_calls(files: Mapping[str, bytes], version: str) -> Calls:
-    return consuming.read_calls(files, version)
-
-
-def _read_surface(files: Mapping[str, bytes], version: str) -> Surface:
-    return offering.read_offering(files, version)
 
 
 def contract_line(item: Planned) -> str:
@@ -185,17 +170,17 @@ class CellProbes:
 
         A verdict in the cache is the first run of its case.
         """
-        shown: set[str] = set()
+        reported: set[str] = set()
 
         def show_now(record: Record) -> None:
-            shown.add(record.key)
+            reported.add(record.key)
             show(record)
 
         cache = self._cache and number == 1
         request = run.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
         ended = run.execute(request, self._catalog, self._engine, run.Events(show=show_now, warn=self._warn))
         for record in ended.records:
-            if record.key not in shown:
+            if record.key not in reported:
                 show(record)
 
 

@@ -139,11 +139,13 @@ class Procedure:
         metric = measured(self.session, subject, *ends, arguments.worse_than, arguments.confidence)
         self._events.say(f"good: {metric.good}; bad: {metric.bad}")
         self._plan = replace(self._plan, noise=metric)
-        answer = self.search()
-        if answer.comparison:
-            return answer
-        bisections = {axis: confirmed(bisection, metric, self.session) for axis, bisection in answer.bisections.items()}
-        return replace(answer, bisections=bisections)
+        bisected = self.search()
+        if bisected.comparison:
+            return bisected
+        bisections = {
+            axis: confirmed(bisection, metric, self.session) for axis, bisection in bisected.bisections.items()
+        }
+        return replace(bisected, bisections=bisections)
 
     def search_by_signature(self, own: OwnCommand, root: Path) -> BisectionAnswer:
         """Return the answer where bad is a signature, which is learned from the bad end unless it is known.
@@ -156,8 +158,8 @@ class Procedure:
         entry = own.folder_in(root) / ENTRY
         self._events.say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")
         self._events.say(toml_of({"signature": [*map(table_of, signatures)]}).strip())
-        answer = self.search()
-        return twice(answer, self.session) if self._plan.noise == CERTAIN else answer
+        bisected = self.search()
+        return twice(bisected, self.session) if self._plan.noise == CERTAIN else bisected
 
     def _learn(self, own: OwnCommand, root: Path) -> None:
         """Run both ends, and judge the points by the signature of the bad one from now on."""
@@ -210,12 +212,12 @@ def bisect_command(
     root = folder_of(arguments, own) / "failures"
     signatures = read_signatures(Path(arguments.signature)) if arguments.signature else own.written_signatures(root)
     own.write(root, own.entry(signatures))
-    known, failure = own.add_to(catalog, signatures, root)
+    extended, failure = own.add_to(catalog, signatures, root)
     arguments = replace(arguments, question=replace(arguments.question, failure=failure.id))
-    procedure = Procedure(arguments, known, lambda: start_engine(root), events, stack)
+    procedure = Procedure(arguments, extended, lambda: start_engine(root), events, stack)
     by_number = bool(own.metric)
-    answer = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
-    return answer, procedure.session
+    bisected = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
+    return bisected, procedure.session
 
 
 def folder_of(arguments: BisectArguments, own: OwnCommand) -> Path:

@@ -153,8 +153,8 @@ class BisectionQuestion:
                 "the axis has too few points", got=got, expected="at least two", fix="; ".join(stretch.notes) or None
             )
         oldest, newest = (End(stretch.case_at(place), points[place].label) for place in (0, len(points) - 1))
-        stated = ProbeResult.BAD if swapped else ProbeResult.GOOD
-        old = stated if self.good and self.bad else None
+        result_of_oldest = ProbeResult.BAD if swapped else ProbeResult.GOOD
+        old = result_of_oldest if self.good and self.bad else None
         return Stretch(
             subject, (newest, oldest) if swapped else (oldest, newest), partial(along, subject, stretch, old)
         )
@@ -174,7 +174,7 @@ class BisectionQuestion:
                         f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                     )
         unmixed = (frozenset[str](), frozenset(stacks.packages))
-        good_end, bad_end = (End(stacks.mixture(taken).planned(), stacks.label(taken)) for taken in unmixed)
+        good_end, bad_end = (End(stacks.mixture(mixture).planned(), stacks.label(mixture)) for mixture in unmixed)
         return Stretch(subject, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
 
 

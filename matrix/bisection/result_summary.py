@@ -213,9 +213,13 @@ def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSu
     stacks, attribution = compared.stacks, compared.attribution
     mixtures = tuple(
         MixtureSummary(
-            stacks.label(taken), tuple(sorted(taken)), seen, why(compared.records[taken]), compared.lines[taken]
+            stacks.label(mixture),
+            tuple(sorted(mixture)),
+            result,
+            why(compared.records[mixture]),
+            compared.lines[mixture],
         )
-        for taken, seen in attribution.probed.items()
+        for mixture, result in attribution.probed.items()
     )
     carriers = tuple(sorted(attribution.carriers, key=lambda carrier: sorted(carrier.packages)))
     differ = {name: stacks.versions(name) for name in stacks.packages}
@@ -224,14 +228,14 @@ def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSu
 
 
 def _change(bisection: Bisection) -> ChangePoint:
-    result, points, before = bisection.result, bisection.axis.points, bisection.before
+    result, points, old_place = bisection.result, bisection.axis.points, bisection.before
     claimed = result.kind is not ResultKind.AMBIGUOUS
     return ChangePoint(
         answer=points[result.candidates[0]].id if claimed else None,
         kind=result.kind,
         confidence=round(result.confidence, 6),
         label=points[result.candidates[0]].label if claimed else "",
-        before=points[before].label if before is not None else "",
+        before=points[old_place].label if old_place is not None else "",
         axis=bisection.axis.name,
         fixed=_fixed(bisection),
         clone=bisection.axis.clone,

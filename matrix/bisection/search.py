@@ -126,8 +126,8 @@ class _Search:
                 if tally.settled is not ends[place]:
                     raise WrongEndError(place, tally.settled or ProbeResult.SKIP, ends[place], tally.runs.total())
         rounds = 0
-        while chosen := self._choice():
-            self._settle(chosen, self._share(self._candidates()[0].bit_count()))
+        while batch := self._choice():
+            self._settle(batch, self._share(self._candidates()[0].bit_count()))
             rounds += 1
         confidence = self._plan.confidence + self._left
         for part in _parts(self._places_to_check(), self._plan.at_once):
@@ -146,8 +146,8 @@ class _Search:
             self._tallies[place] = Tally(self._plan.noise)
         pending = list(chosen)
         while pending:
-            for place, seen in zip(pending, self._probe(pending), strict=True):
-                self._tallies[place].add(seen, error)
+            for place, sample in zip(pending, self._probe(pending), strict=True):
+                self._tallies[place].add(sample, error)
             pending = [place for place in pending if self._tallies[place].settled is None]
         doubtful = [self._tallies[place] for place in chosen if not self._tallies[place].certain]
         self._left -= error * sum(tally.settled is not ProbeResult.SKIP for tally in doubtful)
@@ -160,17 +160,17 @@ class _Search:
     def _candidates(self) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the places where the change may be (a bit mask), and the pairs that contradict a single change."""
         settled = {place: tally.settled for place, tally in self._tallies.items()}
-        unchanged = [place for place, seen in settled.items() if seen is self._old]
-        before = 0
+        unchanged = [place for place, result in settled.items() if result is self._old]
+        excluded = 0
         for place in unchanged:
-            before |= self._order.below[place]
-        mask, flips, nearest = self._order.below[self._last] & ~before, [], self._last
-        for place in sorted((place for place, seen in settled.items() if seen is self._new), reverse=True):
+            excluded |= self._order.below[place]
+        mask, flips, nearest = self._order.below[self._last] & ~excluded, [], self._last
+        for place in sorted((place for place, result in settled.items() if result is self._new), reverse=True):
             narrowed = mask & self._order.below[place]
             if narrowed:
                 mask, nearest = narrowed, place
                 continue
-            later = [other for other in unchanged if self._order.below[other] >> place & 1]
+            later = [later_place for later_place in unchanged if self._order.below[later_place] >> place & 1]
             flips.append((place, min(later, default=nearest)))
         return mask, tuple(sorted(flips))
 
@@ -183,13 +183,13 @@ class _Search:
         cheap_weights = {place: weight for place, weight in weights.items() if place in self._cheap}
         weights = cheap_weights or weights
         skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is ProbeResult.SKIP)
-        chosen: list[int] = []
+        selected: list[int] = []
         cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 1))
         for target in _targets(self._weight(mask), cuts, skipped // self._plan.at_once):
             if weights:
-                chosen.append(min(weights, key=lambda place: (abs(weights[place] - target), place)))
-                del weights[chosen[-1]]
-        return chosen
+                selected.append(min(weights, key=lambda place: (abs(weights[place] - target), place)))
+                del weights[selected[-1]]
+        return selected
 
     def _weight(self, mask: int) -> int:
         """Return the number of these candidates, where a suspect counts more than all others together."""

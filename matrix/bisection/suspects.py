@@ -44,21 +44,16 @@ def of_signatures(signatures: Iterable[Signature], clone: Clone) -> Suspects:
         counts = tuple(map(clone.blob(blob).count, names))
         return counts if any(counts) else ()
 
-    return (lambda commits: changing(commits, clone, is_source, mark)) if names else none
+    return (lambda commits: changing(commits, clone, lambda path: path.endswith(SOURCES), mark)) if names else none
 
 
 def names_in(signatures: Iterable[Signature]) -> list[str]:
     """Return the names in quotes in the messages of the signatures; without one, other names, and the frame's."""
-    messages = [f"{one.message or ''} {one.log or ''}" for one in signatures]
+    messages = [f"{signature.message or ''} {signature.log or ''}" for signature in signatures]
     quoted = [name for text in messages for name in _QUOTED.findall(text)]
-    frames = [one.frame.rpartition(":")[2] for one in signatures if one.frame]
-    others = [name for text in (*messages, *frames) for name in _NAME.findall(text)]
-    return list(dict.fromkeys(quoted or others))
-
-
-def is_source(path: str) -> bool:
-    """Return whether a file holds code."""
-    return path.endswith(SOURCES)
+    frames = [signature.frame.rpartition(":")[2] for signature in signatures if signature.frame]
+    unquoted = [name for text in (*messages, *frames) for name in _NAME.findall(text)]
+    return list(dict.fromkeys(quoted or unquoted))
 
 
 def changing(
@@ -70,11 +65,11 @@ def changing(
     """
     once = cache(mark)
     files: dict[str, frozenset[tuple[str, Hashable]]] = {}
-    found = set()
+    suspected = set()
     for place, commit in enumerate(commits):
         marks = {path: once(blob) for path, blob in clone.files(commit.id, part).items()}
-        files[commit.id] = frozenset((path, one) for path, one in marks.items() if one)
-        before = [files[parent] for parent in commit.parents if parent in files]
-        if before and files[commit.id] not in before:
-            found.add(place)
-    return found
+        files[commit.id] = frozenset((path, file_mark) for path, file_mark in marks.items() if file_mark)
+        parent_marks = [files[parent] for parent in commit.parents if parent in files]
+        if parent_marks and files[commit.id] not in parent_marks:
+            suspected.add(place)
+    return suspected

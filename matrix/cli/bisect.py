@@ -121,10 +121,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "failure", metavar="FAILURE", nargs="?", default="", help="id of a failure in the catalog; or -- COMMAND ..."
     )
-    own = parser.add_argument_group(
+    command_group = parser.add_argument_group(
         "a command of your own", "-- COMMAND ... runs in each cell; it passes at --good X and fails at --bad Y"
     )
-    for group, options in ((parser, OPTIONS), (own, OF_A_COMMAND)):
+    for group, options in ((parser, OPTIONS), (command_group, OF_A_COMMAND)):
         for name, option in options.items():
             group.add_argument(name, **option)
     parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
@@ -157,36 +157,36 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
     arguments, events = arguments_of(parsed), BisectionEvents(progress, say, warn)
-    own = arguments.command(Path.cwd())
-    known = loading.load()
+    command = arguments.command(Path.cwd())
+    catalog = loading.load()
     with ExitStack() as stack:
-        if own is None:
-            start = partial(places.engine_of, known, parsed, parsed.at_once)
-            procedure = Procedure(arguments, known, start, events, stack)
-            answer, session = procedure.search(), procedure.session
+        if command is None:
+            start = partial(places.engine_of, catalog, parsed, parsed.at_once)
+            procedure = Procedure(arguments, catalog, start, events, stack)
+            bisected, session = procedure.search(), procedure.session
         else:
             # Side by side, unless the command is timed. The ranks of a failure preload torch in every worker.
-            workers = parsed.at_once if not own.metric and parsed.engine == "local" else 1
+            workers = parsed.at_once if not command.metric and parsed.engine == "local" else 1
 
             def start_engine(root: Path) -> Any:
-                return places.engine_of(known, parsed, parsed.at_once, workers, environ_of(own, root))
+                return places.engine_of(catalog, parsed, parsed.at_once, workers, environ_of(command, root))
 
-            answer, session = bisect_own(arguments, own, known, start_engine, events, stack)
-    summary = summarize(answer, session)
+            bisected, session = bisect_own(arguments, command, catalog, start_engine, events, stack)
+    summary = summarize(bisected, session)
     page = page_path(summary, parsed)
-    issue = issue_text(summary, own.line if own else "")
+    issue = issue_text(summary, command.line if command else "")
     write_whole(page, bisection_page(summary, issue))
-    write_whole(page.with_suffix(".md"), issue + (own.attached if own else ""))
+    write_whole(page.with_suffix(".md"), issue + (command.attached if command else ""))
     files = {}
-    if own:
-        draft = own.write(folder_of(arguments, own) / "draft", own.draft(answer, summary.headlines))
+    if command:
+        draft = command.write(folder_of(arguments, command) / "draft", command.draft(bisected, summary.headlines))
         files = {"draft": str(draft), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
     elif parsed.format:
         print(FORMATS[parsed.format](of_bisection(summary)))
     else:
-        catalogued = () if own or summary.attribution else statement(answer.subject.failure)
+        catalogued = () if command or summary.attribution else statement(bisected.subject.failure)
         show(*render(summary, str(page)), *(Prose(line, 2) for line in catalogued))
         show(*(f"  {name}: {path}" for name, path in files.items()))
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD

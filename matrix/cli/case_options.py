@@ -48,14 +48,14 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
 def request_of(parsed: argparse.Namespace) -> CaseRequest:
     """Return the request that the options make on this machine."""
     on_cluster = getattr(parsed, "engine", "") == "slurm"
-    named = {"source": parsed.mcore, "te_source": parsed.te, "writer_source": parsed.writer}
+    texts = {"source": parsed.mcore, "te_source": parsed.te, "writer_source": parsed.writer}
     has_gpu = not parsed.level and not on_cluster and bool(host.look().listed)
     return CaseRequest(
         requested_levels(parsed.level or (), on_cluster=on_cluster, has_gpu=has_gpu),
         parsed.select or "",
         parsed.within or "",
         tuple(parsed.case or ()),
-        {name: text for name, text in named.items() if text},
+        {name: text for name, text in texts.items() if text},
         parsed.compile,
         Expectation(parsed.expect) if parsed.expect else None,
         parsed.here,

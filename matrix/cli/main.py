@@ -33,11 +33,11 @@ With --json, stdout is one JSON object with schema, version and items; an error 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its ExitStatus, or that of the user's own command."""
-    given = sys.argv[1:] if arguments is None else arguments
-    given, own = divided(given)
-    parsed = argparse.Namespace(own=own, json="--json" in given, exit_code=False, resume_hint="")
+    words = sys.argv[1:] if arguments is None else arguments
+    words, command = divided(words)
+    parsed = argparse.Namespace(own=command, json="--json" in words, exit_code=False, resume_hint="")
     try:
-        parser(given).parse_args(given, parsed)
+        parser(words).parse_args(words, parsed)
         status: int = parsed.command(parsed)
         return status
     except (KeyboardInterrupt, RuntimeError) as error:
@@ -74,8 +74,8 @@ def divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the arguments before --, and the user's own command after it, for the commands that take one."""
     if not {*arguments[:1]} & OWN or "--" not in arguments:
         return arguments, ()
-    place = list(arguments).index("--")
-    return arguments[:place], arguments[place + 1 :]
+    separator = list(arguments).index("--")
+    return arguments[:separator], arguments[separator + 1 :]
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -83,9 +83,9 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     It has the options of the command that they name; the other commands appear by name and summary only.
     """
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
-    if chosen and chosen not in COMMANDS:
-        raise MatrixError("no such command", got=chosen, fix=closest(chosen, COMMANDS, count=1))
+    command_name = next((word for word in arguments if not word.startswith("-")), "")
+    if command_name and command_name not in COMMANDS:
+        raise MatrixError("no such command", got=command_name, fix=closest(command_name, COMMANDS, count=1))
     top = Parser(
         prog="megatrix",
         description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the "
@@ -96,7 +96,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        if name == chosen:
+        if name == command_name:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=command.text)

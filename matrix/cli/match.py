@@ -39,7 +39,7 @@ def match_command(parsed: argparse.Namespace) -> int:
             fix="name a readable file, or - for standard input",
         ) from error
     if parsed.json:
-        print(json_object("match/1", (one.to_json() for one in matched.known)))
+        print(json_object("match/1", (known_failure.to_json() for known_failure in matched.known)))
     else:
         show(*log_matches.render(matched))
     return ExitStatus.GOOD if matched.known else ExitStatus.BAD

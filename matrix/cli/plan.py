@@ -56,7 +56,7 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
 
     `missing` are images that are not local and count as if they were.
     """
-    jobs, here = os.cpu_count() or 1, host.look()
+    jobs, machine = os.cpu_count() or 1, host.look()
     engine, ids = places.engines(known, jobs), {image.id for image in missing}
     clones = configuration.load().sources
 
@@ -64,28 +64,28 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
     def offer(base: str) -> BaseOffer:
         return offered(known, base, clones=clones) if base in ids else offer_of(known, engine, base)
 
-    machines = {level: here.offers(level) for level in {item.level for item in planned}}
-    parallel = statistics.Parallel(jobs, places.workers_for(planned, here))
+    machines = {level: machine.offers(level) for level in {item.level for item in planned}}
+    parallel = statistics.Parallel(jobs, places.workers_for(planned, machine))
     return statistics.availability(known, planned, offer, machines, results.durations(known, out), parallel)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:
     """Print the cases, their counts, or jobs for a CI service."""
-    known = loading.load()
+    catalog = loading.load()
     configuration.load()
     request = case_options.request_of(parsed)
-    planned, label = case_options.selected(known, request)
+    planned, label = case_options.selected(catalog, request)
     if parsed.stats:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
-        counted = statistics.statistics(known, planned, request.levels) if label == "night" else []
-        absent = images.to_pull(known, planned, host.look(), tools.find())
-        found = available(known, planned, parsed.out, absent if parsed.pull else ())
+        counted = statistics.statistics(catalog, planned, request.levels) if label == "night" else []
+        absent = images.to_pull(catalog, planned, host.look(), tools.find())
+        availability = available(catalog, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
-            here = {**statistics.to_json(found), "images_to_pull": [image.tag for image in absent]}
-            print(json_object("plan-stats/1", [{"night": list(map(vars, counted)), "here": here}]))
+            machine_json = {**statistics.to_json(availability), "images_to_pull": [image.tag for image in absent]}
+            print(json_object("plan-stats/1", [{"night": list(map(vars, counted)), "here": machine_json}]))
         else:
-            show(*counts(counted, found), *pulls(absent, counted=parsed.pull))
+            show(*counts(counted, availability), *pulls(absent, counted=parsed.pull))
         return ExitStatus.GOOD
     if parsed.format:
         if label != "night":
@@ -104,7 +104,7 @@ def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterato
     """Yield the counts of a night as a table, then the number of cases that run on this machine."""
     if counted:
         names = [field.name for field in fields(statistics.Counts)]
-        yield table([[str(getattr(one, name)) for name in names] for one in counted], names, right=True)
+        yield table([[str(getattr(row, name)) for name in names] for row in counted], names, right=True)
         yield ""
     yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
     if found.runs:

@@ -48,14 +48,14 @@ def wrapped(line: str, width: int) -> str:
 
 def statuses(command: Command) -> dict[ExitStatus, str]:
     """Return the exit statuses of a command, with what they mean there."""
-    every = {
+    texts = {
         ExitStatus.GOOD: command.good,
         ExitStatus.BAD: command.bad,
         ExitStatus.MISTAKE: "invalid input",
         ExitStatus.NOTHING: command.nothing,
         ExitStatus.INTERRUPTED: "interrupted",
     }
-    return {status: text for status, text in every.items() if text}
+    return {status: text for status, text in texts.items() if text}
 
 
 def add_command(commands: Any, name: str, described: Command | None = None) -> argparse.ArgumentParser:

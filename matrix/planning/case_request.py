@@ -130,13 +130,13 @@ def cases_of_environment(
     catalog: Catalog, request: CaseRequest, installed: Callable[[], InstalledBase]
 ) -> list[Planned]:
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
-    others = {
+    conflicts = {
         "--within": request.within,
         **{OPTIONS[name]: text for name, text in request.sources.items()},
         "--expect": request.expect,
         "--engine slurm": request.on_cluster,
     }
-    if conflicting := [option for option, value in others.items() if value]:
+    if conflicting := [option for option, value in conflicts.items() if value]:
         raise MatrixError(
             "--here runs the installed packages only",
             got=f"--here with {conflicting[0]}",
@@ -144,8 +144,8 @@ def cases_of_environment(
             fix="leave one out",
         )
     base = installed()
-    known = with_host(catalog, base.packages, base.python, base.label)
-    return cases_here(known, HOST, base.packages, request.levels, base.te_line)
+    catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
+    return cases_here(catalog_with_host, HOST, base.packages, request.levels, base.te_line)
 
 
 def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalog | None = None) -> list[Planned]:
@@ -167,8 +167,8 @@ def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalo
 
 def _near_keys(keys: Collection[str]) -> Test:
     """Return the test of the cases that may have a key, or differ from it in one word."""
-    wanted = [
+    expected_values = [
         {**parts_of(cell), **dict(zip(("failure", "case", "level"), words, strict=False))}
         for cell, *words in (key.split(" ") for key in keys)
     ]
-    return lambda values: any(may_have(expected, values, differing=1) for expected in wanted)
+    return lambda values: any(may_have(expected, values, differing=1) for expected in expected_values)

@@ -245,9 +245,9 @@ def _condition(name: str, operator: str, value: str, vocabulary: Vocabulary) -> 
 
 
 def _named(name: str, pattern: str, equal: bool, vocabulary: Vocabulary) -> Test:
-    known = vocabulary.values_of(name)
-    if known and not any(fnmatchcase(value, pattern) for value in known):
-        raise MatrixError(f"no case has this {name}", got=pattern, fix=closest(pattern, known))
+    known_values = vocabulary.values_of(name)
+    if known_values and not any(fnmatchcase(value, pattern) for value in known_values):
+        raise MatrixError(f"no case has this {name}", got=pattern, fix=closest(pattern, known_values))
     parts = parts_of(pattern) if name == "cell" else {}
 
     def test(values: Values) -> bool | None:

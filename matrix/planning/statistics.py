@@ -52,26 +52,26 @@ def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Leve
     rows = []
     for failure in catalog.failures:
         planned = of(failure, night)
-        allowed, known = possible(catalog, failure, levels)
+        allowed, known_count = possible(catalog, failure, levels)
         full = product(catalog, failure, levels)
-        rows.append(Counts(failure.id, full, allowed, known, night=len(planned), **reasons(planned)))
+        rows.append(Counts(failure.id, full, allowed, known_count, night=len(planned), **reasons(planned)))
     numbers = [field.name for field in fields(Counts) if field.name != "failure"]
     return [*rows, Counts(ALL, **{name: sum(getattr(row, name) for row in rows) for name in numbers})]
 
 
 def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> tuple[int, int]:
     """Return the number of a failure's possible cases, and of those with an expectation that nothing masks."""
-    allowed = known = 0
+    allowed = known_count = 0
     for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)]):
         counted = Counter(case.name for case, _ in run_in(catalog, failure, cell, levels))
         allowed += counted.total()
-        known += sum(
+        known_count += sum(
             count
             for name, count in counted.items()
             if failure.expectation(cell.stack, name) is not Expectation.UNKNOWN
             and masked_by(catalog, failure, cell.stack, name) is None
         )
-    return allowed, known
+    return allowed, known_count
 
 
 def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:
@@ -148,23 +148,23 @@ def availability(
             missing[lack.kind] += 1
             continue
         case = catalog.failure(item.failure).case_named(item.case)
-        found = place(case, item, machines[item.level])
-        if isinstance(found, Placement):
+        placement = place(case, item, machines[item.level])
+        if isinstance(placement, Placement):
             estimate = durations.estimate(item)
             basis[estimate.basis] += 1
-            placed.setdefault(item.cell.base, []).append(found)
-            demand = Demand(found.gpus, estimate.seconds, case.limits.memory or 0)
+            placed.setdefault(item.cell.base, []).append(placement)
+            demand = Demand(placement.gpus, estimate.seconds, case.limits.memory or 0)
             demands.setdefault(item.cell.base, []).append(demand)
-    every = [one for its in placed.values() for one in its]
+    placements = [placement for of_base in placed.values() for placement in of_base]
     at_once, seconds = _packed(catalog, demands, list(machines.values()), parallel)
     return Availability(
         len(items),
-        len(every),
+        len(placements),
         {kind: missing[kind] for kind in Kind if missing[kind]},
-        sum(bool(one.note) for one in every),
+        sum(bool(placement.note) for placement in placements),
         at_once,
         seconds,
-        sum(one.gpus * one.seconds for its in demands.values() for one in its),
+        sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
         {kind: basis[kind] for kind in Basis if basis[kind]},
     )
 
@@ -174,20 +174,20 @@ def _packed(
 ) -> tuple[int, float]:
     """Return the most GPUs held at once, and the seconds of the cases of all bases."""
     lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own
-    made = set[str]()
-    for base, its in demands.items():
+    made_bases = set[str]()
+    for base, of_base in demands.items():
         image = isinstance(catalog.bases.get(base), (Container, Image))
-        made.update(() if image else (base,))
-        for one in its:
-            lanes.setdefault((base, one.memory) if image else ("", 0), []).append(one)
+        made_bases.update(() if image else (base,))
+        for demand in of_base:
+            lanes.setdefault((base, demand.memory) if image else ("", 0), []).append(demand)
     listed = [len(machine.gpus) for machine in machines if machine.gpus is not None]
-    gpus = min(listed, default=sum(one.gpus for its in demands.values() for one in its))
+    gpus = min(listed, default=sum(demand.gpus for of_base in demands.values() for demand in of_base))
     memory = min((machine.memory for machine in machines if machine.memory is not None), default=None)
-    found = []
-    for (base, limit), its in lanes.items():
-        workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made)) * parallel.workers
-        found.append(schedule(largest_first(its), gpus, workers, memory))
-    return max((one.most for one in found), default=0), sum(one.seconds for one in found)
+    packed = []
+    for (base, limit), of_base in lanes.items():
+        workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made_bases)) * parallel.workers
+        packed.append(schedule(largest_first(of_base), gpus, workers, memory))
+    return max((lane.most for lane in packed), default=0), sum(lane.seconds for lane in packed)
 
 
 def to_json(found: Availability) -> dict[str, Any]:

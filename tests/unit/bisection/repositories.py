@@ -53,6 +53,12 @@ def chain(folder: Path, length: int) -> Path:
     )
 
 
+def ids(path: Path, *names: str) -> set[str]:
+    """Return the ids of objects in a clone."""
+    done = subprocess.run(["git", "-C", str(path), "rev-parse", *names], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
 class FakeProbe:
     """A probe that returns the outcomes of `ends` and keeps the keys of the probed cases."""
 

@@ -16,15 +16,10 @@ from matrix.bisection.probe_session import Bisection, BisectionSession, ProbeSto
 from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, broken_in, chain, clone
+from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, broken_in, chain, clone, ids
 
 SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0")
 PLAIN = {"megatron/a.py": "x"}
-
-
-def ids(path: Path, *names: str) -> set[str]:
-    done = subprocess.run(["git", "-C", str(path), "rev-parse", *names], check=True, capture_output=True, text=True)
-    return set(done.stdout.split())
 
 
 @contextmanager
@@ -75,13 +70,6 @@ def test_commits_with_a_parent_s_content_are_out(tmp_path: Path) -> None:
     assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "break")
     assert [point.label.split()[-1] for point in found.axis.points] == ["root", "break", "end"]
     assert "4 of them left out: each has the megatron, pyproject.toml of a parent" in found.notes[-1]
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_content_separates_commits_of_each_package(tmp_path: Path, compiled: bool) -> None:
-    """megatron-core has nothing that is compiled: --compile concerns Transformer Engine."""
-    with Clone(str(chain(tmp_path / "clone", 3)), "megatron-core", compiled=compiled) as opened:
-        assert len({opened.content(opened.commit(name).id) for name in ("c0", "c1", "c2")}) == 3
 
 
 MERGED = [
@@ -151,15 +139,6 @@ def test_wrong_end_is_an_error_with_a_command(tmp_path: Path) -> None:
     assert "megatrix run" in str(caught.value)
 
 
-def test_missing_revision_is_an_error(tmp_path: Path) -> None:
-    path = chain(tmp_path / "clone", 3)
-    with (
-        Clone(str(path), "megatron-core") as opened,
-        pytest.raises(MatrixError, match="no such revision"),
-    ):
-        opened.commit("c9")
-
-
 def test_dirty_work_tree_is_ignored(tmp_path: Path) -> None:
     """Only commits are read: the work tree and its index do not change."""
     bare = chain(tmp_path / "bare", 3)
@@ -193,16 +172,3 @@ def test_interrupted_search_probes_nothing_twice(tmp_path: Path) -> None:
     assert not set(first.probed) & set(second.probed)
     assert found.ran == len(second.probed) == found.result.probes - 4
     assert third.probed == []
-
-
-def test_files_are_read_by_blob_id(tmp_path: Path) -> None:
-    """Content and ids are git's; files that `part` rejects are not read."""
-    path = clone(tmp_path / "clone", [("one", [], {"megatron/core/x.py": "a = 1\n", "megatron/y.txt": "no"})])
-    with Clone(str(path), "megatron-core") as opened:
-        commit = opened.commit("one").id
-        files = opened.files(commit, lambda name: name.endswith(".py"))
-
-        assert opened.blobs(files)["megatron/core/x.py"] == b"a = 1\n"
-        assert set(files) == {"megatron/core/x.py", "megatron/core/package_info.py"}
-        assert files["megatron/core/x.py"] in ids(path, "one:megatron/core/x.py")
-        assert opened.version(commit) == f"0.9.0rc0+{commit[:7]}"

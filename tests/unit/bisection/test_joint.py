@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +17,11 @@ from matrix.catalog.failure import Level
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
-from matrix.report.bisection import bisection_page, render
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import FakeProbe
 from tests.unit.catalogs import failure
-from tests.unit.terminals import piped
 
 ENTRY = failure("break", axes=(BASE, MCORE, TE))
 KNOWN = catalogs.catalog(ENTRY, containers=(catalogs.image("ngc-24.07", "2.4.0a0+3bcc3cd", "1.8"),))
@@ -97,17 +94,6 @@ def test_inseparable_packages_make_the_result_ambiguous(tmp_path: Path) -> None:
     assert "at most: mcore and torch" in summary.headlines[0]
 
 
-def test_summary_is_plain_json(tmp_path: Path) -> None:
-    written = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0")).to_json()
-    assert written == json.loads(json.dumps(written))
-    assert written["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
-    assert written["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
-    assert (written["probes"][0]["from_bad"], written["probes"][0]["seen"]) == ([], "good")
-    inside = written["inside"]["torch"]
-    assert (inside["answer"], inside["kind"], inside["axis"], inside["level"]) == ("2.4.0", "first-bad", "torch", "cpu")
-    assert inside["probes"][0]["runs"] == {"good": 1}
-
-
 def test_two_causes_are_both_found(tmp_path: Path) -> None:
     summary = found(
         tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0") or since(str(item.cell.stack[TE]), "1.9")
@@ -146,13 +132,3 @@ def test_twin_replaces_an_image_that_cannot_run() -> None:
     assert (stack.base, stack.te.version, stack.mcore.version) == ("torch-2.4.0", "1.8", "0.8.0")
     assert "the twin torch-2.4.0 replaces ngc-24.07: no container tool" in stack.notes[0]
     assert (real.base, real.notes) == ("ngc-24.07", ())
-
-
-def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
-    summary = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0"))
-
-    for text in (piped(*render(summary, "page.html")), bisection_page(summary, "the issue")):
-        assert "guilty: torch" in text
-        assert "2.4.0" in text
-        assert "megatrix run" in text
-        assert "first bad: PyTorch 2.4.0" in text

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from matrix.bisection import probing
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import ProbeReport
-from matrix.bisection.probing import exit_code, seen_of
 from matrix.catalog import loading
 from matrix.catalog.failure import ContractCall, Level, Signature
 from matrix.catalog.stack import MCORE, TE, TORCH
@@ -26,7 +24,6 @@ from tests import compiled
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
-from tests.unit.bisection.repositories import record_of
 from tests.unit.catalogs import case, clause, failure
 from tests.unit.engines import HOST, FakeEngine, make_environment
 
@@ -347,32 +344,6 @@ def test_the_issue_text_has_no_local_folder(offload: None, tmp_path: Path, capsy
     assert "hunter2" not in text
 
 
-@pytest.mark.parametrize(
-    ("ends", "code", "seen"),
-    [
-        ([Outcome(OutcomeKind.PASSED)], 0, ProbeResult.GOOD),
-        ([catalogs.shown(repositories.ENTRY)], 1, ProbeResult.BAD),
-        ([STRANGE], 125, ProbeResult.SKIP),
-        ([Outcome(OutcomeKind.UNAVAILABLE, "no torch")], 125, ProbeResult.SKIP),
-        ([Outcome(OutcomeKind.NOT_REACHED)], 125, ProbeResult.SKIP),
-    ],
-)
-def test_the_exit_code_follows_the_signature(ends: list[Outcome], code: int, seen: ProbeResult) -> None:
-    """Another failure is a skip (125), never bad (1)."""
-    records = [record_of(catalogs.planned(repositories.KNOWN), outcome) for outcome in ends]
-
-    assert exit_code(records) == code
-    assert [seen_of(record) for record in records] == [seen]
-
-
-def test_one_bad_case_makes_the_commit_bad() -> None:
-    item = catalogs.planned(repositories.KNOWN)
-    ends = (Outcome(OutcomeKind.PASSED), catalogs.shown(repositories.ENTRY), STRANGE)
-    good, bad, strange = (record_of(item, outcome) for outcome in ends)
-
-    assert [exit_code(group) for group in ([good, bad], [good, strange], [bad, strange], [])] == [1, 125, 1, 125]
-
-
 @pytest.mark.parametrize(("torch", "code"), [("2.3.1", 0), ("2.4.0", 1)])
 def test_run_with_exit_code_exits_for_git_bisect(engine: FakeEngine, torch: str, code: int) -> None:
     """An expected failure is green in a run, and bad for git bisect."""
@@ -386,13 +357,3 @@ def test_invalid_input_is_a_skip_for_git_bisect(engine: FakeEngine) -> None:
     """Git bisect would count 2, the exit status for invalid input, as bad."""
     assert main(["run", "--case", "no such case", "--exit-code"]) == 125
     assert main(["run", "--case", "no such case"]) == 2
-
-
-def test_a_recorded_build_needs_no_clone() -> None:
-    """Level contract reads megatron-lm@REV from its recorded calls."""
-    item = catalogs.planned(KNOWN, source="megatron-lm@094d66b488")
-
-    assert probing.contract_line(item) == "megatrix contract --mcore 0.8.0 --te none"
-    assert probing.reads_only(OFFLOAD_ENTRY, Level.CONTRACT)
-    assert not probing.reads_only(OFFLOAD_ENTRY, Level.CPU)
-    assert not probing.reads_only(ENTRY, Level.CONTRACT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from matrix.bisection.search import ResultKind
-from matrix.report.bisection import issue_text, render
+from matrix.report.bisection import bisection_page, issue_text, render
+from tests.unit.bisection.test_joint import found, since
 from tests.unit.report.samples import attribution, bisection
 from tests.unit.terminals import piped
 
@@ -50,3 +52,33 @@ def test_issue_of_a_command_names_packages() -> None:
     probes = tuple(replace(probe, resolved={"torch": "2.4.0", "numpy": "2.0"}) for probe in change.probes)
     summary = replace(summary, changes={"mcore": replace(change, clone="", probes=probes)})
     assert "good: `python save.py` with torch 2.4.0\n" in issue_text(summary, "python save.py")
+
+
+def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
+    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))
+
+    for text in (piped(*render(summary, "page.html")), bisection_page(summary, "the issue")):
+        assert "guilty: torch" in text
+        assert "2.4.0" in text
+        assert "megatrix run" in text
+        assert "first bad: PyTorch 2.4.0" in text
+
+
+def test_an_issue_of_packages_has_each_change(tmp_path: Path) -> None:
+    """A point with an exception has its first line; a reader needs no folder of this machine."""
+    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
+    text = issue_text(summary)
+
+    assert text.count(f"**{summary.title}**") == len(summary.changes) == 2
+    assert "First bad: PyTorch 2.4.0" in text
+    assert "First bad: Transformer Engine 1.9" in text
+    assert str(tmp_path) not in text
+
+
+def test_page_of_packages_has_mixtures_and_changes() -> None:
+    page = bisection_page(attribution("text"), "the issue")
+
+    assert "Mixtures of both stacks" in page
+    assert "In text: first bad: Megatron-LM text" in page
+    assert all(result in page for result in ("passes", "shows the failure", "no result"))
+    assert "Mixtures" not in bisection_page(bisection("text"), "the issue")

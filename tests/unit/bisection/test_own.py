@@ -1,0 +1,99 @@
+"""A command of the user's own as an entry: in memory, as TOML, as the draft of a failure."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.own import OwnCommand, measured_rules, read_signatures, table_of, toml_of
+from matrix.catalog.failure import Level, Signature
+from matrix.catalog.loading import read_failures
+from matrix.catalog.schema import read_toml
+from matrix.errors import MatrixError
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from tests.unit import catalogs
+from tests.unit.bisection.repositories import KNOWN, record_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SIGNATURE = Signature("learned", exception="KeyError", message="'loss'", exit_code=1)  # type: ignore[arg-type]
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+PLAIN = WORDS | st.integers(-9, 9) | st.booleans() | st.lists(WORDS, max_size=3)
+KEYS = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
+TABLES = st.dictionaries(KEYS, PLAIN | st.dictionaries(KEYS, PLAIN, max_size=3), max_size=4)
+
+
+@given(st.dictionaries(KEYS, PLAIN | TABLES | st.lists(TABLES, min_size=1, max_size=3), max_size=5))
+def test_toml_is_read_back_as_it_was(content: dict[str, Any]) -> None:
+    assert tomllib.loads(toml_of(content)) == content
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(MatrixError, match="not a text in UTF-8"):
+        toml_of({"command": ["\udcff"]})
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        OwnCommand(("python", "-c", 'print("a\\n")\x7f'), Path("/tmp")),
+        OwnCommand(("x",), Path("/tmp"), Level.GPU, 30),
+        OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=3),
+    ],
+)
+@pytest.mark.parametrize("signatures", [(), (SIGNATURE,)])
+def test_failure_in_memory_is_the_written_one(
+    own: OwnCommand, signatures: tuple[Signature, ...], tmp_path: Path
+) -> None:
+    """Cells read the folder; the desk does not."""
+    catalog, failure = own.add_to(KNOWN, signatures, tmp_path)
+    assert not [*tmp_path.iterdir()]
+    own.write(tmp_path, own.entry(signatures))
+
+    assert (failure,) == read_failures(tmp_path)
+    assert (catalog.failure(own.id), catalog.site) == (failure, (tmp_path,))
+    assert own.written_signatures(tmp_path) == failure.signature == signatures
+    assert own.add_to(catalog, signatures, tmp_path)[0].failures == catalog.failures
+
+
+def test_id_depends_on_named_files(tmp_path: Path) -> None:
+    own = OwnCommand(("python", "train.py"), tmp_path)
+    before = own.id
+    (tmp_path / "train.py").write_text("train()\n")
+    with_file = own.id
+    (tmp_path / "train.py").write_text("train(2)\n")
+
+    assert len({before, with_file, own.id, replace(own, deadline=5).id}) == 4
+
+
+def test_rules_are_of_results_with_a_side() -> None:
+    """A cell that was skipped is in the night, and has no rule; equal rules are written once."""
+    items = [catalogs.planned(KNOWN, f"torch-{torch}", "0.8.0") for torch in ("2.3.1", "2.4.0", "2.5.1")]
+    results = (ProbeResult.GOOD, ProbeResult.BAD, ProbeResult.SKIP)
+    records = [record_of(item, Outcome(OutcomeKind.PASSED)) for item in items]
+    cells = list(zip(records, results, strict=True))
+    rules = measured_rules([*cells, cells[0]])
+
+    assert [rule["base"] for rule in rules["works"]] == [["torch-2.3.1"]]
+    assert [(rule["base"], rule["mcore"]) for rule in rules["affected"]] == [(["torch-2.4.0"], "==0.8.0")]
+    assert rules["night"]["bases"] == ["torch-2.3.1", "torch-2.4.0", "torch-2.5.1"]
+    assert measured_rules([]) == {"affected": [], "works": []}
+
+
+def test_signature_files_hold_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "signature.toml"
+    path.write_text(toml_of({"signature": [table_of(SIGNATURE)]}))
+    assert read_signatures(path) == (SIGNATURE,)
+    path.write_text(toml_of({**read_toml(path), "title": "x"}))
+    with pytest.raises(MatrixError, match="not a file of signatures"):
+        read_signatures(path)

@@ -46,7 +46,7 @@ def requested(**given: Any) -> tuple[list[tuple[str, Expectation]], str]:
         (("cpu", "contract"), True, True, (Level.CPU, Level.CONTRACT)),
     ],
 )
-def test_levels_are_the_named_or_possible_ones(
+def test_levels_are_named_or_possible(
     named: tuple[str, ...], on_cluster: bool, has_gpu: bool, levels: tuple[Level, ...]
 ) -> None:
     assert requested_levels(named, on_cluster=on_cluster, has_gpu=has_gpu) == levels
@@ -81,7 +81,7 @@ def test_request_selects_cases_and_label(given: dict[str, Any], label: str, coun
         ("0.8.0", Expectation.WORKS, Expectation.WORKS),
     ],
 )
-def test_source_under_test_is_expected_to_work(
+def test_source_under_test_should_work(
     source: str, expect: Expectation | None, expectation: Expectation
 ) -> None:
     """A release has the catalog's expectation; --expect replaces both; also for one case."""

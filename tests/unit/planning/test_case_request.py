@@ -81,9 +81,7 @@ def test_request_selects_cases_and_label(given: dict[str, Any], label: str, coun
         ("0.8.0", Expectation.WORKS, Expectation.WORKS),
     ],
 )
-def test_source_under_test_should_work(
-    source: str, expect: Expectation | None, expectation: Expectation
-) -> None:
+def test_source_under_test_should_work(source: str, expect: Expectation | None, expectation: Expectation) -> None:
     """A release has the catalog's expectation; --expect replaces both; also for one case."""
     given = {"sources": {"source": source}, "expect": expect}
     assert dict(requested(**given)[0])[KEY] is expectation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -142,10 +143,9 @@ def releases(
     """
     release_of = released(subject, axis)
     if axis is AxisName.CONTAINER:
-        of = family(
-            first or last or max(release_of, key=lambda id: sum(family(id) == family(one) for one in release_of))
-        )
-        release_of = {id: base_of(id) for id in release_of if family(id) == of}
+        sizes = Counter(map(family, release_of))
+        series = family(first or last or max(release_of, key=lambda id: sizes[family(id)]))
+        release_of = {id: base_of(id) for id in release_of if family(id) == series}
     ids = list(release_of)
     for name in (first, last):
         if name and name not in release_of:
@@ -163,10 +163,8 @@ def releases(
         if id and excluded[id]:
             raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
     included = [id for id in selected if not excluded[id]]
-    stretches = [(reason, list(stretch)) for reason, stretch in groupby(excluded, excluded.__getitem__) if reason]
-    notes = tuple(
-        f"left out {' to '.join(dict.fromkeys((stretch[0], stretch[-1])))}: {reason}" for reason, stretch in stretches
-    )
+    stretches = [(reason, [*ids]) for reason, ids in groupby(excluded, excluded.__getitem__) if reason]
+    notes = tuple(f"left out {' to '.join(dict.fromkeys((ids[0], ids[-1])))}: {reason}" for reason, ids in stretches)
     if axis is AxisName.CONTAINER and any(release_of[id] != id for id in included):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     axis_of_releases = BisectionAxis(

@@ -13,8 +13,16 @@ from matrix.bisection.axes import Subject
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
-from matrix.bisection.probing import line_of, number_of
+from matrix.bisection.probe_session import (
+    NOT_STORED,
+    Bisection,
+    BisectionSession,
+    End,
+    ProbeStore,
+    line_of,
+    number_of,
+    why,
+)
 from matrix.catalog.failure import Failure, Signature
 from matrix.errors import MatrixError
 from matrix.verdicts.judge import judge

@@ -10,8 +10,7 @@ from typing import Any, Final
 from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, why
-from matrix.bisection.probing import line_of
+from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.bisection.search import Plan
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Level

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
 from matrix.bisection.noise import ProbeResult, RunTest, Sample, Tally
-from matrix.bisection.probing import Ask, line_of, number_of, seen_of
+from matrix.bisection.probing import Ask, contract_line, reads_only
 from matrix.bisection.search import Plan, ResultKind, SearchResult, WrongEndError, search
+from matrix.catalog.folders import with_site
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
+from matrix.kit.command import METRIC
+from matrix.planning.rerun import reproduce_line
 from matrix.store import journal
 from matrix.store.paths import make_folder, unwritable
 from matrix.store.run_lock import RunLock
@@ -28,6 +33,45 @@ from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 
 NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
+
+
+def seen_of(record: Record) -> ProbeResult:
+    """Return the result of a record: this failure's signature is bad, a pass is good, everything else is a skip."""
+    if record.signature is not None:
+        return ProbeResult.BAD
+    return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.SKIP
+
+
+def number_of(record: Record) -> float | None:
+    """Return the number that the command of a record printed (the mean of its repeats), None if it has none."""
+    value = record.outcome.ranks[0].value if record.outcome.ranks else None
+    numbers = value.get(METRIC) if isinstance(value, dict) else None
+    return fmean(numbers) if numbers else None
+
+
+def metric_of(record: Record) -> Sample:
+    """Return the number of a record; a run without one is a skip."""
+    number = number_of(record)
+    return ProbeResult.SKIP if number is None else number
+
+
+# `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.
+EXIT_STATUS: Final = {ProbeResult.GOOD: 0, ProbeResult.BAD: 1, ProbeResult.SKIP: 125}
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """Return the exit status for `git bisect run`: bad if one shows the failure, good if all pass, else skip."""
+    results = {seen_of(record) for record in records}
+    if ProbeResult.BAD in results:
+        return EXIT_STATUS[ProbeResult.BAD]
+    return EXIT_STATUS[ProbeResult.GOOD if results == {ProbeResult.GOOD} else ProbeResult.SKIP]
+
+
+def line_of(subject: Subject, item: Planned) -> str:
+    """Return the command that probes a point again."""
+    if reads_only(subject.failure, item.level):
+        return contract_line(item)
+    return reproduce_line(item, with_site(os.environ, *subject.catalog.site))
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final
 
-from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
-from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
-from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
@@ -24,8 +19,6 @@ from matrix.errors import MatrixError
 from matrix.execution import run
 from matrix.execution.engine import Engine
 from matrix.execution.reproduction import CaseContext, make_record
-from matrix.kit.command import METRIC
-from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision.host import ExecutionSite
 from matrix.store import journal
@@ -39,38 +32,6 @@ Show = Callable[[Record], None]
 Ask = Callable[[Sequence[Planned], Show, int], None]
 
 RUN_LABEL: Final = "bisect"  # the label of a bisection's runs
-
-
-def seen_of(record: Record) -> ProbeResult:
-    """Return the result of a record: this failure's signature is bad, a pass is good, everything else is a skip."""
-    if record.signature is not None:
-        return ProbeResult.BAD
-    return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.SKIP
-
-
-def number_of(record: Record) -> float | None:
-    """Return the number that the command of a record printed (the mean of its repeats), None if it has none."""
-    value = record.outcome.ranks[0].value if record.outcome.ranks else None
-    numbers = value.get(METRIC) if isinstance(value, dict) else None
-    return fmean(numbers) if numbers else None
-
-
-def metric_of(record: Record) -> Sample:
-    """Return the number of a record; a run without one is a skip."""
-    number = number_of(record)
-    return ProbeResult.SKIP if number is None else number
-
-
-# `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.
-EXIT_STATUS: Final = {ProbeResult.GOOD: 0, ProbeResult.BAD: 1, ProbeResult.SKIP: 125}
-
-
-def exit_code(records: Sequence[Record]) -> int:
-    """Return the exit status for `git bisect run`: bad if one shows the failure, good if all pass, else skip."""
-    results = {seen_of(record) for record in records}
-    if ProbeResult.BAD in results:
-        return EXIT_STATUS[ProbeResult.BAD]
-    return EXIT_STATUS[ProbeResult.GOOD if results == {ProbeResult.GOOD} else ProbeResult.SKIP]
 
 
 def reads_only(failure: Failure, level: Level) -> bool:
@@ -182,10 +143,3 @@ class CellProbes:
         for record in ended.records:
             if record.key not in reported:
                 show(record)
-
-
-def line_of(subject: Subject, item: Planned) -> str:
-    """Return the command that probes a point again."""
-    if reads_only(subject.failure, item.level):
-        return contract_line(item)
-    return reproduce_line(item, with_site(os.environ, *subject.catalog.site))

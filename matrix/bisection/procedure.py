@@ -11,15 +11,15 @@ from typing import Final
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
+from matrix.bisection.commits import Suspects, none, of_call, of_signatures
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import CERTAIN, Noise
 from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
-from matrix.bisection.probe_session import BisectionSession, ProbeReport, ProbeStore, store_name
-from matrix.bisection.probing import Ask, CellProbes, ContractProbes, metric_of, reads_only, seen_of
+from matrix.bisection.probe_session import BisectionSession, ProbeReport, ProbeStore, metric_of, seen_of, store_name
+from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
 from matrix.bisection.question import BisectionQuestion, Stretch
 from matrix.bisection.search import Plan
-from matrix.bisection.suspects import Suspects, none, of_call, of_signatures
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog

@@ -9,13 +9,12 @@ from functools import partial
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, BisectionAxis, Subject
 from matrix.bisection.clone import Clone
-from matrix.bisection.commits import Searcher
+from matrix.bisection.commits import Searcher, Suspects, none
 from matrix.bisection.joint import BisectionAnswer, StackPair, jointly, stack_of
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
-from matrix.bisection.suspects import Suspects, none
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.stack import MCORE, TE

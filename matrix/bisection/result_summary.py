@@ -11,8 +11,7 @@ from matrix.bisection.attribution import Carrier
 from matrix.bisection.axes import AxisName
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import Bisection, BisectionSession, why
-from matrix.bisection.probing import seen_of
+from matrix.bisection.probe_session import Bisection, BisectionSession, seen_of, why
 from matrix.bisection.search import ResultKind
 from matrix.catalog.codec import encode
 from matrix.catalog.failure import Level

@@ -1,15 +1,25 @@
-"""The options that select cases and levels, and the request that they make."""
+"""The options that select cases and levels, those of a run, and the requests that they make."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
+from typing import Any, Final
 
+from matrix.authoring import breaking
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
+from matrix.cli import places, results
+from matrix.cli.command_options import add_json, add_out
+from matrix.errors import MatrixError
+from matrix.execution import run
+from matrix.execution.engine import RERUN_HERE
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from matrix.planning.host_cases import LABEL
+from matrix.planning.rerun import RERUN
 from matrix.provision import host, installed, sources
+from matrix.store.paths import NIGHT
 from matrix.verdicts.planned import Planned
 
 
@@ -78,3 +88,101 @@ def _installed() -> InstalledBase:
     environment = installed.current()
     label, te_line = (os.environ.get(name, "") for name in (LABEL, "MEGATRIX_TE"))
     return InstalledBase(environment.packages, environment.minor, label, te_line)
+
+
+# A folder in the output folder: a run that is red by design stays out of the history of nights.
+BROKEN = "broken-on-purpose"
+PART = "part"  # the label of a run of a part of the night
+
+
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--no-cache": {"action": "store_true", "help": "also run cases whose result is cached"},
+    "--resume": {
+        "nargs": "?",
+        "const": "",
+        "metavar": "RUN",
+        "help": "finish an interrupted run (default: the newest night)",
+    },
+    "--exit-code": {
+        "action": "store_true",
+        "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run",
+    },
+    "--jobs": {
+        "type": int,
+        "default": os.cpu_count() or 1,
+        "metavar": "N",
+        "help": "bases to run at a time (default: CPU cores)",
+    },
+    "-n": {
+        "dest": "workers",
+        "type": int,
+        "metavar": "N",
+        "help": "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
+        "each GPU)",
+    },
+    "--time-limit": {
+        "type": float,
+        "metavar": "MINUTES",
+        "help": "stop after this time; cases without a result are not reached, and --resume runs them",
+    },
+    "--pull": {"action": "store_true", "help": "first pull the missing images whose cases can run on this machine"},
+    "--results": {
+        "type": Path,
+        "metavar": "FOLDER",
+        "help": "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with "
+        "3",
+    },
+    "--break": {
+        "dest": "break_",
+        "metavar": "ID",
+        "help": "swap the expectations of this failure, to prove that each case can turn red",
+    },
+}
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run."""
+    add_cases(parser)
+    for name, option in OPTIONS.items():
+        parser.add_argument(name, **option)
+    places.add_places(parser)
+    add_out(parser)
+    add_json(parser, "records")
+
+
+def checked_limit(parsed: argparse.Namespace) -> float | None:
+    """Return the seconds of --time-limit. Raises MatrixError for a number that an option does not take."""
+    for option, count in (("--jobs", parsed.jobs), ("-n", parsed.workers)):
+        if count is not None and count < 1:
+            raise MatrixError(f"{option} must be at least 1", got=f"{option} {count}", expected=">= 1")
+    if parsed.time_limit is None:
+        return None
+    if not parsed.time_limit > 0:
+        raise MatrixError("--time-limit must be above 0", got=f"{parsed.time_limit}", expected="minutes, such as 60")
+    return 60 * float(parsed.time_limit)
+
+
+def resumed(parsed: argparse.Namespace) -> run.Request:
+    """Return the request to finish an earlier run. Raises MatrixError with an option that selects cases."""
+    selecting = ("select", "within", "case", "mcore", "level", "expect", "here", "te", "writer", "compile", "break_")
+    if any(getattr(parsed, name) for name in selecting):
+        raise MatrixError(
+            "a resumed run keeps its plan",
+            expected="--resume without options that select cases",
+            fix="leave one out",
+        )
+    stored = run.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
+    return run.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")
+
+
+def requested(catalog: Catalog, parsed: argparse.Namespace) -> run.Request:
+    """Return the request for a new run of the selected cases; --break has its own folder. Raises MatrixError."""
+    if parsed.here:
+        os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
+    planned, label = selected(catalog, request_of(parsed))
+    label = PART if label == NIGHT and (parsed.within or parsed.level) else label
+    planned = results.durations(catalog, parsed.out).timed(planned)
+    if not parsed.break_:
+        return run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+    catalog.failure(parsed.break_)
+    return run.Request(breaking.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")

@@ -106,6 +106,6 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 def skip() -> int:
     """Return the exit status that makes `git bisect run` skip a commit."""
     from matrix.bisection.noise import ProbeResult
-    from matrix.bisection.probing import EXIT_STATUS  # `run --exit-code`, which needs it, has imported it
+    from matrix.bisection.probe_session import EXIT_STATUS  # `run --exit-code`, which needs it, has imported it
 
     return EXIT_STATUS[ProbeResult.SKIP]

@@ -6,17 +6,19 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST, Catalog
+from matrix.catalog.model import HOST, Catalog, Container
 from matrix.errors import MatrixError
+from matrix.execution import images
 from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
 from matrix.execution.slurm.site import ClusterSite
-from matrix.provision import host
+from matrix.provision import host, tools
+from matrix.provision.images import Builder
 from matrix.verdicts.planned import Planned
 
 
@@ -102,3 +104,16 @@ def tox(
         print(text, file=sys.stderr, flush=True)
 
     return Tox(jobs, made, workers=workers, only_make=only_make, say=say, environ=environ)
+
+
+def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:
+    """Return the images that are not local and whose cases can run on this machine."""
+    return images.to_pull(catalog, planned, host.look(), tools.find())
+
+
+def pull(catalog: Catalog, planned: Sequence[Planned], parsed: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Pull the missing images of these cases. Raises MatrixError with another engine than this machine's."""
+    if parsed.engine != "local":
+        raise MatrixError("--pull is for this machine", got="--pull with --engine slurm", fix="leave --pull out")
+    if absent := missing_images(catalog, planned):
+        images.pull(absent, Builder(say), say)

@@ -18,13 +18,12 @@ from matrix.cli import case_options, places, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
-from matrix.execution import images
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
 from matrix.planning.estimates import DEFAULT_TEXT, Basis
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.statistics import Availability
-from matrix.provision import configuration, host, tools
+from matrix.provision import configuration, host
 from matrix.report.json_object import json_object
 from matrix.report.terminal import Part, Prose, show, table
 from matrix.verdicts.planned import Planned
@@ -79,7 +78,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
         counted = statistics.statistics(catalog, planned, request.levels) if label == "night" else []
-        absent = images.to_pull(catalog, planned, host.look(), tools.find())
+        absent = places.missing_images(catalog, planned)
         availability = available(catalog, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
             machine_json = {**statistics.to_json(availability), "images_to_pull": [image.tag for image in absent]}

@@ -1,4 +1,4 @@
-"""Find the newest run in an output folder; print the summary of a run."""
+"""Find the newest run in an output folder; print the summary of a run; write its results of level gpu."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
+from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.planning.estimates import Durations
+from matrix.provision import host
 from matrix.provision.clones import SIZE_MB
+from matrix.report import gpu_results
 from matrix.report.offers import offers
 from matrix.report.run_summary import summary
 from matrix.report.terminal import Prose, show, warn
 from matrix.store.history import History, with_history
 from matrix.store.night import Night
-from matrix.store.paths import Paths, is_night
+from matrix.store.paths import Paths, is_night, unwritable
 
 
 def newest(out: Path, *, night: bool) -> str:
@@ -42,3 +45,22 @@ def print_summary(night: Night, out: Path) -> None:
     sentences = offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB)
     end = f"page: {pages.page}  junit: {pages.junit}"
     show("", *summary(night.records, night.missing), *map(Prose, sentences), end)
+
+
+def lacking_gpu() -> str:
+    """Return why level gpu can't run on this machine, "" if it has a GPU."""
+    offer = host.look().offers(Level.GPU)
+    return "" if offer.gpus else f"CUDA shows no GPU on this machine{f' ({offer.problem})' if offer.problem else ''}"
+
+
+def write_gpu_results(folder: Path, finished: Night) -> Path:
+    """Write the page of a run at level gpu; return its path."""
+    machine = host.look()
+    gpus = machine.offers(Level.GPU).gpus or ()
+    path = folder / gpu_results.name(finished, gpus)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(gpu_results.page(finished, gpus, machine.driver), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path

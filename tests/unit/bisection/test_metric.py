@@ -19,8 +19,8 @@ from matrix.bisection.commits import Searcher
 from matrix.bisection.ends import confirmed, measured
 from matrix.bisection.metric import Measured, Metric, calibrated, level_of, one_step, runs_needed
 from matrix.bisection.noise import ProbeResult, Tally
-from matrix.bisection.probe_session import Bisection, BisectionSession, End, ProbeStore
-from matrix.bisection.probing import Show, metric_of
+from matrix.bisection.probe_session import Bisection, BisectionSession, End, ProbeStore, metric_of
+from matrix.bisection.probing import Show
 from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError

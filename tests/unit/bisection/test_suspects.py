@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from matrix.bisection.clone import Clone
-from matrix.bisection.suspects import names_in, none, of_call, of_signatures
+from matrix.bisection.commits import names_in, none, of_call, of_signatures
 from matrix.catalog.failure import ContractCall, Signature
 from tests.unit.bisection.repositories import clone
 

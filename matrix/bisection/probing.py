@@ -66,9 +66,7 @@ class ContractProbes:
         try:
             core, engine = (str(item.cell.stack[name]) for name in (MCORE, TE))
             calls = self._facts(item.source, core, consuming.is_part, reading.calls_of, consuming.read_calls)
-            surface = self._facts(
-                item.te_source, engine, offering.is_part, reading.surface_of, offering.read_offering
-            )
+            surface = self._facts(item.te_source, engine, offering.is_part, reading.surface_of, offering.read_offering)
         except (MatrixError, SyntaxError) as error:
             reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
             return Outcome(OutcomeKind.UNAVAILABLE, reason)

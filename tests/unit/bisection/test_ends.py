@@ -13,6 +13,7 @@ from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, ProbeStore, bisect
 from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
@@ -53,8 +54,9 @@ def test_second_run_must_repeat_the_first(tmp_path: Path, flaky: bool, kind: Res
     probed: list[str] = []
 
     def ends(item: Planned) -> Outcome:
-        probed.append(item.cell.mcore)
-        broken = item.cell.mcore < "0.9" and not (flaky and probed.count(item.cell.mcore) > 1)
+        core = str(item.cell.stack[MCORE])
+        probed.append(core)
+        broken = core < "0.9" and not (flaky and probed.count(core) > 1)
         return catalogs.shown(ENTRY) if broken else PASSED
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from matrix.bisection import probing
-from matrix.catalog.failure import Axis, ContractCall, Level, Signature
+from matrix.catalog.failure import ContractCall, Level, Signature
+from matrix.catalog.stack import MCORE, TE
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.catalogs import case, failure
 
 OFFLOAD_ENTRY = failure(
     "offload-breaks",
-    axes=(Axis.MCORE, Axis.TE),
+    axes=(MCORE, TE),
     signature=(Signature("count", exception="TypeError"),),  # type: ignore[arg-type]
     case=(case("contract", (Level.CONTRACT,), 1, 0),),
     contract=ContractCall("get_cpu_offload_context$"),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from matrix.bisection.axes import AxisName
 from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, Cost
 from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import TORCH
 from tests.schemas import validator
 from tests.unit.bisection.test_joint import found, since
 
@@ -65,7 +66,7 @@ def test_summary_is_ambiguous_where_a_part_is(
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
     """Of two stacks; the JSON of one axis has the form of each change inside."""
-    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))
+    summary = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0"))
     written = summary.to_json()
     assert written == json.loads(json.dumps(written))
     assert written["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}

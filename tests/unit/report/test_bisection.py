@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from matrix.bisection.search import ResultKind
+from matrix.catalog.stack import TE, TORCH
 from matrix.report.bisection import bisection_page, issue_text, render
 from tests.unit.bisection.test_joint import found, since
 from tests.unit.report.samples import attribution, bisection
@@ -55,7 +56,7 @@ def test_issue_of_a_command_names_packages() -> None:
 
 
 def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
-    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))
+    summary = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0"))
 
     for text in (piped(*render(summary, "page.html")), bisection_page(summary, "the issue")):
         assert "guilty: torch" in text
@@ -66,7 +67,9 @@ def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
 
 def test_an_issue_of_packages_has_each_change(tmp_path: Path) -> None:
     """A point with an exception has its first line; a reader needs no folder of this machine."""
-    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
+    summary = found(
+        tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0") or since(str(item.cell.stack[TE]), "1.9")
+    )
     text = issue_text(summary)
 
     assert text.count(f"**{summary.title}**") == len(summary.changes) == 2

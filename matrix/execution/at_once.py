@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from matrix.catalog.failure import Level
+from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
@@ -63,4 +64,5 @@ class AtOnce:
             return None
         if record is None or record.key != case.key:
             return None
-        return replace(record, planned=case, run=self._run, reproduce=reproduce_line(case, os.environ))
+        line = reproduce_line(case, with_site(os.environ, *self._catalog.site))
+        return replace(record, planned=case, run=self._run, reproduce=line)

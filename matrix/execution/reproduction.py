@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
+from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import ABSENT, TE
 from matrix.errors import MatrixError
@@ -239,7 +240,8 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, contex
 
 def not_run(planned: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
     """Return the record of a case that did not run: unavailable or not reached."""
-    context = CaseContext(reproduce=reproduce_line(planned, os.environ), run=run)
+    line = reproduce_line(planned, with_site(os.environ, *catalog.site))
+    context = CaseContext(reproduce=line, run=run)
     judgement = judge(catalog.failure(planned.failure), planned.expectation, outcome)
     return make_record(planned, outcome, judgement, context, "")
 

@@ -111,7 +111,7 @@ def start(request: Request, catalog: Catalog, warn: Callable[[str], None]) -> tu
     if run is None:
         folder = Paths(request.out).new_run(request.label)
         lock = RunLock(folder)
-        return StoredRun.create(folder, request.planned), lock
+        return StoredRun.create(folder, request.planned, catalog.site), lock
     lock = RunLock(run.folder)
     for case in run.planned:
         check(case, catalog)

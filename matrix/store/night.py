@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog.codec import MalformedError, decode
+from matrix.catalog.folders import with_site
 from matrix.errors import MatrixError
 from matrix.planning.rerun import PlanEntry, reproduce_line
 from matrix.store import journal
@@ -46,10 +47,11 @@ class StoredRun:
         self.folder, self.journals = folder, journal.Journals(folder)
 
     @classmethod
-    def create(cls, folder: Path, cases: Sequence[Planned]) -> StoredRun:
-        """Write the plan of a new run."""
+    def create(cls, folder: Path, cases: Sequence[Planned], site: Sequence[Path] = ()) -> StoredRun:
+        """Write the plan of a new run; `site` are folders of failures besides those that this process loads."""
         run = cls(folder)
-        run.entries = {case.key: PlanEntry(case, reproduce_line(case, os.environ)) for case in cases}
+        environ = with_site(os.environ, *site)
+        run.entries = {case.key: PlanEntry(case, reproduce_line(case, environ)) for case in cases}
         write_plan(folder, [entry.to_plain() for entry in run.entries.values()])
         return run
 

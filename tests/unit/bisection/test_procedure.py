@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -241,6 +242,9 @@ def test_only_engines_get_the_commands_variables(run: Callable[..., Any], tmp_pa
     assert added.keys() == {SITE, "MEGATRIX_DEADLINE"}
     assert added["MEGATRIX_DEADLINE"] == "30"
     assert Path(added[SITE]).is_relative_to(tmp_path / "out" / "bisections")
+    entries = [case for plan in (tmp_path / "out").rglob("plan.json") for case in json.loads(plan.read_text())]
+    assert entries
+    assert all(f"{SITE}={added[SITE]} megatrix run" in case["reproduce"] for case in entries)
 
 
 PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)

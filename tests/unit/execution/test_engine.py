@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.unit.processes import ended
 FAKE = """#!{python}
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
+from typing import Any
 call = Path({call!r})
 given = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "group": os.getpgrp(), "folder": os.getcwd()}}
 call.write_text(json.dumps(given))
@@ -135,6 +137,17 @@ def test_tox_gets_no_variables_of_an_outer_tox(
     got = json.loads(call.read_text())["environment"]
     assert (got["MEGATRIX_RUN"], got["MEGATRIX_RELAY"], got["HOME_OF_THE_TEST"]) == ("/runs/a", "/records", "kept")
     assert [name for name in got if name.startswith("TOX_")] == []
+
+
+@pytest.mark.parametrize(("engine", "base"), [(Tox, "torch-2.4.0"), (HostEngine, "host")])
+def test_processes_get_the_engines_variables(
+    fake: Callable[[str], Path], tmp_path: Path, engine: Any, base: str
+) -> None:
+    """A bisection of a command adds its folder of failures there, and leaves this process's variables as they are."""
+    call = fake("sys.exit(0)")
+    engine(1, environ={**os.environ, "MEGATRIX_FAILURES": "/own"}).run(request(tmp_path / "log", base))
+    assert json.loads(call.read_text())["environment"]["MEGATRIX_FAILURES"] == "/own"
+    assert "MEGATRIX_FAILURES" not in os.environ
 
 
 @pytest.mark.parametrize(("only_make", "kept"), [(True, ""), (False, "/without-gpu.txt")])

@@ -133,7 +133,7 @@ def render_chain(chain: Sequence[Raised]) -> str:
 
 def label(cell: Cell, mcore: str | None = None) -> str:
     """Return the cell's id without the axes that are "none"; `mcore` replaces its Megatron version if given."""
-    axes = {**cell.named, "mcore": mcore or cell.stack[MCORE]}
+    axes = {**cell.named, "mcore": mcore or cell.named["mcore"]}
     return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes.items() if value != "none")]))
 
 

@@ -141,3 +141,9 @@ def test_results_from_the_cache_are_counted(runs: tuple[str, str], words: str) -
 
 def test_equal_neighbours_of_a_history_are_counted() -> None:
     assert verdicts_text(nights("hhRR")) == "holds x 2, regressed x 2"
+
+
+def test_label_leaves_out_what_is_absent() -> None:
+    """Megatron-LM, too: the cell's id keeps it."""
+    assert label(cell(mcore="none")) == "torch-2.4.0"
+    assert label(cell(te="1.9.0")) == "torch-2.4.0/mcore-0.8.0/te-1.9.0"

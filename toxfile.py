@@ -33,11 +33,17 @@ from matrix.errors import MatrixError, closest
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
 from matrix.provision import current_image, kernel
-from matrix.provision.gpu_only import has_driver, left_out
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
-from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, environments, in_place
-from matrix.provision.turn import Turn
+from matrix.provision.tox_environments import (
+    CELL_SETTINGS,
+    ToxEnvironment,
+    Turn,
+    environments,
+    has_driver,
+    in_place,
+    left_out,
+)
 
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
 os.environ.update(site_environment())

@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import DRIVER
-from matrix.execution.engine import BaseContents, Engine, EngineRequest, EngineResult, Tox, work_folder
+from matrix.execution.engine import Engine, EngineRequest, EngineResult, Tox, work_folder
 from matrix.execution.run import Events, Request, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
@@ -66,7 +67,7 @@ class Alone:
     def lacks(self, base: str) -> str:
         return ""
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         return None
 
     def run(self, request: EngineRequest) -> EngineResult:

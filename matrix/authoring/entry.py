@@ -14,7 +14,7 @@ from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.contract import recording
-from matrix.execution import preflights
+from matrix.kit.preflight import FILE, preflight_of
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
@@ -48,8 +48,8 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
 def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
     for case in failure.case:
         where = f"case {case.name}"
-        if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / preflights.FILE).is_file():
-            yield EntryProblem(where, "nothing judges it at level contract", f"add [contract], or {preflights.FILE}")
+        if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / FILE).is_file():
+            yield EntryProblem(where, "nothing judges it at level contract", f"add [contract], or {FILE}")
         if set(case.levels) != {Level.CONTRACT}:
             yield from _function_problems(failure, case, where)
 
@@ -115,11 +115,13 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
 
 def _module_problems(failure: Failure) -> Iterator[EntryProblem]:
     """Yield the problems of preflight.py, which is imported, and of chart.py."""
-    if (failure.folder / preflights.FILE).is_file():
+    if (failure.folder / FILE).is_file():
         try:
-            preflights.preflight_of(failure.folder)
+            preflight_of(failure.folder)
         except Exception as error:
-            yield EntryProblem(preflights.FILE, f"the import fails: {type(error).__name__}: {error}", "correct it")
+            yield EntryProblem(FILE, f"the import fails: {type(error).__name__}: {error}", "correct it")
+    elif failure.preflight.option:
+        yield EntryProblem(ENTRY, "[preflight] has options, and the folder has no preflight", f"add {FILE}")
     chart = failure.folder / "chart.py"
     if chart.is_file() and find_function(chart, "picture") is None:
         yield EntryProblem(

@@ -120,7 +120,7 @@ class Procedure:
             self._clone = stack.enter_context(Clone(question.repo, package, compiled=question.compile))
         self._engine, self._site = start_engine()
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):
-            toolkit(contents.environment.features, subject.base, contents.image)
+            toolkit(contents.features, subject.base, contents.image)
         self.session = BisectionSession(self._probe(subject), store, events.show)
         self._points = self._points_of(subject)
         reads = reads_only(subject.failure, subject.level)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.cell import DECIDED, Clause, Decide, undecided
+from matrix.catalog.job_options import NO_OPTIONS, PreflightOptions
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
 from matrix.catalog.schema import Identifier, Pattern, VersionText
@@ -295,8 +296,9 @@ class Failure:
     sufficient; without any it is always reached. `clones` is the reason why PyPI's packages are unsuitable, "" if they
     are suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages
     of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
-    megatron-core declares for them exclude no cell. `contract` is the call that level
-    contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
+    megatron-core declares for them exclude no cell. `contract` is the call that level contract reads, `preflight` the
+    options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and its
+    reproduction.
     `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has
     a text to file.
     """
@@ -324,6 +326,7 @@ class Failure:
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
     contract: ContractCall | None = None
+    preflight: PreflightOptions = NO_OPTIONS
     upstream: str = ""
     stack: tuple[ReportedStack, ...] = ()
     folder: Path = field(default=Path(), metadata={"plain": False})

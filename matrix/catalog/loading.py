@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,6 +11,7 @@ from matrix.catalog.checks import check
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Case, Failure, Level, StandIn
 from matrix.catalog.folders import entries, folder_name, roots
+from matrix.catalog.job_options import PreflightOptions
 from matrix.catalog.model import (
     Catalog,
     Container,
@@ -179,3 +180,12 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
         )
         for name, kind in kinds.items()
     }
+
+
+def preflight_options(folders: Iterable[Path]) -> list[PreflightOptions]:
+    """Return the table of each failure in these folders that has preflight.py; no code is executed.
+
+    Raises MatrixError for a table that can't be read.
+    """
+    paths = [path for folder in folders for path in entries(folder) if path.with_name("preflight.py").is_file()]
+    return [decode(PreflightOptions, read_toml(path).get("preflight", {}), f"{path}: preflight") for path in paths]

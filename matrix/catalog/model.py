@@ -174,7 +174,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A GPU that reports name, and its compute capability."""
+    """A model of GPU that reports name: a fact of the catalog, not a GPU of a machine (matrix.catalog.machine)."""
 
     name: str
     sm: VersionText

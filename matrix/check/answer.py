@@ -22,7 +22,7 @@ from matrix.planning.driver_fit import Fit, enough, fitting
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint import Checkpoint
-    from matrix.check.facts import HostFacts
+    from matrix.check.job_site import JobSite
     from matrix.contract.finding import Finding
     from matrix.store.trend import PastResult
 
@@ -320,7 +320,7 @@ class CheckResult:
     calls: tuple[BreakingCalls, ...] = ()
     calls_problem: str = ""
     upgrades: tuple[str, ...] = ()
-    host: HostFacts | None = None
+    host: JobSite | None = None
     checkpoint: Checkpoint | None = None
 
     def of(self, standing: Standing) -> list[FailureInStack]:

@@ -25,12 +25,12 @@ from matrix.check.examine import Assumed, examine
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.remedies import proof, upgrade, version_changes
 from matrix.check.stack import UserStack, unrecorded
-from matrix.execution import preflights
 from matrix.kit.launch import UNKNOWN, world_of
+from matrix.kit.preflight import FILE
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint import Checkpoint
-    from matrix.check.facts import HostFacts
+    from matrix.check.job_site import JobSite
     from matrix.store.trend import PastResult
 
 EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
@@ -44,7 +44,7 @@ class Question:
     """
 
     jobs: tuple[UserJob, ...] = ()
-    host: HostFacts | None = None
+    host: JobSite | None = None
     assumed: Assumed = field(default_factory=Assumed)
     upgrades: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
@@ -81,19 +81,18 @@ def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[
     """Return the report of each preflight whose failure a job may reach: of the job that it judges most certainly."""
     found: dict[str, PreflightResult] = {}
     for failure in catalog.failures:
-        if not (failure.folder / preflights.FILE).is_file():
+        if not (failure.folder / FILE).is_file():
             continue
         for job in question.jobs or (NO_JOB,):
             reached = failure.reach(stack.stack, job.arguments)
-            preflight = preflights.found(failure.folder)
-            own = {option.name for option in preflight.options if option.default is None and not option.machine}
+            own = {option.name for option in failure.preflight.option if option.default is None and not option.machine}
             asked = own & question.assumed.given.keys()
             described = job.arguments is not None or _launched(question)
             if not asked and (not described or reached.reach in (Reach.MISSING, Reach.AVOIDED)):
                 continue
             if asked and job.arguments is None:  # the user's options are the arguments of the job
                 reached = Reached(by=tuple(f"--{name} {question.assumed.given[name]}" for name in sorted(asked)))
-            report = examine(preflight, stack.stack, job, question.host, question.assumed, catalog.failures)
+            report = examine(failure, stack.stack, job, question.host, question.assumed, catalog.failures)
             if report.judged and (failure.id not in found or report.fails):
                 found[failure.id] = PreflightResult(report, reached, job)
     return found

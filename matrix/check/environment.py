@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -11,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named
-from matrix.catalog.versions import is_version, parse
-from matrix.check.facts import HostFacts, InterpreterFacts
+from matrix.catalog.versions import is_version
+from matrix.check.job_site import JobSite
 from matrix.check.stack import Statement, UserStack, build
 from matrix.planning.host_cases import LABEL
 
@@ -31,48 +33,49 @@ PACKAGE_INFO: Final = "megatron/core/package_info.py"
 _PART: Final = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?([\w.]*)['\"]?$", re.MULTILINE)
 
 
-def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[Statement]:
-    """Return the versions of an interpreter's environment; a package that is not installed is stated as absent.
+def statements(python: PythonEnvironment, folders: Iterable[str]) -> list[Statement]:
+    """Return the versions of an interpreter's environment; a package that is not installed is installed as absent.
 
     `folders` are searched for a clone of Megatron-LM before the installed packages, as Python does.
     """
-    python = [Statement(PYTHON, interpreter.python, Place(interpreter.path))] if interpreter.python else []
-    installed = {component_named(name) or name: version for name, version in interpreter.packages.items()}
-    packages = [Statement(name, version, INSTALLED) for name, version in installed.items()]
-    absent = [Statement(name, ABSENT, Place("not installed")) for name in DISTRIBUTIONS if name not in installed]
-    clone = next(_clones(folders), None)
-    others = [each for each in (*python, *packages, *absent) if not clone or each.component != clone.component]
-    return [*others, *([clone] if clone else [])]
+    path = Place(str(python.path))
+    installed = {PYTHON: Statement(PYTHON, python.python, path)} if python.python else {}
+    for package, version in python.packages.items():
+        component = component_named(package) or package
+        installed[component] = Statement(component, version, INSTALLED)
+    absent = {name: Statement(name, ABSENT, Place("not installed")) for name in DISTRIBUTIONS if name not in installed}
+    clone = {clone.component: clone for clone in itertools.islice(_clones(folders), 1)}
+    return list({**installed, **absent, **clone}.values())
 
 
-def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserStack:
+def here(catalog: Catalog, site: JobSite, environ: Mapping[str, str]) -> UserStack:
     """Return the stack of this environment and machine."""
-    sm = {gpu.sm for gpu in host.cuda.gpus}
-    machine = {DRIVER: host.driver, SM: min(sm, key=parse, default=None), GPUS: len(host.cuda.gpus) or None}
+    machine = {DRIVER: site.machine.driver, SM: site.machine.sm, GPUS: len(site.machine.gpus or ())}
     return build(
         catalog,
         [
-            *statements(host.interpreter, import_path(environ, Path.cwd())),
+            *statements(site.python, import_path(environ, Path.cwd())),
             *(Statement(name, str(value), Place("this machine")) for name, value in machine.items() if value),
         ],
         closed=True,
         label=environ.get(LABEL, ""),
-        notes=host.interpreter.problems,
+        notes=site.python.problems,
     )
 
 
-def own_interpreter(further: Iterable[str]) -> InterpreterFacts:
-    """Return the facts of this interpreter and the `further` packages, from metadata alone: torch is not imported."""
+def own_python(further: Iterable[str]) -> PythonEnvironment:
+    """Return this interpreter and the `further` packages, from metadata alone: torch is not imported."""
     packages = {}
     for names in (*DISTRIBUTIONS.values(), *((name,) for name in further)):
         if version := next(_installed(names), None):
             packages[names[0]] = version
-    return InterpreterFacts(sys.executable, platform.python_version(), packages, torch_cuda=torch_cuda())
+    path = Path(sys.executable)
+    return PythonEnvironment(platform.python_version(), packages, path=path, torch_cuda=torch_cuda())
 
 
 def import_path(environ: Mapping[str, str], folder: Path) -> list[str]:
     """Return the folders that a script started in `folder` imports from, before the installed packages."""
-    return [str(folder), *(one for one in environ.get("PYTHONPATH", "").split(os.pathsep) if one)]
+    return [str(folder), *(entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry)]
 
 
 def torch_cuda() -> str | None:
@@ -82,8 +85,8 @@ def torch_cuda() -> str | None:
         text = Path(str(path)).read_text(encoding="utf-8")
     except (importlib.metadata.PackageNotFoundError, OSError, UnicodeError):
         return None
-    found = re.search(r"^cuda\s*(?::[^=]+)?=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
-    return (found[1] or "none") if found else None
+    match = re.search(r"^cuda\s*(?::[^=]+)?=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
+    return (match[1] or "none") if match else None
 
 
 def _installed(names: Iterable[str]) -> Iterator[str]:

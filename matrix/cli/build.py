@@ -9,8 +9,7 @@ from matrix.catalog import loading
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt
-from matrix.provision import building
-from matrix.provision.images import Builder
+from matrix.provision.image_builds import Builder, build, build_request
 
 
 def add_parser(commands: Any) -> None:
@@ -34,7 +33,7 @@ def add_parser(commands: Any) -> None:
 def build_command(parsed: argparse.Namespace) -> int:
     """Build the image and print its tag and digest."""
     interrupt.once()
-    request = building.build_request(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
-    digest = building.build(request, Builder(lambda text: print(text, flush=True)), parsed.mirror)
+    request = build_request(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
+    digest = build(request, Builder(lambda text: print(text, flush=True)), parsed.mirror)
     print(f"{request.tag} {digest}")
     return ExitStatus.GOOD

@@ -59,7 +59,7 @@ def request_of(parsed: argparse.Namespace) -> CaseRequest:
     """Return the request that the options make on this machine."""
     on_cluster = getattr(parsed, "engine", "") == "slurm"
     texts = {"source": parsed.mcore, "te_source": parsed.te, "writer_source": parsed.writer}
-    has_gpu = not parsed.level and not on_cluster and bool(host.look().listed)
+    has_gpu = not parsed.level and not on_cluster and bool(host.look().machine.listed)
     return CaseRequest(
         requested_levels(parsed.level or (), on_cluster=on_cluster, has_gpu=has_gpu),
         parsed.select or "",

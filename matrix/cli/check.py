@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog import loading
+from matrix.catalog.folders import roots
+from matrix.catalog.job_options import PreflightOptions
+from matrix.catalog.loading import preflight_options
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import declaring, examine
@@ -21,15 +24,13 @@ from matrix.check.job import UserJob, is_training, job_of
 from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
-from matrix.execution import preflights
-from matrix.kit.preflight import Preflight
 from matrix.report.check_text import render
 from matrix.report.json_object import json_object
 from matrix.report.terminal import console, rendered, show, warn
 from matrix.store.paths import Paths
 
 if TYPE_CHECKING:
-    from matrix.check.facts import HostFacts
+    from matrix.check.job_site import JobSite
     from matrix.store.trend import PastResult
 
 UPGRADES: Final = ("te", "mcore", "base")
@@ -37,7 +38,7 @@ UPGRADES: Final = ("te", "mcore", "base")
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    known = preflights.installed()
+    preflights = preflight_options(roots())
     parser = add_command(commands, "check")
     parser.add_argument(
         "what",
@@ -58,10 +59,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
-    add_options(parser, examine.options_of(known))
+    add_options(parser, examine.options_of(preflights))
     add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
     add_findings(parser, "check")
-    parser.set_defaults(command=check_command, preflights=known)
+    parser.set_defaults(command=check_command, preflights=preflights)
 
 
 def check_command(parsed: argparse.Namespace) -> int:
@@ -93,8 +94,8 @@ def check_command(parsed: argparse.Namespace) -> int:
 
 def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, bool]:
     """Return the answer, and whether it is about this environment."""
-    known: Sequence[Preflight] = parsed.preflights
-    assumed = examine.assume(given(parsed, examine.options_of(known)), known)
+    preflights: Sequence[PreflightOptions] = parsed.preflights
+    assumed = examine.assume(given(parsed, examine.options_of(preflights)), preflights)
     files = [word for word in parsed.what if declaring.is_file(word)]
     words = [word for word in parsed.what if word not in files]
     said = stacks.parse_text(catalog, " ".join(words)) if words else []
@@ -103,16 +104,14 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
         from matrix.check.checkpoint import read_checkpoint
 
         checkpoint = read_checkpoint(parsed.checkpoint)
-    host: HostFacts | None = None
+    host: JobSite | None = None
     if parsed.what:
         stack, jobs = declaring.declared_stack(catalog, declaring.read(files), said)
     else:
         from matrix.check import environment, probe  # 0.1 s: they are not needed for files
 
-        interpreter = (
-            probe.interpreter_facts(parsed.python) if parsed.python else environment.own_interpreter(catalog.packages)
-        )
-        host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
+        python = probe.python_of(parsed.python) if parsed.python else environment.own_python(catalog.packages)
+        host = probe.job_site(os.environ, [name for preflight in preflights for name in preflight.variables], python)
         stack, jobs = environment.here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
     question = Question(
         jobs, host, assumed, tuple(map(known_component, parsed.upgrade)), checkpoint, here=not parsed.what

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from matrix.kit.options import Option
+from matrix.catalog.job_options import JobOption
 from matrix.store.paths import OUT
 
 FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings.formats
@@ -34,18 +34,12 @@ def add_json(parser: argparse._ActionsContainer, *schemas: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add the options; values stay text, which matrix.kit.options.read parses."""
+def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -> None:
+    """Add the options; values stay text, which JobOption reads."""
     for option in options:
-        parser.add_argument(
-            f"--{option.name}",
-            metavar=option.metavar,
-            help=option.help or None,
-            default=option.default,
-            required=option.required,
-        )
+        parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help or None)
 
 
-def given(parsed: argparse.Namespace, options: Iterable[Option]) -> dict[str, str | None]:
+def given(parsed: argparse.Namespace, options: Iterable[JobOption]) -> dict[str, str | None]:
     """Return the text given for each option, by option name."""
     return {option.name: getattr(parsed, option.name.replace("-", "_")) for option in options}

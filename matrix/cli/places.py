@@ -18,7 +18,7 @@ from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
 from matrix.execution.slurm.site import ClusterSite
 from matrix.provision import host, tools
-from matrix.provision.images import Builder
+from matrix.provision.image_builds import Builder
 from matrix.verdicts.planned import Planned
 
 
@@ -78,7 +78,7 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
     )
 
 
-def workers_for(items: Iterable[Planned], here: host.Host) -> int:
+def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
     """Return the number of cases that run at a time on each base by default: at level gpu one for each GPU.
 
     Cases that wait for GPUs hold none. Without pytest-xdist in this environment, its own cases run one at a time.
@@ -98,12 +98,12 @@ def tox(
     environ: Mapping[str, str] = os.environ,
 ) -> Tox:
     """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
-    made = {str(base.id): base for base in known.made}
+    bases = {str(base.id): base for base in known.made}
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    return Tox(jobs, made, workers=workers, only_make=only_make, say=say, environ=environ)
+    return Tox(jobs, bases, workers=workers, only_make=only_make, say=say, environ=environ)
 
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:

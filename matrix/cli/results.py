@@ -60,7 +60,7 @@ def write_gpu_results(folder: Path, finished: Night) -> Path:
     path = folder / gpu_results.name(finished, gpus)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(gpu_results.page(finished, gpus, machine.driver), encoding="utf-8")
+        path.write_text(gpu_results.page(finished, gpus, machine.machine.driver or "unknown"), encoding="utf-8")
     except OSError as error:
         raise unwritable(path, error) from error
     return path

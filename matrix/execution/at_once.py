@@ -8,13 +8,14 @@ from functools import cache
 
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import with_site
+from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
 from matrix.execution.engine import Engine, offer_of
 from matrix.execution.reproduction import not_run
 from matrix.planning.cases import on_python
-from matrix.planning.requirements import MachineOffer, lacks
+from matrix.planning.requirements import lacks
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
@@ -40,7 +41,7 @@ class AtOnce:
         if lack is None:
             return None
         complete = replace(offer, lack="", clones=None)  # what the site lacks when base and clones are there
-        missing = [lack, *lacks(self._catalog, planned, offer, MachineOffer())]
+        missing = [lack, *lacks(self._catalog, planned, offer, Machine())]
         missing += filter(None, [self._site.lack(self._catalog, planned, complete)])
         outcome = Outcome(OutcomeKind.UNAVAILABLE, lack.text, lacks=tuple(dict.fromkeys(missing)))
         return not_run(planned, self._catalog, outcome, self._run)
@@ -52,13 +53,13 @@ class AtOnce:
         contents = self._installed(planned.cell.base)
         if contents is None:
             return None
-        case = on_python(self._catalog, planned, contents.environment.minor)
+        case = on_python(self._catalog, planned, contents.minor)
         try:
-            base = contents.environment, configuration.load(), contents.interpreter, contents.image
-            specs = [spec for part in (case, case.writer) if part for spec in overlay_specs(part, *base)]
+            settings, parts = configuration.load(), filter(None, (case, case.writer))
+            specs = [spec for part in parts for spec in overlay_specs(part, contents, settings)]
             digests = map(overlay_digest, specs)
             failure = self._catalog.failure(case.failure)
-            content = case_key(case, failure, contents.environment, digests, self._site, contents.image)
+            content = case_key(case, failure, contents, digests, self._site, contents.image)
             record = self._history.cached(content)
         except MatrixError:  # of a source, which the case reports when it runs, or of the history, as the report will
             return None

@@ -14,10 +14,10 @@ from typing import Any, Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.folders import ENTRY
+from matrix.catalog.machine import PythonEnvironment
 from matrix.contract.recording import MCORE, TE, recorded_file
 from matrix.errors import MatrixError
 from matrix.provision.host import ExecutionSite
-from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import PACKAGE
 from matrix.verdicts.planned import Planned
 
@@ -74,7 +74,7 @@ def case_key(
     return Evidence(
         case=planned.key,
         expectation=planned.expectation.value,
-        python=environment.python,
+        python=environment.python or "",
         packages=environment.packages,
         image=image,
         overlays=tuple(overlays),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,8 +21,9 @@ from matrix.planning.requirements import Placement, offered, place
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
+from matrix.provision.cache_folders import default_root
 from matrix.provision.case_overlays import Provision
-from matrix.provision.overlays import Overlay, Overlays, default_root
+from matrix.provision.overlays import Overlay, Overlays
 from matrix.provision.sources import Source
 from matrix.verdicts.planned import Planned
 
@@ -130,7 +130,7 @@ class CaseContexts:
     def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
         """Return the overlays of a case; in an image, those listed in the file of overlays."""
         if self._options.overlays is None:
-            specs = provision.overlay_specs(planned, self._environment, self._configuration, Path(sys.executable))
+            specs = provision.overlay_specs(planned, self._environment, self._configuration)
             for spec in specs:
                 if spec.sources not in self._overlays:
                     self._overlays[spec.sources] = Overlays(default_root()).provide(spec)

@@ -19,18 +19,17 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
-from matrix.provision import configuration, cuda_compiler, kernel, project
+from matrix.provision import configuration, extension, kernel, project
 from matrix.provision import installed as environments
+from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult
-from matrix.provision.gpu_only import WITH_GPU_PACKAGES
-from matrix.provision.installed import PythonEnvironment
-from matrix.provision.overlays import default_root
 from matrix.provision.python_downloads import Pythons
-from matrix.provision.tox_environments import CELL_SETTINGS, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS, WITH_GPU_PACKAGES, base_name
 from matrix.store import scratch
 from matrix.store.night import StoredRun
 from matrix.verdicts.planned import Planned
@@ -76,15 +75,6 @@ class EngineRequest:
         return self.run.pending(bases or self.bases)
 
 
-@dataclass(frozen=True)
-class BaseContents:
-    """The contents of a base: its python environment, the interpreter for its overlays, and the digest of an image."""
-
-    environment: PythonEnvironment
-    interpreter: Path | None = None
-    image: str = ""
-
-
 class Engine(Protocol):
     """Starts one pytest process per base; each runs its part of the plan and writes its own journal."""
 
@@ -94,7 +84,7 @@ class Engine(Protocol):
     def lacks(self, base: str) -> str:
         """Return what this machine lacks for a base and how to install it, "" if nothing is known to be missing."""
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of a base that lacks nothing, None if they are unknown before the base is made."""
 
     def run(self, request: EngineRequest) -> EngineResult:
@@ -105,7 +95,7 @@ def offer_of(catalog: Catalog, engine: Engine, base: str) -> BaseOffer:
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
-    packages, features = (contents.environment.packages, contents.environment.features) if contents else (None, None)
+    packages, features = (contents.packages, contents.features) if contents else (None, None)
     clones = configuration.load().sources
     return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones)
 
@@ -125,7 +115,7 @@ class Engines:
         """Return what the engine of the base reports as missing."""
         return self._of(base).lacks(base)
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents that the engine of the base reports."""
         return self._of(base).installed(base)
 
@@ -191,11 +181,9 @@ class Tox:
     def _pythons(self) -> Pythons:
         return Pythons(configuration.load(), self._say)
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of the base's tox environment, None if it does not exist yet."""
-        folder = environment_folder(base)
-        environment = environments.at(folder)
-        return BaseContents(environment, folder / "bin" / "python") if environment else None
+        return environments.at(environment_folder(base))
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
@@ -242,9 +230,9 @@ class HostEngine:
         """Return "": the environment is used unchanged."""
         return ""
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of this interpreter's environment."""
-        return BaseContents(environments.current(), Path(sys.executable))
+        return environments.current()
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
@@ -307,7 +295,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 def settings() -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
-    passed = {"MEGATRIX_CACHE": str(default_root()), cuda_compiler.PASSED: json.dumps(cuda_compiler.variables())}
+    passed = {"MEGATRIX_CACHE": str(default_root()), extension.PASSED: json.dumps(extension.build_variables())}
     return {**passed, **configuration.load().environment}
 
 

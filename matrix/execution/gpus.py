@@ -227,10 +227,10 @@ class Pool:
             yield
 
 
-def pool_of(machine: host.Host, say: Callable[[str], None]) -> Pool:
+def pool_of(site: host.LocalSite, say: Callable[[str], None]) -> Pool:
     """Return the GPUs that this process may use."""
-    names = [gpu.uuid for gpu in machine.offers(Level.GPU).gpus or ()]
-    return Pool(names, say=say, memory=machine.memory, wait_s=wait_s(os.environ))
+    names = [gpu.uuid for gpu in site.offers(Level.GPU).gpus or ()]
+    return Pool(names, say=say, memory=site.machine.memory, wait_s=wait_s(os.environ))
 
 
 def unusable(path: Path, error: OSError) -> MatrixError:

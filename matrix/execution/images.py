@@ -10,18 +10,20 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, EngineRequest, EngineResult
+from matrix.execution.engine import EngineRequest, EngineResult
 from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
+from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult, Runner, run
-from matrix.provision.cuda_compiler import variables
+from matrix.provision.extension import build_variables
 from matrix.provision.host import ExecutionSite
-from matrix.provision.images import Builder
-from matrix.provision.overlays import Overlays, default_root
+from matrix.provision.image_builds import Builder
+from matrix.provision.overlays import Overlays
 from matrix.provision.tools import NO_TOOL, Ref, Tool, find
 from matrix.verdicts.planned import Planned
 
@@ -46,7 +48,7 @@ class Images:
     ) -> None:
         self._catalog, self._workers, self._environ, self._run, self._start = catalog, workers, environ, run, start
         self._lacks: dict[str, str] = {}
-        self._installed: dict[str, BaseContents | MatrixError] = {}
+        self._installed: dict[str, PythonEnvironment | MatrixError] = {}
 
     @cached_property
     def tool(self) -> Tool | None:
@@ -63,7 +65,7 @@ class Images:
             self._lacks[base] = inside.lack(self.tool, image)
         return self._lacks[base]
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of a present image; None if it can't be started."""
         with contextlib.suppress(MatrixError):  # `run` reports the error for its cases
             return self._look(base)
@@ -87,9 +89,9 @@ class Images:
         image, contents, cases = inside.ref(self._catalog, base), self._look(base), request.pending(base)
         overlays = Overlays(default_root(self._environ), self._run, partial(self._build_in, image))
         settings, path = configuration.load(self._environ), folder / f"overlays-{base}.json"
-        provisions = provision.provide(cases, contents.environment, settings, None, overlays, contents.image)
+        provisions = provision.provide(cases, contents, settings, overlays)
         provision.write(path, provisions)
-        workers = self._workers if XDIST in contents.environment.packages else 1
+        workers = self._workers if XDIST in contents.packages else 1
         work = inside.ContainerJob(image, contents.image, folder, path, cases, request.environ, workers)
         for job in inside.containers(self._catalog, work, settings.sources):
             yield inside.run(self._tool, job, self._environ, request.log, self._start)
@@ -97,10 +99,10 @@ class Images:
     def _build_in(self, image: Ref, command: Sequence[str], folder: Path) -> CommandResult:
         """Run a build in an image, where `folder` is writable."""
         name = f"megatrix-builds-{image.id}-{os.getpid()}"
-        spec = inside.box(name, self._environ, [folder], variables(self._environ))
+        spec = inside.box(name, self._environ, [folder], build_variables(self._environ))
         return self._run(self._tool.command(image, spec, *command))
 
-    def _look(self, base: str) -> BaseContents:
+    def _look(self, base: str) -> PythonEnvironment:
         """Return the contents of an image, read once. Raises MatrixError if it can't be started."""
         if base not in self._installed:
             image = inside.ref(self._catalog, base)

@@ -15,16 +15,16 @@ from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.folders import SITE, roots
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import STOP_S, BaseContents, distribution
+from matrix.execution.engine import STOP_S, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
 from matrix.provision import configuration, host, project
+from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import TIMED_OUT
-from matrix.provision.installed import PythonEnvironment
-from matrix.provision.overlays import default_root
 from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.verdicts.planned import Planned
@@ -105,17 +105,17 @@ def lack(runtime: Runtime | None, image: Ref) -> str:
     return f"{image.id} is an image: {NO_TOOL}, then {image.build or f'podman pull {image.tag}'}"
 
 
-def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseContents:
+def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> PythonEnvironment:
     """Return the contents of an image. Raises MatrixError if it can't be started or has no Python."""
     spec = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
     result = runtime.query(image, spec, PYTHON, "-m", "matrix.provision.installed")
     try:
         # The last line: NGC's entrypoint prints a banner first.
-        environment = PythonEnvironment(**json.loads(result.out.strip().splitlines()[-1]))
+        report = json.loads(result.out.strip().splitlines()[-1])
+        return PythonEnvironment(**report, image=runtime.digest(image))
     except (IndexError, TypeError, ValueError):
         got = runtime.refusal(result.code, result.err) or result.complaint
         raise MatrixError(f"{runtime.name} could not run {image.tag}", got=got, fix="see docs/images.md") from None
-    return BaseContents(environment, image=runtime.digest(image))
 
 
 def containers(catalog: Catalog, work: ContainerJob, clones: Mapping[str, str]) -> Iterator[ContainerJob]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.loading import load
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import HOST, Base, Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.cases import on_python
@@ -17,8 +18,7 @@ from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.selection import select
 from matrix.provision import host, installed, python_downloads
-from matrix.provision.host import Host
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.host import LocalSite
 from matrix.provision.tox_environments import base_name
 from matrix.verdicts.planned import Planned
 
@@ -32,7 +32,7 @@ class Installation:
     catalog: Catalog
     base: str
     environment: PythonEnvironment
-    host: Host
+    host: LocalSite
 
     @classmethod
     def current(cls, base: str) -> Installation:
@@ -64,7 +64,7 @@ class Installation:
 
     def cases(self, te_line: str, selection: str) -> list[Planned]:
         """Return the cases of this base that can be planned here; `selection` "" selects all."""
-        levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.listed else ()))
+        levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.machine.listed else ()))
         cases: Sequence[Planned] = cases_here(self.catalog, self.base, self.environment.packages, levels, te_line)
         cases = Durations(self.catalog, {}).timed(map(self.here, cases))
         return select(cases, selection) if selection else cases

@@ -18,7 +18,7 @@ from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
 from matrix.planning.rerun import reproduce_line
-from matrix.provision.overlays import locked
+from matrix.provision.cache_folders import locked
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned

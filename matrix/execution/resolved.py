@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from matrix.catalog.machine import Cuda, Nvml, PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
+from matrix.planning.driver_fit import driver_note, user_mode_driver
 from matrix.planning.requirements import Placement
-from matrix.provision import drivers
-from matrix.provision.host import Host
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.host import LocalSite
 from matrix.provision.nvidia import devices
-from matrix.provision.nvidia.cuda import Cuda
-from matrix.provision.nvidia.nvml import Nvml
 from matrix.provision.overlays import Overlay
 from matrix.verdicts.planned import Planned
 
@@ -24,7 +22,7 @@ class Resolved:
     """The facts of a case: its interpreter, its overlays, the machine, its GPUs. `image` is the digest of its image."""
 
     environment: PythonEnvironment
-    host: Host
+    host: LocalSite
     placement: Placement
     image: str
 
@@ -38,23 +36,23 @@ class Resolved:
         versions = dict(self.environment.packages)
         for overlay in overlays:
             versions |= overlay.packages
-        versions["python"] = self.environment.python
+        versions["python"] = self.environment.python or "unknown"
         if self.image:
             versions["image"] = self.image
-        versions["host"] = self.host.machine
-        if self.host.driver != NONE:
-            versions["host driver"] = self.host.driver
+        driver = self.host.machine.driver
+        versions["host"] = self.host.machine.architecture
+        if driver and driver != NONE:
+            versions["host driver"] = driver
         if (cuda := self.cuda) is None:
             return versions
-        if user := drivers.found(cuda, self.host.driver, inside=bool(self.image)):
+        if user := user_mode_driver(cuda, driver, inside=bool(self.image)):
             versions["user-mode driver"] = user
         return versions | self._devices(cuda)
 
     def notes(self, catalog: Catalog, planned: Planned) -> list[str]:
         """Return the notes on the GPUs and the driver."""
-        return [
-            note for note in (self.placement.note, drivers.note(catalog, planned, self.host.driver, self.cuda)) if note
-        ]
+        driver = driver_note(catalog, planned, self.host.machine.driver, self.cuda)
+        return list(filter(None, (self.placement.note, driver)))
 
     def _devices(self, cuda: Cuda) -> dict[str, str]:
         """Return how many GPUs are held, their model, SM and NVLinks, NCCL, the backend."""

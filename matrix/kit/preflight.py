@@ -1,7 +1,8 @@
 """Preflights: they predict, before a job starts, whether a failure will appear on a machine.
 
-The folder of a failure may contain preflight.py with one PREFLIGHT. `megatrix check` examines a job with it where the
-job may reach the failure, on this machine or on one that options describe.
+The folder of a failure may contain preflight.py with a function `examine(job, machine, contracts)` that returns a
+Report; [preflight] in its failure.toml declares its options. `megatrix check` examines a job with it where the job may
+reach the failure, on this machine or on one that options describe.
 """
 
 from __future__ import annotations
@@ -9,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast
 
+from matrix.catalog.codec import decode
+from matrix.catalog.folders import load_module
+from matrix.catalog.machine import Cuda, Gpu, Machine
+from matrix.catalog.schema import read_toml
+from matrix.catalog.versions import Range, is_version, parse
+from matrix.errors import MatrixError
 from matrix.kit.launch import UNKNOWN, World
-from matrix.kit.options import Option
+
+__all__ = ["Answer", "Call", "Contracts", "Cuda", "Error", "Examine", "Gpu", "Machine", "Range", "Report", "Status"]
+__all__ += ["TrainingJob", "newer", "preflight_of", "read_facts", "status_of", "unjudged"]
+FILE: Final = "preflight.py"
+T = TypeVar("T")
 
 
 class Status(str, Enum):
@@ -77,7 +89,8 @@ class TrainingJob:
 
     `te` and `mcore` are sources for matrix.contract.reading (a recorded version, a wheel, a folder, PATH@REV), "" where
     the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`: Transformer Engine was built with MPI.
-    `environ` holds the preflights' variables, `arguments` their options.
+    `environ` holds the preflights' variables, `arguments` their options. `command` are the values of the arguments of
+    its command ("seq-length" -> "4096"), `per_host` is its number of processes per host.
     """
 
     te: str = ""
@@ -87,22 +100,8 @@ class TrainingJob:
     world: World = UNKNOWN
     environ: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One host, with the weakest of its GPUs. None is unknown.
-
-    `driver` is the kernel's ("470.161.03"), `cuda` the version that the user-mode driver supports ("12.4"), `sm` the
-    compute capability ("9.0"), `multicast` the device attribute; `memory` and `shm` (/dev/shm) are in bytes.
-    """
-
-    driver: str | None = None
-    cuda: str | None = None
-    sm: str | None = None
-    multicast: bool | None = None
-    memory: int | None = None
-    shm: int | None = None
+    command: Mapping[str, str] = field(default_factory=dict)
+    per_host: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,13 @@ class Contracts(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a preflight on `subject`. `judged` is False where too little is known of the job.
+    """The result of a preflight. `judged` is False where too little is known of the job.
 
     `changes` are the smallest sets of changes after which the job starts. `clears`: the failure of the preflight does
     not occur, whatever the catalog's rules expect of the versions; `open` is what it depends on besides. `text` are
     lines of figures for a terminal, `data` the same as plain JSON values.
     """
 
-    subject: str
     answers: tuple[Answer, ...]
     changes: tuple[tuple[str, ...], ...] = ()
     judged: bool = True
@@ -158,23 +156,28 @@ class Report:
         return any(answer.error for answer in self.answers)
 
 
-def unjudged(subject: str, reason: str) -> Report:
+Examine = Callable[[TrainingJob, Machine, Contracts], Report]
+
+
+def unjudged(reason: str) -> Report:
     """Return the report on a job of which too little is known."""
-    return Report(subject, (Answer(f"{subject} can be judged", Status.UNKNOWN, reason),), judged=False)
+    return Report((Answer("the job can be judged", Status.UNKNOWN, reason),), judged=False)
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """The value of PREFLIGHT in a preflight.py.
+def preflight_of(folder: Path) -> Examine:
+    """Return the preflight of a failure's folder. Raises MatrixError, and whatever the module raises."""
+    examine = getattr(load_module(folder, "preflight"), "examine", None)
+    if not callable(examine):
+        expected = "def examine(job, machine, contracts) -> Report"
+        raise MatrixError("no preflight in this module", where=str(folder / FILE), got=examine, expected=expected)
+    return cast(Examine, examine)
 
-    `subject` is a short name of the judged feature. `options` are the user's options; `given` returns the texts of
-    those that a command states, from the values of its arguments ("seq-length" -> "4096") and its number of processes
-    per host, None if unknown. `variables` are the environment variables that are read: no others are kept, since an
-    environment holds secrets.
-    """
 
-    subject: str
-    examine: Callable[[TrainingJob, Machine, Contracts], Report]
-    options: tuple[Option, ...] = ()
-    given: Callable[[Mapping[str, str], int | None], Mapping[str, str]] = lambda values, per_host: {}
-    variables: tuple[str, ...] = ()
+def read_facts(kind: type[T], path: Path) -> T:
+    """Return the facts of a failure in a TOML file next to its code, as the dataclass `kind`. Raises MatrixError."""
+    return decode(kind, read_toml(path), str(path))
+
+
+def newer(version: str, releases: Sequence[str]) -> list[str]:
+    """Return the releases after `version`; [] where it is not a version (a folder)."""
+    return [release for release in releases if parse(release) > parse(version)] if is_version(version) else []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda
 from matrix.catalog.model import Catalog, Container, Driver
 from matrix.catalog.stack import DRIVER
 from matrix.catalog.versions import NONE, parse
@@ -44,27 +45,27 @@ def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
     branch, built = driver.split(".")[0], (image.cuda_driver_version_in_image or "").split(".")[0]
     if built and int(branch) >= int(built):
         return Fitting(Fit.NATIVE, f"{image.id} is built for driver {built}")
-    known = next((one for one in catalog.drivers if one.branch == branch), None)
-    if known is None:
+    facts = next((facts for facts in catalog.drivers if facts.branch == branch), None)
+    if facts is None:
         return Fitting(Fit.UNKNOWN, f"the catalog has no driver {branch}")
-    return _older(image, image.cuda, driver, known)
+    return _older(image, image.cuda, driver, facts)
 
 
-def _older(image: Container, cuda: str, driver: str, known: Driver) -> Fitting:
+def _older(image: Container, cuda: str, driver: str, facts: Driver) -> Fitting:
     """Return how an image runs on a driver older than the one that it is built for."""
     major = parse(cuda).major
-    if known.max_cuda_major_without_compat and major <= int(known.max_cuda_major_without_compat):
-        return Fitting(Fit.NATIVE, f"driver {known.branch} runs every CUDA {major}")
+    if facts.max_cuda_major_without_compat and major <= int(facts.max_cuda_major_without_compat):
+        return Fitting(Fit.NATIVE, f"driver {facts.branch} runs every CUDA {major}")
     has = f"{image.id} has CUDA {cuda}"
-    if known.too_old_for_cuda and cuda in known.too_old_for_cuda:
-        return Fitting(Fit.TOO_OLD, f"{has}, for which its compat package does not work on driver {known.branch}")
-    if known.compat_from and known.compat_cuda and cuda in known.compat_cuda:
-        if "." in driver and parse(driver) < parse(known.compat_from):
+    if facts.too_old_for_cuda and cuda in facts.too_old_for_cuda:
+        return Fitting(Fit.TOO_OLD, f"{has}, for which its compat package does not work on driver {facts.branch}")
+    if facts.compat_from and facts.compat_cuda and cuda in facts.compat_cuda:
+        if "." in driver and parse(driver) < parse(facts.compat_from):
             return Fitting(
-                Fit.TOO_OLD, f"{has}, whose compat package needs {known.compat_from} of driver {known.branch}"
+                Fit.TOO_OLD, f"{has}, whose compat package needs {facts.compat_from} of driver {facts.branch}"
             )
         return Fitting(Fit.COMPAT, f"{has} and runs by its compat package; GPUs for data centers only")
-    return Fitting(Fit.UNKNOWN, f"no source states whether driver {known.branch} runs CUDA {cuda}")
+    return Fitting(Fit.UNKNOWN, f"no source states whether driver {facts.branch} runs CUDA {cuda}")
 
 
 def enough(catalog: Catalog, image: Container) -> str:
@@ -118,10 +119,42 @@ def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
 
 def branches(features: Iterable[str]) -> tuple[str, ...]:
     """Return the driver branches among a cluster's node features, lowest first: 535 for driver535."""
-    found = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
-    return tuple(sorted(found, key=int))
+    numbers = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
+    return tuple(sorted(numbers, key=int))
 
 
-def driver_of(item: Planned, host: str) -> str:
-    """Return the driver of a case: the machine's, or the cell's where that is "none"."""
-    return host if host != NONE else str(item.cell.stack[DRIVER])
+def driver_of(item: Planned, host: str | None) -> str:
+    """Return the driver of a case: the machine's, or the cell's where that is "none" or unknown."""
+    return host if host and host != NONE else str(item.cell.stack[DRIVER])
+
+
+def user_mode_driver(cuda: Cuda, host: str | None, *, inside: bool) -> str:
+    """Return the text of a record for the user-mode driver that the ranks load, "" without one.
+
+    `host` is the kernel driver, `inside`: the user-mode driver was found in an image.
+    """
+    if cuda.version is None:
+        return ""
+    name, compat = cuda.driver or f"CUDA {cuda.version}", cuda.is_compat(None if host == NONE else host)
+    package = f"compat package{' of the image' if inside else ''}"
+    return name if compat is None else f"{name} ({package if compat else 'the host driver itself'})"
+
+
+def driver_note(catalog: Catalog, item: Planned, host: str | None, cuda: Cuda | None) -> str:
+    """Return the note on the driver in the record of a case; "" where no compat package is expected or found.
+
+    It states how the image runs on the driver by the catalog, and the user-mode driver found. `cuda` is the driver
+    found, None where it was not queried.
+    """
+    image, driver = catalog.bases.get(item.cell.base), driver_of(item, host)
+    if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
+        return ""
+    expected = fitting(catalog, image, driver)
+    compat = cuda.is_compat(None if host == NONE else host) if cuda else None
+    if compat is not True and expected.fit is not Fit.COMPAT:
+        return ""
+    if cuda is None or compat is None:
+        return f"driver {driver}: {expected.reason}; not measured"
+    predicted = {Fit.COMPAT: True, Fit.NATIVE: False}.get(expected.fit, compat)
+    word = "found" if predicted is compat else "but found"
+    return f"driver {driver}: {expected.reason}; {word}: {user_mode_driver(cuda, host, inside=True)}"

@@ -39,11 +39,11 @@ def cases_here(
 ) -> list[Planned]:
     """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
-    named = base
+    reader = base
     if base == HOST and isinstance(catalog.base(base), ReaderBase):
-        named = catalog.readers[0].id  # failures name the reader of the catalog
+        reader = catalog.readers[0].id  # failures name the reader of the catalog
         levels = [level for level in levels if level is Level.CONTRACT]
-    cases = of_base(catalog, named, levels, core=core, engine=engine, te_line=te_line)
+    cases = of_base(catalog, reader, levels, core=core, engine=engine, te_line=te_line)
     cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
     if not cases:
         raise MatrixError(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell, parse_cell_id
 from matrix.catalog.failure import Case, Expectation, Failure, Level, NightShare
+from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.stack import (
@@ -38,7 +39,7 @@ from matrix.planning.cases import (
     run_in,
     versions_of,
 )
-from matrix.planning.requirements import MachineOffer, offered, unmet
+from matrix.planning.requirements import offered, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
 
@@ -213,7 +214,7 @@ def night(
 
 def possible(catalog: Catalog, item: Planned) -> bool:
     """Return whether some machine can run a case on its base: no environment of wheels has a compiled extension."""
-    lack = unmet(catalog, item, offered(catalog, item.cell.base), MachineOffer())
+    lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
     return lack is None or lack.kind is not Kind.TE
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB
+from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, Wheels
 from matrix.catalog.stack import DRIVER, SM, TE
 from matrix.catalog.versions import NONE, minor, parse
@@ -31,31 +32,6 @@ class BaseFeature(str, Enum):
     COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
     PKG_RESOURCES = "pkg_resources"  # the module of setuptools
     NVCC = "nvcc"  # CUDA's compiler
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as CUDA reports it. `exclusive`: its compute mode allows one process at a time."""
-
-    uuid: str
-    name: str
-    sm: str
-    multicast: bool = False
-    exclusive: bool = False
-
-
-@dataclass(frozen=True)
-class MachineOffer:
-    """What a machine offers; None is unknown.
-
-    `driver` is the kernel driver's version, "none" without one, `memory` the bytes that the ranks of a case may take,
-    `problem` the reason why CUDA shows fewer GPUs than the machine may have.
-    """
-
-    gpus: tuple[Gpu, ...] | None = None
-    driver: str | None = None
-    memory: int | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,21 +75,21 @@ def offered(
 
     The environments that tox makes have no compiled Transformer Engine: overlays hold its Python only.
     """
-    known, names = catalog.bases.get(base), None if clones is None else frozenset(clones)
+    spec, names = catalog.bases.get(base), None if clones is None else frozenset(clones)
     if packages is not None and features is not None:
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
         return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names)
-    if isinstance(known, Container):
-        return BaseOffer(base, lack, known.te, clones=names)
-    return BaseOffer(base, lack, NONE if isinstance(known, (Wheels, Image)) else None, clones=names)
+    if isinstance(spec, Container):
+        return BaseOffer(base, lack, spec.te, clones=names)
+    return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names)
 
 
-def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOffer) -> Lack | None:
+def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
     """Return the first requirement of a case that its base or the machine does not meet, None where it can run."""
     return next(lacks(catalog, item, offer, machine), None)
 
 
-def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOffer) -> Iterator[Lack]:
+def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Iterator[Lack]:
     """Yield each requirement of a case that its base or the machine does not meet."""
     if not item.reproducible:
         yield Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
@@ -125,7 +101,7 @@ def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOff
     yield from filter(None, (*on_gpu, *_anywhere(case, item, offer, machine, catalog)))
 
 
-def place(case: Case, item: Planned, machine: MachineOffer) -> Placement | Lack:
+def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
     """Return the GPUs and the backend of a case, or what the machine lacks for it.
 
     Each rank has its own GPU, and NCCL. With fewer GPUs, ranks that use collectives alone share them over gloo, which
@@ -136,38 +112,38 @@ def place(case: Case, item: Planned, machine: MachineOffer) -> Placement | Lack:
     if machine.gpus is None or len(machine.gpus) >= item.gpus:
         return Placement(item.gpus, "nccl")
     has = len(machine.gpus)
-    shown = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
+    reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
     if not has or item.gpus > item.ranks:
-        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}")
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}")
     if CaseNeed.NCCL in case.needs:
-        return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {shown}")
+        return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {reason}")
     if any(gpu.exclusive for gpu in machine.gpus):
-        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}, in exclusive compute mode: ranks can't share it")
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, in exclusive compute mode: ranks can't share it")
     return Placement(has, "gloo", f"gloo in place of NCCL: {item.ranks} ranks share {_count(has)}")
 
 
 Lacks = Iterator[Lack | None]
 
 
-def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
+def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
     yield _driver(catalog, item, machine)
     yield _cuda(offer)
     yield _te(case, item, offer)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
     gpus = machine.gpus or ()
-    wanted = item.cell.stack.version(SM)
-    if wanted and gpus and any(parse(gpu.sm) != parse(wanted) for gpu in gpus):
-        has = ", ".join(sorted({gpu.sm for gpu in gpus}))
-        yield Lack(Kind.SM, f"needs GPUs of SM {wanted}, as in the report; host has SM {has}")
-    having = sum(gpu.multicast for gpu in gpus)
+    required = item.cell.stack.version(SM)
+    if required and gpus and any(gpu.sm and parse(gpu.sm) != parse(required) for gpu in gpus):
+        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
+        yield Lack(Kind.SM, f"needs GPUs of SM {required}, as in the report; host has SM {has}")
+    having = sum(bool(gpu.multicast) for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
     if CaseNeed.NO_MULTICAST in case.needs and having:
         yield Lack(Kind.MULTICAST, f"needs GPUs without CUDA Multicast; {having} of {_count(len(gpus))} have it")
 
 
-def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
+def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
     if item.level is Level.CONTRACT:
         return
     yield _cuda(offer) if CaseNeed.CUDA_TORCH in case.needs and item.level is not Level.GPU else None
@@ -193,15 +169,15 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
 
 def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
-    wanted = item.cell.stack.version(TE)
+    required = item.cell.stack.version(TE)
     if item.compiled:
         return None  # its overlay has the extension
-    if (not wanted and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
+    if (not required and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
-    text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted else "")
+    text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")
-    if not wanted or (offer.te == wanted if offer.measured else minor(offer.te) == minor(wanted)):
+    if not required or (offer.te == required if offer.measured else minor(offer.te) == minor(required)):
         return None
     return Lack(
         Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only: --compile builds a commit"
@@ -214,13 +190,13 @@ def _cuda(offer: BaseOffer) -> Lack | None:
     return Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
 
 
-def _driver(catalog: Catalog, item: Planned, machine: MachineOffer) -> Lack | None:
-    wanted, has = item.cell.stack.version(DRIVER), machine.driver
+def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
+    required, has = item.cell.stack.version(DRIVER), machine.driver
     if has is None:
         return None
-    if wanted and has.split(".")[0] != wanted.split(".")[0]:
+    if required and has.split(".")[0] != required.split(".")[0]:
         why = f" ({machine.problem})" if machine.problem and has == NONE else ""
-        return Lack(Kind.DRIVER, f"needs driver {wanted}; host has {has}{why}")
+        return Lack(Kind.DRIVER, f"needs driver {required}; host has {has}{why}")
     text = driver_fit.lack(catalog, item, has)
     return Lack(Kind.DRIVER, text) if text else None
 

@@ -13,12 +13,13 @@ from math import prod
 from typing import Any, Final
 
 from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.catalog.stack import BASE, DRIVER, WRITER
 from matrix.planning.cases import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
 from matrix.planning.packing import Demand, largest_first, schedule
-from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
+from matrix.planning.requirements import BaseOffer, Placement, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, ReasonKind
 
@@ -133,7 +134,7 @@ def availability(
     catalog: Catalog,
     items: Collection[Planned],
     offer: Callable[[str], BaseOffer],
-    machines: Mapping[Level, MachineOffer],
+    machines: Mapping[Level, Machine],
     durations: Durations,
     parallel: Parallel,
 ) -> Availability:
@@ -170,7 +171,7 @@ def availability(
 
 
 def _packed(
-    catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[MachineOffer], parallel: Parallel
+    catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[Machine], parallel: Parallel
 ) -> tuple[int, float]:
     """Return the most GPUs held at once, and the seconds of the cases of all bases."""
     lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own

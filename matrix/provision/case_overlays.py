@@ -9,15 +9,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.provision import sources
 from matrix.provision.configuration import Configuration
 from matrix.provision.extension import toolkit
-from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
 from matrix.provision.sources import SourceKind
 from matrix.verdicts.planned import Planned
@@ -34,17 +34,13 @@ class Provision:
 
 
 def overlay_specs(
-    planned: Planned,
-    environment: PythonEnvironment,
-    configuration: Configuration,
-    interpreter: Path | None,
-    image: str = "",
+    planned: Planned, environment: PythonEnvironment, configuration: Configuration
 ) -> tuple[OverlaySpec, ...]:
     """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
 
     A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
-    and needs none. `image` is the digest of an image. Raises MatrixError when a clone that a source names is not
-    configured, and when a base can't build what is compiled.
+    and needs none. Raises MatrixError when a clone that a source names is not configured, and when a base can't build
+    what is compiled: it has no interpreter on this machine and is no image.
     """
     if planned.level is Level.CONTRACT:
         return ()
@@ -54,40 +50,45 @@ def overlay_specs(
         (TE, planned.te_source, planned.cell.stack[TE]),
     )
     # A source of megatron-core has further packages (megatron.training); Transformer Engine is complete everywhere.
-    found = [
+    laid = [
         sources.parse(configuration.resolve(source) or version, package)
         for package, source, version in required
         if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
     ]
-    found += [sources.pinned(package) for package in planned.packages]
-    if planned.compiled and interpreter is None and not image:
+    laid += [sources.pinned(package) for package in planned.packages]
+    if planned.compiled and environment.path is None and not environment.image:
         raise MatrixError(
-            "--compile can't build in this image", got="an image on Slurm",
-            expected="an image by podman or docker, or a base of wheels", fix="leave --engine slurm out",
-        )  # fmt: skip
-    compiled = planned.compiled and toolkit(environment.features, planned.cell.base, image)
+            "--compile can't build in this image",
+            got="an image on Slurm",
+            expected="an image by podman or docker, or a base of wheels",
+            fix="leave --engine slurm out",
+        )
+    compiled = toolkit(environment.features, planned.cell.base, environment.image) if planned.compiled else ""
+    builds = {source for source in laid if source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build}
     return tuple(
         OverlaySpec(
-            (source,), environment.minor, dict(base), interpreter, planned.overrides,
-            compiled if compiled and source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build else "",
+            (source,),
+            environment.minor,
+            dict(base),
+            environment.path,
+            planned.overrides,
+            compiled if source in builds else "",
         )
-        for source in found
-    )  # fmt: skip
+        for source in laid
+    )
 
 
 def provide(
     cases: Iterable[Planned],
     environment: PythonEnvironment,
     configuration: Configuration,
-    interpreter: Path | None,
     overlays: Overlays,
-    image: str = "",
 ) -> dict[str, Provision]:
     """Return the provision of each case and of its writer by key; missing overlays are created."""
     provided = {}
-    for case in (one for item in cases for one in (item, item.writer) if one):
+    for case in (part for planned in cases for part in (planned, planned.writer) if part):
         try:
-            specs = overlay_specs(case, environment, configuration, interpreter, image)
+            specs = overlay_specs(case, environment, configuration)
             provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
         except MatrixError as error:
             provided[case.key] = Provision(reason=error.brief)
@@ -101,7 +102,12 @@ def overlay_digest(spec: OverlaySpec) -> str:
 
 def write(path: Path, provided: Mapping[str, Provision]) -> None:
     """Write the provisions of cases as JSON, by case key."""
-    values = {key: {"reason": one.reason, "overlays": list(map(_plain, one.overlays))} for key, one in provided.items()}
+    values = {}
+    for key, provision in provided.items():
+        overlays = [
+            {**vars(laid), "path": str(laid.path), "packages": dict(laid.packages)} for laid in provision.overlays
+        ]
+        values[key] = {"reason": provision.reason, "overlays": overlays}
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
@@ -111,12 +117,8 @@ def read(path: Path) -> dict[str, Provision]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise MatrixError("the provisions of this image can't be read", where=str(path), got=error) from None
-    return {key: Provision(tuple(map(_overlay, one["overlays"])), one["reason"]) for key, one in values.items()}
-
-
-def _plain(overlay: Overlay) -> dict[str, Any]:
-    return {**vars(overlay), "path": str(overlay.path), "packages": dict(overlay.packages)}
-
-
-def _overlay(values: Mapping[str, Any]) -> Overlay:
-    return Overlay(Path(values["path"]), values["digest"], values["packages"], values["no_helper"])
+    provided = {}
+    for key, provision in values.items():
+        overlays = (Overlay(**{**overlay, "path": Path(overlay["path"])}) for overlay in provision["overlays"])
+        provided[key] = Provision(tuple(overlays), provision["reason"])
+    return provided

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,8 +18,8 @@ from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
+from matrix.provision.cache_folders import default_root, locked, making
 from matrix.provision.commands import NOT_STARTED, TIMED_OUT, redacted, run
-from matrix.provision.overlays import default_root, locked
 
 CONNECT_S: Final = 30.0  # seconds for a server's first answer; 1 s is usual. Override: MEGATRIX_CONNECT_TIMEOUT
 STALL_S: Final = 60  # seconds with less than 1 kB/s after which git gives up an HTTP transfer
@@ -84,21 +82,11 @@ def fetch(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str],
     before. One that an earlier version made without the contents of all files is made anew.
     """
     url = local_url(url)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f"{folder.name}.lock")):
-        for dead in folder.parent.glob(f"{folder.name}.*.making"):  # left by a killed process: the lock is held here
-            shutil.rmtree(dead, ignore_errors=True)
         if folder.is_dir() and "promisor" not in (folder / "config").read_text(encoding="utf-8"):
             return _fill(folder, url, revisions, say)
-        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=folder.parent))
-        try:
-            fetched = _fill(making, url, revisions, say)
-            making.chmod(0o755)
-            shutil.rmtree(folder, ignore_errors=True)
-            making.rename(folder)
-        finally:
-            shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
-        return fetched
+        with making(folder) as temporary:
+            return _fill(temporary, url, revisions, say)
 
 
 def _fill(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:

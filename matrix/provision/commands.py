@@ -35,8 +35,8 @@ class CommandResult:
         They begin with the first that states an error: uv prints what it has downloaded before that.
         """
         lines = (self.err.strip() or self.out.strip()).splitlines()[-12:]
-        first = next((place for place, line in enumerate(lines) if _STATES_ERROR.match(line)), 0)
-        return redacted("\n".join(lines[first:])) or f"exit status {self.code}, nothing written"
+        start = next((index for index, line in enumerate(lines) if _STATES_ERROR.match(line)), 0)
+        return redacted("\n".join(lines[start:])) or f"exit status {self.code}, nothing written"
 
 
 class Runner(Protocol):

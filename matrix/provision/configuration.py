@@ -84,9 +84,9 @@ def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) ->
                 raise MatrixError(
                     "no such source", where=f"{path}: {table}.{name}", got=name, fix=closest(name, CLONES)
                 )
-    fetched = {name: str(made) for name in CLONES if (made := clones.folder_of(name, environ)).is_dir()}
+    fetched = {name: str(clone) for name in CLONES if (clone := clones.folder_of(name, environ)).is_dir()}
     paths = {name: str((folder / where).resolve()) for name, where in settings.sources.items()}
-    given = {name: str(Path(where).absolute()) for name in CLONES if (where := environ.get(variable(name)))}
+    variables = {name: str(Path(where).absolute()) for name in CLONES if (where := environ.get(variable(name)))}
     urls = {name: url for name in CLONES if (url := environ.get(f"{variable(name)}_URL"))}
     upstreams = {name: f"https://github.com/NVIDIA/{title}.git" for name, title in CLONES.items()}
-    return replace(settings, sources=fetched | paths | given, upstreams={**upstreams, **settings.upstreams, **urls})
+    return replace(settings, sources=fetched | paths | variables, upstreams={**upstreams, **settings.upstreams, **urls})

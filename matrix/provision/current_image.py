@@ -6,14 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision import interpreters
 from matrix.provision.commands import Runner, run
-from matrix.provision.installed import PythonEnvironment, packages_in
+from matrix.provision.installed import packages_in
 
 SETTING: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image; "0": it is not; unset: detect it
 # Signs of an image: files of podman, docker and Apptainer; variables of podman (which writes no file into a read-only
@@ -24,22 +25,16 @@ VARIABLES: Final = ("container", "NVIDIA_PYTORCH_VERSION")
 QUESTION: Final = "import json, sys; print(json.dumps(sys.path))"
 
 
-@dataclass(frozen=True)
-class CurrentImage:
-    """The Python of an image, not of a virtual environment, and its packages, which include torch."""
-
-    interpreter: Path
-    environment: PythonEnvironment
-
-
 def find(
     environ: Mapping[str, str] = os.environ,
     executable: Path = Path(sys.executable),
     *,
     run: Runner = run,
     exists: Callable[[Path], bool] = Path.exists,
-) -> CurrentImage | None:
-    """Return the current image; None outside of an image, and in one whose Python has no torch.
+) -> PythonEnvironment | None:
+    """Return the Python of the current image, not of a virtual environment, with its packages.
+
+    None outside of an image, and in one whose Python has no torch.
 
     Candidates are the Pythons on PATH and `executable`, or the base interpreters of their virtual environments: tox is
     usually installed in a virtual environment. Raises MatrixError for a MEGATRIX_IN_PLACE that is
@@ -47,11 +42,11 @@ def find(
     """
     if not is_image(environ, exists):
         return None
-    for python in dict.fromkeys(bases(environ, executable, run)):
+    for python in {python.path: python for python in bases(environ, executable, run)}.values():
         result = run([str(python.path), "-I", "-c", QUESTION], seconds=interpreters.ANSWER_SECONDS)
         packages = packages_in(*json.loads(result.out)) if result.code == 0 else {}
         if "torch" in packages:
-            return CurrentImage(python.path, PythonEnvironment(python.version, packages))
+            return replace(python, packages=packages)
     return None
 
 
@@ -65,9 +60,9 @@ def is_image(environ: Mapping[str, str], exists: Callable[[Path], bool]) -> bool
     return setting == "1" or (not setting and (any(map(exists, FILES)) or any(environ.get(name) for name in VARIABLES)))
 
 
-def bases(environ: Mapping[str, str], executable: Path, run: Runner) -> Iterable[interpreters.Interpreter]:
+def bases(environ: Mapping[str, str], executable: Path, run: Runner) -> Iterable[PythonEnvironment]:
     """Yield the base interpreters of the Pythons on PATH and of `executable`."""
     folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
     for candidate in (*(folder / "python3" for folder in folders), executable):
-        if candidate.is_file() and (found := interpreters.identify(candidate, run, {})):
-            yield found
+        if candidate.is_file() and (python := interpreters.identify(candidate, run, {})):
+            yield python

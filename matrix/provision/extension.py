@@ -6,11 +6,12 @@ differ elsewhere give the same result.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -18,13 +19,16 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, redacted, run
-from matrix.provision.cuda_compiler import CUDA, NVCC, nvcc, variables
 from matrix.provision.sources import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
 
 # Runs a command in the base, where this folder is writable; its two outputs are one.
 RunInBase = Callable[[Sequence[str], Path], CommandResult]
 
+NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.requirements.BaseFeature)
+CUDA: Final = "/usr/local/cuda"  # where CUDA is installed unless CUDA_HOME names another folder
+VARIABLES: Final = re.compile(r"NVTE_\w+|CUDNN_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST|MAX_JOBS")
+PASSED: Final = "MEGATRIX_BUILD"
 SHOWN: Final = 6  # lines of a failed build
 _ERROR: Final = re.compile(r"\b(error|fatal)\b|undefined reference|No such file", re.I)
 # The base needs neither pip nor a network: its setuptools builds a wheel.
@@ -45,12 +49,14 @@ def toolkit(features: Collection[str] | None, where: str, image: str = "") -> st
     """
     if NVCC not in (features or ()):
         raise MatrixError(
-            "no CUDA compiler in this base", where=where, got=f"no nvcc on PATH, in CUDA_HOME or {CUDA}",
+            "no CUDA compiler in this base",
+            where=where,
+            got=f"no nvcc on PATH, in CUDA_HOME or {CUDA}",
             expected="a CUDA toolkit, with which --compile builds Transformer Engine's extension",
             fix="install CUDA's toolkit and set CUDA_HOME, use an image that has it, or leave --compile out: "
             "level cpu has a stand-in",
-        )  # fmt: skip
-    made_from = {name: value for name, value in variables().items() if name != "MAX_JOBS"}
+        )
+    made_from = {name: value for name, value in build_variables().items() if name != "MAX_JOBS"}
     return f"{image or _version(nvcc() or NVCC)} {made_from or ''}".strip()
 
 
@@ -62,7 +68,7 @@ def _version(compiler: str) -> str:
 
 def run_here(run: Runner) -> RunInBase:
     """Return the function that runs a build on this machine."""
-    return lambda command, folder: run(command, environment={**os.environ, **variables()})
+    return lambda command, folder: run(command, environment={**os.environ, **build_variables()})
 
 
 def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBase) -> None:
@@ -81,7 +87,7 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
             got=got or ended.complaint,
             expected=f"these submodules, which the clone lacks: {', '.join(absent)}" if absent else None,
             fix="git submodule update --init" if absent else None,
-        )  # fmt: skip
+        )
     with zipfile.ZipFile(wheels[0]) as wheel:
         wheel.extractall(folder)
     for info in folder.glob("*.dist-info"):
@@ -101,3 +107,15 @@ def export(content: Contents, tree: Path) -> list[str]:
     for path in (root / name for name in source.layout.build):
         copy_files(package_files(path) if path.is_dir() else [path] if path.is_file() else [], root, tree)
     return []
+
+
+def build_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables of a build of Transformer Engine; a cell has them in one, PASSED, as JSON."""
+    variables = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name)}
+    return dict(sorted({**json.loads(environ.get(PASSED) or "{}"), **variables}.items()))
+
+
+def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the path of the CUDA compiler, None without one."""
+    home = build_variables(environ).get("CUDA_HOME", CUDA)
+    return shutil.which(NVCC, path=f"{environ.get('PATH', '')}{os.pathsep}{home}/bin")

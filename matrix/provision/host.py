@@ -1,4 +1,4 @@
-"""The capabilities of this machine that a plan depends on."""
+"""This machine as a site of cases: what a plan may use of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda, Machine, Nvml
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
-from matrix.planning.requirements import BaseOffer, Gpu, MachineOffer, unmet
+from matrix.planning.requirements import BaseOffer, unmet
 from matrix.provision.nvidia import devices
-from matrix.provision.nvidia.cuda import Cuda
-from matrix.provision.nvidia.nvml import Nvml
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 
@@ -34,66 +33,58 @@ class ExecutionSite(Protocol):
 
 
 @dataclass(frozen=True)
-class Host:
-    """The number of GPUs that the kernel driver lists, its version ("none" without one), the processor architecture.
+class LocalSite:
+    """This machine, where cases run. `user_mode` queries the user-mode driver; `machine` is known without it."""
 
-    `problem` is the reason why NVML did not report them, `memory` the bytes that processes may take, None if unknown.
-    `user_mode` queries the user-mode driver, which decides which GPUs a process can use.
-    """
-
-    listed: int
-    driver: str
-    machine: str
-    problem: str = ""
-    memory: int | None = None
+    machine: Machine
     user_mode: Callable[[], Cuda] = field(default=devices.user_mode, compare=False)
 
     def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
         """Return what a case requires and its base or this machine does not offer, None where it can run."""
         return unmet(catalog, item, offer, self.offers(item.level))
 
-    def offers(self, level: Level) -> MachineOffer:
+    def offers(self, level: Level) -> Machine:
         """Return what this machine offers; its GPUs, which takes seconds on the first call, at level gpu only."""
+        machine = self.machine
         if level is not Level.GPU:
-            return MachineOffer(None, self.driver, self.memory)
-        if not self.listed and self.driver == NONE:
-            return MachineOffer((), self.driver, self.memory, self.problem)
+            return machine
+        if not machine.listed and machine.driver == NONE:
+            return replace(machine, cuda=Cuda(problem=machine.nvml.problem if machine.nvml else ""))
         cuda = self.user_mode()
-        gpus = tuple(Gpu(one.uuid, one.name, one.sm, one.multicast, one.exclusive) for one in cuda.gpus)
-        return MachineOffer(gpus, self.driver, self.memory, cuda.problem or self._hidden(len(gpus)))
-
-    def _hidden(self, shown: int) -> str:
         selected = os.environ.get(VISIBLE)
-        if selected is None or shown >= self.listed:
-            return ""
-        return f"{VISIBLE} is {selected!r}; the kernel driver lists {self.listed}"
+        if not cuda.problem and selected is not None and len(cuda.gpus) < (machine.listed or 0):
+            hidden = f"{VISIBLE} is {selected!r}; the kernel driver lists {machine.listed}"
+            cuda = replace(cuda, problem=hidden)
+        return replace(machine, cuda=cuda)
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return what a verdict at `level` depends on; part of the cache key."""
-        return {"machine": self.machine, **({"gpus": self.listed, "driver": self.driver} if level is Level.GPU else {})}
+        gpus = {"gpus": self.machine.listed, "driver": self.machine.driver} if level is Level.GPU else {}
+        return {"machine": self.machine.architecture, **gpus}
 
 
-def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> Host:
-    """Return the capabilities of this machine. `management` queries NVML where /proc has none: WSL, some containers.
+def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> LocalSite:
+    """Return this machine. `management` queries NVML where /proc has no driver: WSL, some containers.
 
     Neither torch nor NVML is required; an NVML that hangs costs devices.ANSWER_S, once.
     """
-    folder = proc / "driver" / "nvidia" / "gpus"
+    folder, meminfo = proc / "driver" / "nvidia" / "gpus", proc / "meminfo"
     driver, listed = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
-    nvml = (management() if driver is None or listed is None else None) or Nvml()
-    listed = len(nvml.gpus) if listed is None else listed
-    return Host(listed, driver or nvml.driver or NONE, platform.machine(), nvml.problem, memory_of(proc))
+    nvml = management() if driver is None or listed is None else None
+    memory = re.search(r"^MemTotal: +(\d+) kB$", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
+    machine = Machine(
+        driver=driver or (nvml and nvml.driver) or NONE,
+        listed=listed if listed is not None else len(nvml.gpus) if nvml else 0,
+        nvml=nvml,
+        architecture=platform.machine(),
+        memory=int(memory[1]) * 1024 if memory else None,
+    )
+    return LocalSite(machine)
 
 
 def driver_of(proc: Path = Path("/proc")) -> str | None:
     """Return the kernel driver's version from /proc, None where it is missing."""
     version = proc / "driver" / "nvidia" / "version"
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text()) if version.is_file() else None
-    return found[1] if found else None
-
-
-def memory_of(proc: Path = Path("/proc")) -> int | None:
-    """Return the memory of this machine in bytes, None where /proc does not report it."""
-    facts = proc / "meminfo"
-    found = re.search(r"^MemTotal: +(\d+) kB$", facts.read_text(), re.MULTILINE) if facts.is_file() else None
-    return int(found[1]) * 1024 if found else None
+    text = version.read_text() if version.is_file() else ""
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match[1] if match else None

@@ -15,7 +15,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -53,22 +55,22 @@ def pip_files(environ: Mapping[str, str], prefix: Path) -> tuple[Path, ...]:
 
     As in pip, an existing PIP_CONFIG_FILE replaces the user's files, and the null device disables all.
     """
-    chosen = environ.get("PIP_CONFIG_FILE")
-    if chosen == os.devnull:
+    file = environ.get("PIP_CONFIG_FILE")
+    if file == os.devnull:
         return ()
     home = Path(environ.get("HOME") or Path.home())
     shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
     system = [*(Path(folder, "pip") for folder in shared), Path("/etc")]
     user = [home / ".pip", Path(environ.get("XDG_CONFIG_HOME") or home / ".config", "pip")]
-    if chosen and Path(chosen).exists():
+    if file and Path(file).exists():
         user = []
     files = [folder / "pip.conf" for folder in (*system, *user, prefix)]
-    return (*files, Path(chosen)) if chosen else tuple(files)
+    return (*files, Path(file)) if file else tuple(files)
 
 
 def read_files(files: Iterable[Path]) -> dict[tuple[str, str], str]:
     """Return (section, option) -> value of pip's INI files; later files win, missing files count as empty."""
-    found: dict[tuple[str, str], str] = {}
+    options: dict[tuple[str, str], str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
         try:
@@ -83,8 +85,8 @@ def read_files(files: Iterable[Path]) -> dict[tuple[str, str], str]:
                 fix="`pip config debug` shows the files; set PIP_CONFIG_FILE to use another file",
             ) from None
         for section in parser.sections():
-            found.update(((section, option_name(name)), value) for name, value in parser.items(section))
-    return found
+            options.update(((section, option_name(name)), value) for name, value in parser.items(section))
+    return options
 
 
 def pip_options(files: Mapping[tuple[str, str], str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -127,7 +129,7 @@ def uv_environment(
     variables = {
         name: value
         for name, value in variables.items()
-        if value and not any(other in environ for other in (name, *OVERRIDES.get(name, ())))
+        if value and environ.keys().isdisjoint((name, *OVERRIDES.get(name, ())))
     }
     if "UV_INDEX" in variables and "UV_INDEX_STRATEGY" not in environ:
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
@@ -147,3 +149,51 @@ def whole_seconds(timeout: str) -> str:
         return str(math.ceil(float(timeout)))
     except (ValueError, OverflowError):
         return ""
+
+
+# An empty folder of that name stays in the layer; the name reveals nothing of this machine.
+MOUNTS: Final = "/run/megatrix"
+SECRETS: Final = "/run/secrets"
+# Options for the origin and the download of packages; those that restrict the choice of packages are not passed on.
+AS_IT_IS: Final = ("no-index", "trusted-host", "proxy", "timeout", "retries")
+FILES: Final = ("cert", "client-cert")
+
+
+@dataclass(frozen=True)
+class PipInside:
+    """pip's configuration file for the build (it may contain passwords), with the folders and files that it refers to.
+
+    `folders` maps folders of this machine to their paths inside; `files` are secrets by their id.
+    """
+
+    text: str = ""
+    folders: Mapping[Path, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def pip_inside(options: Mapping[str, str], exists: Callable[[Path], bool] = Path.exists) -> PipInside:
+    """Return the settings of a build for `options` (matrix.provision.indexes.pip_options)."""
+    folders: dict[Path, str] = {}
+
+    def moved(link: str, index: bool) -> str | None:
+        """Return the location inside of the build, None for a missing one, which pip would skip with a warning."""
+        outside = place(link)
+        if isinstance(outside, str):
+            return link
+        if not exists(outside):
+            return None
+        # An index may refer to files outside of its folder (../../files/x.whl); find-links may be a page in a folder.
+        folder = outside.parent if index or outside.suffix in (".html", ".htm") else outside
+        inside = folders.setdefault(folder, f"{MOUNTS}/{len(folders)}")
+        path = f"{inside}/{outside.relative_to(folder)}".removesuffix("/.")
+        return f"file://{path}" if index else path
+
+    inside_options = {}
+    for name in ("index-url", "extra-index-url", "find-links"):
+        links = (moved(link, index=name != "find-links") for link in options.get(name, "").split())
+        inside_options[name] = " ".join(filter(None, links))
+    inside_options |= {name: options.get(name, "") for name in AS_IT_IS}
+    files = {name: Path(options[name]).expanduser().absolute() for name in FILES if options.get(name)}
+    inside_options |= {name: f"{SECRETS}/{name}" for name in files}
+    lines = [f"{name} = {' '.join(value.split())}" for name, value in inside_options.items() if value]
+    return PipInside("\n".join(["[global]", *lines, ""]) if lines else "", folders, files)

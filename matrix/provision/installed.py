@@ -7,31 +7,13 @@ import json
 import platform
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.provision.cuda_compiler import NVCC, nvcc
-
-
-@dataclass(frozen=True)
-class PythonEnvironment:
-    """`python` is the full version, `packages` maps canonical names to versions.
-
-    `features` are those of FEATURES that it has, and nvcc, None where they were not read.
-    """
-
-    python: str
-    packages: dict[str, str]
-    features: list[str] | None = None
-
-    @property
-    def minor(self) -> str:
-        """Return the minor version: "3.10"."""
-        return ".".join(self.python.split(".")[:2])
-
+from matrix.catalog.machine import PythonEnvironment
+from matrix.provision.extension import NVCC, nvcc
 
 # What versions do not show (matrix.planning.requirements.BaseFeature), by files in the folders of packages. The
 # extension of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later
@@ -48,10 +30,14 @@ FEATURES: Final = {
 }
 
 
+REPORTED: Final = ("python", "packages", "features")  # what the process inside an image reports
+
+
 def current() -> PythonEnvironment:
     """Return the environment of this process: a virtual environment, an image's or the system's."""
     folders = tuple(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)))
-    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders) + here())
+    path = Path(sys.executable)
+    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders) + here(), path)
 
 
 def at(folder: Path) -> PythonEnvironment | None:
@@ -66,7 +52,7 @@ def at(folder: Path) -> PythonEnvironment | None:
     sites = [str(site) for site in folder.glob("lib/python*/site-packages")]
     if not version or not sites:
         return None
-    return PythonEnvironment(version, packages_in(*sites), features_in(*sites) + here())
+    return PythonEnvironment(version, packages_in(*sites), features_in(*sites) + here(), path=folder / "bin" / "python")
 
 
 def here() -> list[str]:
@@ -85,11 +71,12 @@ def features_in(*folders: str) -> list[str]:
 
 def packages_in(*folders: str) -> dict[str, str]:
     """Return name -> version of the packages in these folders; the first one found of a name wins."""
-    found: dict[str, str] = {}
-    for one in importlib.metadata.distributions(path=list(folders)):
-        found.setdefault(canonicalize_name(one.metadata["Name"]), one.version)
-    return found
+    packages: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions(path=list(folders)):
+        packages.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution.version)
+    return packages
 
 
 if __name__ == "__main__":  # run inside an image, to list its packages
-    sys.stdout.write(json.dumps(vars(current())) + "\n")
+    python = current()
+    sys.stdout.write(json.dumps({name: getattr(python, name) for name in REPORTED}) + "\n")

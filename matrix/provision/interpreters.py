@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision.commands import Runner, run
 
@@ -22,26 +22,13 @@ QUESTION = (
 )
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """A CPython that runs: the path of its own executable (never a shim) and its version, "3.10.13"."""
-
-    path: Path
-    version: str
-
-    @property
-    def minor(self) -> str:
-        """Return "3.10" of "3.10.13"."""
-        return minor_of(self.version)
-
-
 def find(
     minors: Sequence[str],
     *,
     environ: Mapping[str, str] = os.environ,
     executable: Path = Path(sys.executable),
     run: Runner = run,
-) -> Interpreter:
+) -> PythonEnvironment:
     """Return an interpreter of the first of `minors` ("3.10", "3.11": in order of preference) that this machine has.
 
     Candidates, in this order: the running one, PATH, versions of pyenv and uv, `python3` and `python` on PATH. A
@@ -49,15 +36,15 @@ def find(
     found". Raises MatrixError without one.
     """
     refusals: dict[Path, str] = {}
-    found: dict[Path, Interpreter | None] = {}
+    identified: dict[Path, PythonEnvironment | None] = {}
     for minor in minors:
         for candidate in candidates(minor, environ, executable):
-            if candidate not in found:
-                found[candidate] = identify(candidate, run, refusals)
-            interpreter = found[candidate]
+            if candidate not in identified:
+                identified[candidate] = identify(candidate, run, refusals)
+            interpreter = identified[candidate]
             if interpreter is not None and interpreter.minor == minor:
                 return interpreter
-    versions = sorted({f"{one.version} ({one.path})" for one in found.values() if one})
+    versions = sorted({f"{python.python} ({python.path})" for python in identified.values() if python})
     broken = [f"{path}: {why}" for path, why in refusals.items()]
     raise MatrixError(
         f"no Python {' or '.join(minors)} found",
@@ -77,16 +64,16 @@ def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iter
         *sorted((pyenv_root(environ) / "versions").glob(f"{minor}.*"), key=patch, reverse=True),
         *sorted(uv_pythons(environ).glob(f"cpython-{minor}.*"), key=patch, reverse=True),
     ]
-    places = [
+    paths = [
         executable,
         *(folder / f"python{minor}" for folder in folders),
         *(home / "bin" / f"python{minor}" for home in managed),
         *(folder / name for folder in folders for name in ("python3", "python")),
     ]
-    yield from (path for path in dict.fromkeys(places) if path.is_file())
+    yield from (path for path in dict.fromkeys(paths) if path.is_file())
 
 
-def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> Interpreter | None:
+def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> PythonEnvironment | None:
     """Return the interpreter; None, with the reason in `refusals`, when it does not run or is not CPython."""
     result = run([str(candidate), "-I", "-S", "-c", QUESTION], seconds=ANSWER_SECONDS)
     facts = re.fullmatch(r"(\w+) (\d+\.\d+\.\d+) (.+)", result.out.strip())
@@ -95,13 +82,8 @@ def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> Interpr
     elif facts[1] != "cpython":
         refusals[candidate] = f"is {facts[1]}; torch's wheels are for CPython"
     else:
-        return Interpreter(Path(facts[3]), facts[2])
+        return PythonEnvironment(facts[2], path=Path(facts[3]))
     return None
-
-
-def minor_of(version: str) -> str:
-    """Return "3.10" of "3.10.13"."""
-    return ".".join(version.split(".")[:2])
 
 
 def patch(home: Path) -> int:

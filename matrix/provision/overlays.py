@@ -7,7 +7,6 @@ that was damaged since is made anew: the manifest has the size, time and hash of
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,8 +17,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -31,6 +29,7 @@ from packaging.utils import canonicalize_name
 
 from matrix.errors import MatrixError
 from matrix.provision import extension
+from matrix.provision.cache_folders import locked, making
 from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
@@ -105,7 +104,6 @@ class Overlays:
         folder = self.root / digest
         manifest = intact(folder)
         if manifest is None:
-            self.root.mkdir(parents=True, exist_ok=True)
             with locked(self.root / f"{digest}.lock"):
                 manifest = intact(folder) or self.make(folder, contents, spec, ingredients)
         packages = {name: PackageMetadata(**values) for name, values in manifest["packages"].items()}
@@ -124,29 +122,17 @@ class Overlays:
     def make(
         self, folder: Path, contents: Sequence[Contents], spec: OverlaySpec, ingredients: object
     ) -> dict[str, Any]:
-        """Create one overlay in a temporary folder, rename it and return its manifest; the caller holds its lock."""
+        """Create one overlay, or a damaged one anew, and return its manifest; the caller holds its lock."""
         damaged = folder.exists()
-        for dead in self.root.glob(f"{folder.name}.*.making"):  # left by a killed process: the lock is held here
-            shutil.rmtree(dead)
-        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
-        try:
-            missing = "; ".join(filter(None, [self.lay(content, making, spec, damaged) for content in contents]))
-            packages = {name: vars(package) for name, package in installed(making).items()}
-            files = {str(path.relative_to(making)): state(path) for path in sorted(making.rglob("*")) if path.is_file()}
-            manifest = {"packages": packages, "no helper": missing, "made from": ingredients, "files": files}
+        with making(folder) as temporary:
+            no_helper = "; ".join(filter(None, [self.lay(content, temporary, spec, damaged) for content in contents]))
+            packages = {name: vars(package) for name, package in installed(temporary).items()}
+            paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+            files = {str(path.relative_to(temporary)): state(path) for path in paths}
+            manifest = {"packages": packages, "no helper": no_helper, "made from": ingredients, "files": files}
             manifest["digest"] = digest_of(manifest)
-            (making / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-            making.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
-            for path in (*making.rglob("*"), making):  # so that a folder that survives a power cut has its files
-                flush(path)
-            if damaged:  # a process that imports from it finds the same files there again
-                folder.rename(making.with_name(f"{folder.name}.damaged.making"))
-            making.rename(folder)
-            flush(self.root)
-            return json.loads(json.dumps(manifest))  # type: ignore[no-any-return]  # as `intact` reads it
-        finally:
-            shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
-            shutil.rmtree(self.root / f"{folder.name}.damaged.making", ignore_errors=True)
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        return json.loads(json.dumps(manifest))  # type: ignore[no-any-return]  # as `intact` reads it
 
     def lay(self, content: Contents, folder: Path, spec: OverlaySpec, damaged: bool) -> str:
         """Put one package into `folder`; return why its compiled helper is missing, "" if nothing is missing.
@@ -156,14 +142,14 @@ class Overlays:
         source = content.source
         if source.kind is SourceKind.PYPI:
             for name in source.layout.releases:
-                wanted = f"{name}=={source.revision}"
+                requirement = f"{name}=={source.revision}"
                 library = name in source.layout.libraries
                 try:
-                    self.install(wanted, folder, spec.python, damaged or library)
+                    self.install(requirement, folder, spec.python, damaged or library)
                 except MatrixError as error:
                     if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
                         raise
-                    return self.borrow(wanted, folder, spec.python, damaged, error)
+                    return self.borrow(requirement, folder, spec.python, damaged, error)
                 for compiled in folder.rglob("*.so") if library else ():
                     compiled.unlink()  # no overlay can use it; without uv's cache, it takes no disk
                 if (folder / source.layout.folder).is_dir():
@@ -171,11 +157,8 @@ class Overlays:
         elif source.kind is SourceKind.WHEEL:
             self.install(source.location, folder, spec.python, damaged)
         elif spec.toolkit:
-            tree = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
-            try:
-                extension.build(content, tree, folder, str(spec.interpreter or "python3"), self._in_base)
-            finally:
-                shutil.rmtree(tree, ignore_errors=True)
+            with tempfile.TemporaryDirectory(".making", f"{folder.name}.", self.root) as tree:
+                extension.build(content, Path(tree), folder, str(spec.interpreter or "python3"), self._in_base)
         else:
             unpack(content, folder)
             if source.package == "megatron-core":
@@ -232,9 +215,10 @@ def intact(folder: Path) -> dict[str, Any] | None:
         if manifest.pop("digest") != digest_of(manifest):
             return None
         for name, (size, time, digest) in manifest["files"].items():
-            found = (folder / name).stat()
-            same = S_ISREG(found.st_mode) and found.st_size == size  # reading a FIFO would never end
-            if not same or (found.st_mtime_ns != time and sha256(folder / name) != digest):
+            status = (folder / name).stat()
+            if not S_ISREG(status.st_mode) or status.st_size != size:  # reading a FIFO would never end
+                return None
+            if status.st_mtime_ns != time and sha256(folder / name) != digest:
                 return None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -243,20 +227,13 @@ def intact(folder: Path) -> dict[str, Any] | None:
 
 def state(path: Path) -> tuple[int, int, str]:
     """Return the size in bytes, the time in ns and the SHA-256 of a file."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, sha256(path)
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, sha256(path)
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a manifest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def default_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the cache folder: $MEGATRIX_CACHE, $XDG_CACHE_HOME/megatrix or ~/.cache/megatrix."""
-    if environ.get("MEGATRIX_CACHE"):
-        return Path(environ["MEGATRIX_CACHE"]).expanduser().absolute()
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "megatrix")
 
 
 def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, object]:
@@ -280,14 +257,13 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
 
 def installed(folder: Path) -> dict[str, PackageMetadata]:
     """Return canonical name -> metadata for every distribution in `folder`."""
-    return {
-        canonicalize_name(one.metadata["Name"]): PackageMetadata(
-            one.version,
-            (one.metadata.get_all("Requires-Python") or [""])[0],
-            one.requires or [],
+    packages: dict[str, PackageMetadata] = {}
+    for distribution in importlib.metadata.distributions(path=[str(folder)]):
+        name, python = distribution.metadata["Name"], distribution.metadata.get_all("Requires-Python") or [""]
+        packages[canonicalize_name(name)] = PackageMetadata(
+            distribution.version, python[0], distribution.requires or []
         )
-        for one in importlib.metadata.distributions(path=[str(folder)])
-    }
+    return packages
 
 
 def contradictions(
@@ -307,44 +283,25 @@ def contradictions(
         if not SpecifierSet(package.python).contains(full):
             reasons.append(f"{name} {package.version} requires Python {package.python}, the base has {python}")
         for needed in map(Requirement, package.requires):
-            have = preloaded.get(canonicalize_name(needed.name))
-            counts = (
-                have is not None
-                and needed.name not in overridden
-                and (needed.marker is None or needed.marker.evaluate(environment))
-            )
-            if counts and not needed.specifier.contains(have or "", prereleases=True):
-                reasons.append(
-                    f"{name} {package.version} requires {needed.name}{needed.specifier}, the base has {have}"
-                )
+            version = preloaded.get(canonicalize_name(needed.name))
+            if version is None or needed.name in overridden:
+                continue
+            counts = needed.marker is None or needed.marker.evaluate(environment)
+            if counts and not needed.specifier.contains(version, prereleases=True):
+                requirement = f"{needed.name}{needed.specifier}"
+                reasons.append(f"{name} {package.version} requires {requirement}, the base has {version}")
     return reasons
 
 
 def uv(environ: Mapping[str, str]) -> list[str]:
     """Return the command that starts uv: $UV, which uv itself sets, PATH, or the package of this Python."""
-    found = environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))
-    if found:
-        return [found]
+    if path := environ.get("UV") or shutil.which("uv", path=environ.get("PATH")):
+        return [path]
     if importlib.util.find_spec("uv"):
         return [sys.executable, "-m", "uv"]
     raise MatrixError(
-        "uv is required to create an overlay", got="no uv on PATH", expected="uv, or the release installed in the base",
+        "uv is required to create an overlay",
+        got="no uv on PATH",
+        expected="uv, or the release installed in the base",
         fix="pip install uv",
-    )  # fmt: skip
-
-
-def flush(path: Path) -> None:
-    """Flush a file or folder to the disk (65 ms for the 244 of a megatron-core, on an SSD)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; the system releases it when the holder dies."""
-    with file.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 
 from matrix import __version__
 from matrix.errors import MatrixError
-from matrix.provision.overlays import default_root, flush, locked
+from matrix.provision.cache_folders import default_root, locked, making
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
@@ -50,60 +49,48 @@ def work_root() -> Path:
 
 def files(package: Path) -> dict[Path, Path]:
     """Return the files of an installed package by their paths in the project's folder."""
-    found = {}
+    paths = {}
     for path in sorted(package.rglob("*")):
-        first, *rest = path.relative_to(package).parts
-        if path.is_file() and "__pycache__" not in (first, *rest):
-            found[Path(*DATA.get(first, ("matrix", first)), *rest)] = path
-    return found
+        top, *parts = path.relative_to(package).parts
+        if path.is_file() and "__pycache__" not in (top, *parts):
+            paths[Path(*DATA.get(top, ("matrix", top)), *parts)] = path
+    return paths
 
 
 def materialise(package: Path, root: Path) -> Path:
     """Return the folder under `root` with the files of an installed package; it is created atomically."""
-    contents = {place: path.read_bytes() for place, path in files(package).items()}
+    contents = {target: path.read_bytes() for target, path in files(package).items()}
     digest = hashlib.sha256()
-    for place, content in sorted(contents.items()):
-        digest.update(f"{place}\0{len(content)}\0".encode() + content)
-    made = root / f"{__version__}-{digest.hexdigest()[:16]}"
+    for target, content in sorted(contents.items()):
+        digest.update(f"{target}\0{len(content)}\0".encode() + content)
+    project = root / f"{__version__}-{digest.hexdigest()[:16]}"
     try:
-        if not made.is_dir():
-            root.mkdir(parents=True, exist_ok=True)
+        if not project.is_dir():
             with locked(root / "lock"):
-                if not made.is_dir():
-                    _write(contents, made)
-                    _prune(made)
+                if not project.is_dir():
+                    with making(project) as temporary:
+                        for target, content in contents.items():
+                            (temporary / target).parent.mkdir(parents=True, exist_ok=True)
+                            (temporary / target).write_bytes(content)
+                    _prune(project)
         with suppress(OSError):  # a read-only cache, or one of another user
-            os.utime(made)  # the time of its last use
+            os.utime(project)  # the time of its last use
     except OSError as error:
         raise MatrixError(
-            "the project's folder can't be created", where=str(made), got=error.strerror or error,
-            expected="a cache folder that can be written", fix="set MEGATRIX_CACHE to one",
-        ) from error  # fmt: skip
-    return made
+            "the project's folder can't be created",
+            where=str(project),
+            got=error.strerror or error,
+            expected="a cache folder that can be written",
+            fix="set MEGATRIX_CACHE to one",
+        ) from error
+    return project
 
 
-def _prune(made: Path) -> None:
+def _prune(project: Path) -> None:
     """Remove the folders that were used least recently, beyond KEPT; the caller holds the lock of their parent."""
-    others = [path for path in made.parent.iterdir() if path.is_dir() and path != made]
-    for path in sorted(others, key=lambda path: path.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
-        dead = path.rename(path.with_name(f"{path.name}.making"))  # in one step: no process finds half of it
+    folders = [path for path in project.parent.iterdir() if path.is_dir() and path != project]
+    used = sorted((path for path in folders if path.suffix != ".making"), key=lambda path: path.stat().st_mtime_ns)
+    for path in used[: max(len(used) - KEPT + 1, 0)]:  # in one step: no process finds half of it
+        path.rename(path.with_name(f"{path.name}.making"))
+    for dead in project.parent.glob("*.making"):  # also of a process that was killed
         shutil.rmtree(dead, ignore_errors=True)
-
-
-def _write(contents: dict[Path, bytes], made: Path) -> None:
-    """Write the files to a temporary folder and rename it; the caller holds the lock of the parent folder."""
-    for dead in made.parent.glob("*.making"):  # left by a process that was killed
-        shutil.rmtree(dead)
-    making = Path(tempfile.mkdtemp(suffix=".making", dir=made.parent))
-    try:
-        for place, content in contents.items():
-            path = making / place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        making.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
-        for path in (*making.rglob("*"), making):  # so that a folder that survives a power cut has its files
-            flush(path)
-        making.rename(made)
-        flush(made.parent)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.provision import interpreters
@@ -45,7 +46,7 @@ class Pythons:
         *,
         environ: Mapping[str, str] = os.environ,
         run: Runner = run,
-        find: Callable[..., interpreters.Interpreter] = interpreters.find,
+        find: Callable[..., PythonEnvironment] = interpreters.find,
     ) -> None:
         self._forbidden = forbidden(configuration, environ)
         self._say, self._environ, self._run, self._find = say, environ, run, find

@@ -75,11 +75,11 @@ class Pyxis:
         recorded = file.with_name(f"{file.name}.sha256")
         if recorded.is_file() and recorded.stat().st_mtime >= file.stat().st_mtime:
             return f"sha256:{recorded.read_text('utf-8').split()[0]}"
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with file.open("rb") as content:
             while block := content.read(BLOCK):
-                found.update(block)
-        return f"sha256:{found.hexdigest()}"
+                digest.update(block)
+        return f"sha256:{digest.hexdigest()}"
 
     def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line of a step in this allocation: /tmp is private, the network that of the node."""
@@ -112,7 +112,7 @@ class Pyxis:
         """Return the error of Pyxis or enroot when no container started; srun then exits with 1, as pytest may."""
         if status == 0 or not REFUSED.search(printed):
             return ""
-        reason = next((found for found in (re.search(one, printed) for one in REASONS) if found), None)
+        reason = next(filter(None, (re.search(pattern, printed) for pattern in REASONS)), None)
         return redacted(reason[0].strip()) if reason else last_line(printed)
 
     def kill(self, name: str) -> None:

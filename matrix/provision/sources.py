@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError, closest
 from matrix.kit.git import Repository
 from matrix.provision.trees import (
@@ -26,7 +27,6 @@ from matrix.provision.trees import (
     checked_version,
     copy_files,
     declared,
-    is_version,
     metadata,
     package_files,
     sha256,
@@ -104,8 +104,8 @@ def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
         clone = absolute(folder, text[: at.start()])
         if at.start() and clone.is_dir():
             return Source(package, SourceKind.GIT, str(clone), text[at.end() :])
-    other = existing(absolute(folder, text.partition("@")[0] or text), text)
-    raise MatrixError("no such source", where=str(other), got="a file, pipe or device", expected=FORMS)
+    path = existing(absolute(folder, text.partition("@")[0] or text), text)
+    raise MatrixError("no such source", where=str(path), got="a file, pipe or device", expected=FORMS)
 
 
 def pinned(text: str) -> Source:
@@ -122,11 +122,8 @@ def inspect(source: Source) -> Contents:
     """
     if source.kind is SourceKind.PYPI:
         return Contents(source, f"pypi {source.package}=={source.revision}", source.revision)
-    if source.kind is SourceKind.WHEEL:
-        return inspect_wheel(source)
-    if source.kind is SourceKind.GIT:
-        return inspect_revision(source)
-    return inspect_tree(source)
+    inspectors = {SourceKind.WHEEL: inspect_wheel, SourceKind.GIT: inspect_revision, SourceKind.TREE: inspect_tree}
+    return inspectors[source.kind](source)
 
 
 def inspect_wheel(source: Source) -> Contents:
@@ -164,12 +161,14 @@ def inspect_revision(source: Source) -> Contents:
                 expected=closest(source.revision, clone.refs()),
                 fix="git fetch it into the clone first; a clone under test is only read",
             )
-        read = clone.text(commit)
-        version = declared(source.layout, str(source), read)
+        text_of = clone.text(commit)
+        version = declared(source.layout, str(source), text_of)
         if not is_release_tag(source.revision, version):
             version += f"+{commit[:7]}"
         tree, _ = clone.object(f"{commit}:{source.layout.folder}")
-        return Contents(source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), read))
+        return Contents(
+            source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), text_of)
+        )
 
 
 def is_release_tag(revision: str, version: str) -> bool:
@@ -182,14 +181,13 @@ def inspect_tree(source: Source) -> Contents:
     """Return the hash of a working tree's package, uncommitted changes included, and the version it declares."""
     root = Path(source.location)
 
-    def read(path: str) -> str | None:
+    def text_of(path: str) -> str | None:
         file = root / path
         return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
 
-    stated = declared(source.layout, str(source), read)
     digest = tree_hash(root / source.layout.folder)
-    version = f"{stated}+tree.{digest[:7]}"
-    return Contents(source, f"tree {digest}", version, metadata(source.package, version, str(source), read))
+    version = f"{declared(source.layout, str(source), text_of)}+tree.{digest[:7]}"
+    return Contents(source, f"tree {digest}", version, metadata(source.package, version, str(source), text_of))
 
 
 def unpack(contents: Contents, folder: Path) -> None:

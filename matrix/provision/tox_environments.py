@@ -9,7 +9,8 @@ In an image with the torch of a line, the line runs in place: on that torch, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,10 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, ReaderBase, Wheels
 from matrix.catalog.versions import minor, parse
-from matrix.provision.current_image import CurrentImage
+from matrix.provision.nvidia import nvml
 
 # Packages that Megatrix itself needs in a cell: pytest and the imports of matrix/. tomli is for Python 3.10,
 # pytest-xdist for -n alone.
@@ -53,39 +55,41 @@ def base_name(base: str) -> str:
 
 def environments(catalog: Catalog) -> dict[str, ToxEnvironment]:
     """Return the environments by name."""
-    return {made.name: made for made in (*_bases(catalog), *_lines(catalog))}
+    return {environment.name: environment for environment in (*_bases(catalog), *_lines(catalog))}
 
 
-def in_place(line: ToxEnvironment, image: CurrentImage) -> ToxEnvironment:
+def in_place(line: ToxEnvironment, image: PythonEnvironment) -> ToxEnvironment:
     """Return a line for the current image: in place if the image has its torch and no other TE.
 
     The packages of the image stay; pip adds the missing ones. An environment that is not a line is returned unchanged.
     """
-    have = image.environment.packages
+    have = image.packages
     torch, te = have["torch"], have.get("transformer-engine", "")
     if not line.te or not isinstance(line.base, Wheels):
         return line
     if minor(torch) != minor(line.base.torch) or (te and minor(te) != line.te):
         has = f"torch {torch}" + (f" and Transformer Engine {te}" if te else "")
         return replace(line, description=f"{line.description}; not in place: this image has {has}")
-    missing = [one for one in line.requirements if one in CELL_REQUIRES or _name(one) not in have]
+    missing = [text for text in line.requirements if text in CELL_REQUIRES or _name(text) not in have]
     # numpy, a dependency of the added packages, must stay the image's. torch is not given to pip: an image's torch may
     # be built for other packages than it declares (Debian's for another sympy), and pip would install those.
-    kept = [f"numpy=={have['numpy']}"] if "numpy" in have else []
-    place = f"this image's own torch {torch}, in place of {line.base.id}"
+    numpy = [f"numpy=={have['numpy']}"] if "numpy" in have else []
+    torch_of_image = f"this image's own torch {torch}, in place of {line.base.id}"
     return replace(
         line,
-        requirements=(*kept, *missing),
-        description=f"Transformer Engine {line.te} on {place}",
-        interpreter=image.interpreter,
-        place=place,
+        requirements=(*numpy, *missing),
+        description=f"Transformer Engine {line.te} on {torch_of_image}",
+        interpreter=image.path,
+        place=torch_of_image,
     )
 
 
 def te_lines(catalog: Catalog) -> Mapping[str, Container | None]:
     """Return each minor version of Transformer Engine with the newest image that ships it, None where none is known."""
     # Sorted by id, NeMo's images come before NGC's PyTorch, so the latter wins where it is known.
-    shipped = {minor(image.te): image for image in sorted(catalog.containers, key=lambda one: one.id) if image.te}
+    shipped = {
+        minor(image.te): image for image in sorted(catalog.containers, key=lambda container: container.id) if image.te
+    }
     lines = sorted({minor(release.version) for release in catalog.transformer_engine}, key=parse)
     return {line: shipped.get(line) for line in lines}
 
@@ -119,9 +123,9 @@ def _lines(catalog: Catalog) -> Iterator[ToxEnvironment]:
         else:
             text = f"{base.id}, the newest of its day ({image.id if image else 'no image'} is known to have shipped it)"
         yield _environment(name, base, line, f"Transformer Engine {line}: {text}")
-        for other in {minor(base.torch): base for base in reversed(catalog.standard)}.values():
-            long = f"{name}-torch{minor(other.torch).replace('.', '')}"
-            yield _environment(long, other, line, f"Transformer Engine {line} on {other.id}")
+        for torch_base in {minor(base.torch): base for base in reversed(catalog.standard)}.values():
+            long = f"{name}-torch{minor(torch_base.torch).replace('.', '')}"
+            yield _environment(long, torch_base, line, f"Transformer Engine {line} on {torch_base.id}")
 
 
 def _name(requirement: str) -> str:
@@ -131,3 +135,47 @@ def _name(requirement: str) -> str:
 def _environment(name: str, base: Wheels, te: str, description: str) -> ToxEnvironment:
     requirements = (f"torch=={base.torch}", *base.requires, *CELL_REQUIRES)
     return ToxEnvironment(name, base, te, requirements, description)
+
+
+class Turn:
+    """A lock between threads that its holder may take again, and that any thread may end for it."""
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()
+        self._holder = ""
+
+    def begin(self, name: str) -> None:
+        """Wait for the turn; a party that has it keeps it."""
+        if self._holder != name:
+            self._free.acquire()
+            self._holder = name
+
+    def end(self, name: str) -> None:
+        """Pass the turn on, if this party has it."""
+        if self._holder == name:
+            self._holder = ""
+            self._free.release()
+
+
+# What uv leaves out of every resolution: files of names, separated by spaces. tox-uv installs again when it changes.
+EXCLUDE: Final = "UV_EXCLUDE"
+# For environments that run on other machines than this one, such as the nodes of a cluster.
+WITH_GPU_PACKAGES: Final[Mapping[str, str]] = {EXCLUDE: ""}
+
+
+def left_out(packages: Sequence[str], file: Path, environ: Mapping[str, str], *, driver: bool) -> dict[str, str]:
+    """Write the names to `file` and return the variable that makes uv leave them out.
+
+    {} on a machine with a driver, where the variable is set, even to "", and where it can't express the path (a space):
+    the packages are then installed.
+    """
+    if not packages or driver or EXCLUDE in environ or any(map(str.isspace, str(file))):
+        return {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(packages), encoding="utf-8")
+    return {EXCLUDE: str(file)}
+
+
+def has_driver(proc: Path = Path("/proc")) -> bool:
+    """Return whether this machine has NVIDIA's driver: its kernel module, or its library (WSL, some containers)."""
+    return (proc / "driver" / "nvidia").exists() or not nvml.there()

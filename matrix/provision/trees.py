@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
+from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 
 if sys.version_info >= (3, 11):
@@ -49,6 +48,8 @@ class Layout:
         return (self.folder, *(path for path in self.versions if not path.startswith(inside)), "pyproject.toml")
 
 
+# The files with which setup.py of Transformer Engine builds; it reads the last two.
+SETUP = ("setup.py", "pyproject.toml", "MANIFEST.in", "VERSION", "README.rst", "LICENSE")
 LAYOUTS: Mapping[str, Layout] = {
     "megatron-core": Layout("Megatron-LM", "megatron", ("megatron/core/package_info.py",), ("megatron-core",)),
     # The first wheel has the name and version of TE and, from 1.10 on, all of its Python; before, the cu12 wheel has,
@@ -58,17 +59,7 @@ LAYOUTS: Mapping[str, Layout] = {
         "transformer_engine",
         ("build_tools/VERSION.txt", "VERSION"),
         ("transformer-engine", "transformer-engine-cu12"),
-        (
-            "transformer_engine",
-            "build_tools",
-            "3rdparty",
-            "setup.py",
-            "pyproject.toml",
-            "MANIFEST.in",
-            "VERSION",
-            "README.rst",
-            "LICENSE",
-        ),  # setup.py reads the last two
+        ("transformer_engine", "build_tools", "3rdparty", *SETUP),
         "3rdparty",
         ("transformer-engine-cu12",),
     ),
@@ -80,8 +71,8 @@ def declared(layout: Layout, where: str, read: Read) -> str:
     for path in layout.versions:
         text = read(path)
         if text is not None:
-            stated = python_version(text) if path.endswith(".py") else text.partition("\n")[0].strip()
-            return checked_version(stated, f"{where}: {path}")
+            version = python_version(text) if path.endswith(".py") else text.partition("\n")[0].strip()
+            return checked_version(version, f"{where}: {path}")
     raise MatrixError(
         f"this is no {layout.project}",
         where=where,
@@ -93,20 +84,18 @@ def declared(layout: Layout, where: str, read: Read) -> str:
 
 def python_version(text: str) -> str:
     """Return `__version__`, or MAJOR.MINOR.PATCH with PRE_RELEASE, of a package_info.py; "" if it states neither."""
-    stated: dict[str, object] = {}
+    constants: dict[str, object] = {}
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return ""
     for node in body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            stated |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
-    if isinstance(stated.get("__version__"), str):
-        return str(stated["__version__"])
-    numbers = [stated.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
-    if None in numbers:
-        return ""
-    return ".".join(map(str, numbers)) + str(stated.get("PRE_RELEASE", ""))
+            constants |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+    numbers = [constants.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
+    by_number = "" if None in numbers else ".".join(map(str, numbers)) + str(constants.get("PRE_RELEASE", ""))
+    version = constants.get("__version__")
+    return version if isinstance(version, str) else by_number
 
 
 def metadata(package: str, version: str, where: str, read: Read) -> str:
@@ -134,14 +123,6 @@ def checked_version(text: str, where: str) -> str:
     )
 
 
-def is_version(text: str) -> bool:
-    """Return whether `text` is a version by PEP 440."""
-    try:
-        return bool(Version(text))
-    except InvalidVersion:
-        return False
-
-
 def tree_hash(folder: Path) -> str:
     """Return the SHA-256 of a package's files: their paths and their contents."""
     total = hashlib.sha256()
@@ -150,24 +131,13 @@ def tree_hash(folder: Path) -> str:
     return total.hexdigest()
 
 
-def package_files(folder: Path) -> Iterator[Path]:
+def package_files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """Yield the files of a package in order, links followed; without caches and dot files, which no import reads.
 
-    Raises MatrixError for a link to nothing or to a folder that contains it, and for a pipe, socket or device.
+    `above` are the real paths of the folders that led to it. Raises MatrixError for a link to nothing or to a folder
+    that contains it, and for a pipe, socket or device.
     """
-    yield from _files(folder, (folder.resolve(),))
-
-
-def copy_files(files: Iterable[Path], root: Path, target: Path) -> None:
-    """Copy files that are below `root` to the same paths below `target`."""
-    for file in files:
-        copy = target / file.relative_to(root)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy)
-
-
-def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the files of a folder; `above` are the real paths of it and of the folders that led to it."""
+    above = (*above, folder.resolve())
     folders = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name.startswith(".") or path.name == "__pycache__":
@@ -180,13 +150,20 @@ def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
             got = f"a link to {path.readlink()}" if path.is_symlink() else "a pipe, socket or device"
             raise MatrixError("not a file of a package", where=str(path), got=got, expected=FILES, fix="remove it")
     for path in folders:
-        real = path.resolve()
-        if real in above:
+        if path.resolve() in above:
+            got = f"a link to {path.resolve()}"
             raise MatrixError(
-                "a link to a folder that contains it", where=str(path), got=f"a link to {real}", expected=FILES,
-                fix="remove it",
-            )  # fmt: skip
-        yield from _files(path, (*above, real))
+                "a link to a folder that contains it", where=str(path), got=got, expected=FILES, fix="remove it"
+            )
+        yield from package_files(path, above)
+
+
+def copy_files(files: Iterable[Path], root: Path, target: Path) -> None:
+    """Copy files that are below `root` to the same paths below `target`."""
+    for file in files:
+        copy = target / file.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
 
 
 def sha256(path: Path) -> str:

@@ -40,7 +40,7 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield from _listed(result)
     yield from calls(result.calls, result.calls_problem)
     if machine and result.host:
-        from matrix.check.facts import capabilities
+        from matrix.check.job_site import capabilities
 
         facts = capabilities(result.host)
         yield from ("", "this machine", answers(facts))
@@ -113,7 +113,7 @@ def _explained(failure: FailureInStack) -> Iterator[Part]:
     ]
     yield table([(label, fact) for label, fact in rows if fact or label == "why:"], indent=2)
     if report and report.judged:
-        yield Prose(f"preflight of {report.subject}:", 2)
+        yield Prose(f"preflight of {entry.preflight.subject}:", 2)
         yield from (f"    {line}".rstrip() for line in report.text.splitlines())
         if not report.text:
             rows = [(answer.status.value, f"{answer.question}: {answer.reason}") for answer in report.answers]

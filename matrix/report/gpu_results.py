@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from matrix.planning.requirements import Gpu
+from matrix.catalog.machine import Gpu
 from matrix.report.changes import changes
 from matrix.report.findings.markdown import code, table
 from matrix.report.messages import job_summary

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.catalog import loading
-from matrix.provision import building
-from matrix.provision.images import Builder
+from matrix.provision.image_builds import Builder, BuildRequest, build
 from matrix.provision.tools import NO_TOOL, Tool, find
 from tests.real.conftest import megatrix, temporary
 
@@ -21,5 +20,5 @@ def tool() -> Tool:
         pytest.fail(NO_TOOL, pytrace=False)
     (image,) = loading.load().images
     if not found.image(image.tag):
-        building.build(building.BuildRequest(image), Builder(print))
+        build(BuildRequest(image), Builder(print))
     return found

@@ -12,8 +12,7 @@ import pytest
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import load
 from matrix.execution.engine import tox_command
-from matrix.provision.building import BuildRequest, build, build_request
-from matrix.provision.images import Builder
+from matrix.provision.image_builds import Builder, BuildRequest, build, build_request
 from matrix.provision.indexes import site_options
 from matrix.provision.overlays import uv
 from matrix.provision.tools import Tool

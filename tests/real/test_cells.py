@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.cache_folders import default_root
+from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import parse
 from tests.founding import BEHIND_SAVE, RESUME, SAVE
 from tests.real.conftest import Megatrix

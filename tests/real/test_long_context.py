@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.execution.engine import environment_folder
+from matrix.provision.cache_folders import default_root
 from matrix.provision.installed import at
-from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import parse
 from tests.founding import MASK
 from tests.profiles import tries

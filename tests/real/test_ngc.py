@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from matrix.execution.engine import settings
-from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.cache_folders import default_root
+from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import parse, pinned
 from tests.founding import CALL, SAVE
 from tests.real import ngc

@@ -11,7 +11,8 @@ import pytest
 from matrix.errors import ExitStatus
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
-from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.cache_folders import default_root
+from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.founding import MPI

@@ -11,9 +11,10 @@ from typing import Final
 
 import pytest
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.execution.engine import settings
-from matrix.provision.installed import PythonEnvironment
-from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.cache_folders import default_root
+from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import parse
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal

@@ -7,24 +7,25 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from matrix.catalog.codec import decode
+from matrix.catalog.machine import Machine, PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, EngineRequest, EngineResult, Tox, environment_folder
+from matrix.execution.engine import EngineRequest, EngineResult, Tox, environment_folder
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
-from matrix.provision.host import Host
+from matrix.provision.host import LocalSite
 from matrix.store import journal
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import shown
 
-HOST = Host(0, "none", "x86_64")
+HOST = LocalSite(Machine("none", 0, architecture="x86_64"))
 
 
 class FakeEngine:
@@ -61,7 +62,7 @@ class FakeEngine:
     def lacks(self, base: str) -> str:
         return self.lack if base.startswith("ngc") else ""
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         return Tox(1).installed(base)
 
     def run(self, request: EngineRequest) -> EngineResult:
@@ -95,7 +96,7 @@ def content(item: Planned, known: Catalog) -> str:
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:
         return ""
-    specs = overlay_specs(item, environment, configuration.load(), Path("python"))
+    specs = overlay_specs(item, environment, configuration.load())
     digests = [overlay_digest(spec) for spec in specs]
     return case_key(item, known.failure(item.failure), environment, digests, HOST)
 

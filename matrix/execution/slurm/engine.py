@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Container, Image
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, Engine, EngineRequest, EngineResult
+from matrix.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays
@@ -24,7 +25,8 @@ from matrix.execution.slurm.queue import ArrayJob, Polling, Queue
 from matrix.execution.slurm.site import ClusterSite
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
-from matrix.provision.overlays import Overlays, default_root
+from matrix.provision.cache_folders import default_root
+from matrix.provision.overlays import Overlays
 from matrix.provision.tools import Ref
 from matrix.store import journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -54,7 +56,7 @@ class Slurm:
         """Return which Python the environment of a base lacks; the nodes report what an image lacks."""
         return "" if self._image(base) else self.maker.lacks(base)
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of a tox environment; None for an image, whose contents a node reports later."""
         return None if self._image(base) else self.maker.installed(base)
 
@@ -135,16 +137,16 @@ class _Batch:
                 self._submit(resources, ArraySpec(((),), image=self._images[base]), name)
         return list(unreported)
 
-    def _reported(self, base: str) -> BaseContents | None:
+    def _reported(self, base: str) -> PythonEnvironment | None:
         report = reported_contents(self.queue.parts, base)
-        return report if isinstance(report, BaseContents) else None
+        return report if isinstance(report, PythonEnvironment) else None
 
     def provide(self) -> tuple[dict[str, str], dict[str, str]]:
         """Make the overlays of each image; return by base why a node can't run it, and why there is no report."""
         refused, silent, parts = {}, {}, self.queue.parts
         for base in self._images:
             report = reported_contents(parts, base)
-            if isinstance(report, BaseContents):
+            if isinstance(report, PythonEnvironment):
                 self._lay_out(base, report)
             elif report:
                 refused[base] = report
@@ -167,11 +169,13 @@ class _Batch:
                 unmade[base] = f"tox made no environment of {base}: see its output in {self._request.log}"
         return result.status, unmade
 
-    def _lay_out(self, base: str, contents: BaseContents) -> None:
+    def _lay_out(self, base: str, contents: PythonEnvironment) -> None:
         """Make the overlays of a base's cases."""
         overlays, settings = Overlays(default_root(self._environ)), configuration.load(self._environ)
         cases = self._request.pending(base)
-        provisions = provision.provide(cases, contents.environment, settings, contents.interpreter, overlays)
+        provisions = provision.provide(
+            cases, replace(contents, image=""), settings, overlays
+        )  # an image builds nothing
         path = self.queue.parts / f"overlays-{base}.json"
         provision.write(path.with_suffix(".part"), provisions)
         path.with_suffix(".part").replace(path)  # a task of an earlier submitter may read it now
@@ -193,7 +197,7 @@ class _Batch:
 
     def _submit(self, resources: ResourceRequest, part: ArraySpec, name: str = "") -> None:
         contents = None if part.image else self._maker.installed(resources.base)
-        python = (contents and contents.interpreter) or Path(sys.executable)
+        python = (contents and contents.path) or Path(sys.executable)
         self.queue.submit(ArrayJob(part, resources, python, name), self._environ)
 
     def record_lost(self, lost: Sequence[Planned], why: Mapping[str, str]) -> None:

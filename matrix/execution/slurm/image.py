@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.catalog.loading import load
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision import configuration, pyxis, tools
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.installed import REPORTED
 from matrix.provision.tools import Ref, Runtime
 from matrix.store import journal
 from matrix.store.night import StoredRun
@@ -63,14 +63,14 @@ def report_contents(image: Ref, parts: Path, node: str) -> int:
     if tool and not why:
         try:
             contents = inside.installed(tool, image, os.environ)
-            report = {**vars(contents.environment), "image": contents.image}
+            report = {name: getattr(contents, name) for name in (*REPORTED, "image")}
         except MatrixError as error:
             why = error.brief
     write_whole(answer(parts, image.id), json.dumps(report or {"reason": f"{why} (node {node})"}) + "\n")
     return 0
 
 
-def reported_contents(parts: Path, base: str) -> BaseContents | str | None:
+def reported_contents(parts: Path, base: str) -> PythonEnvironment | str | None:
     """Return what `report_contents` wrote: the contents, or why nothing runs in the image; None without a report."""
     try:
         report = json.loads(answer(parts, base).read_text("utf-8"))
@@ -78,8 +78,7 @@ def reported_contents(parts: Path, base: str) -> BaseContents | str | None:
         return None
     if "reason" in report:
         return str(report["reason"])
-    environment = PythonEnvironment(report["python"], report["packages"], report.get("features"))
-    return BaseContents(environment, image=report["image"])
+    return PythonEnvironment(report["python"], report["packages"], report.get("features"), image=report["image"])
 
 
 def answer(parts: Path, base: str) -> Path:

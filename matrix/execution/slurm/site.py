@@ -6,12 +6,13 @@ from functools import cache
 from typing import Any
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog
 from matrix.execution.slurm.array_spec import ResourceRequest, needs
 from matrix.execution.slurm.commands import Commands, Node
 from matrix.planning import driver_fit
-from matrix.planning.requirements import BaseOffer, MachineOffer, unmet
-from matrix.provision.host import Host
+from matrix.planning.requirements import BaseOffer, unmet
+from matrix.provision.host import LocalSite
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 
@@ -19,7 +20,7 @@ from matrix.verdicts.reason import Kind, Lack
 class ClusterSite:
     """The nodes that Slurm lists; `host` is the submitting machine. The same architecture is assumed for all."""
 
-    def __init__(self, catalog: Catalog, host: Host, commands: Commands) -> None:
+    def __init__(self, catalog: Catalog, host: LocalSite, commands: Commands) -> None:
         self.catalog, self.commands, self._host = catalog, commands, host
         self.nodes = commands.nodes()
         cpus, memory = (max((getattr(node, name) for node in self.nodes), default=1) for name in ("cpus", "memory"))
@@ -32,7 +33,7 @@ class ClusterSite:
 
         The GPUs of a node are matched where the case runs.
         """
-        if lack := unmet(catalog, item, offer, MachineOffer()):
+        if lack := unmet(catalog, item, offer, Machine()):
             return lack
         away = [f"{node.name} is {node.state}" for node in self.nodes if node.away]
         nodes = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))

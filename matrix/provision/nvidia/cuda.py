@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
+
+from matrix.catalog.machine import Cuda, Gpu
 
 LIBRARY: Final = "libcuda.so.1"
 # CUdevice_attribute of cuda.h.
@@ -26,57 +27,6 @@ HINTS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class CudaDevice:
-    """A GPU as the user-mode driver reports it; `memory` in bytes, `multicast` the device attribute.
-
-    `uuid` is its name in CUDA_VISIBLE_DEVICES, in every container: GPU-..., or MIG-... for a part of a GPU.
-    `exclusive`: its compute mode allows one process at a time.
-    """
-
-    name: str
-    sm: str
-    memory: int
-    multicast: bool
-    uuid: str = ""
-    exclusive: bool = False
-
-
-@dataclass(frozen=True)
-class Cuda:
-    """The user-mode driver: the CUDA version that it offers ("12.4"), its file, and its GPUs.
-
-    `problem` is the reason why there is no driver or no GPU; `asking` is the call that has not returned yet. `silent`:
-    the process that queries the driver reported nothing, and `problem` is how it ended.
-    """
-
-    version: str | None = None
-    library: str = ""
-    gpus: tuple[CudaDevice, ...] = ()
-    problem: str = ""
-    asking: str = ""
-    silent: bool = False
-
-    @property
-    def driver(self) -> str | None:
-        """Return the version in the file name, libcuda.so.555.42.06; None where the name has none (WSL)."""
-        found = re.fullmatch(r"libcuda\.so\.(\d{3}(?:\.\d+)+)", PurePath(self.library).name)
-        return found[1] if found else None
-
-    def is_compat(self, kernel: str | None) -> bool | None:
-        """Return whether the driver is a compat package, not the one of the kernel driver; None where it is unknown.
-
-        Compat packages are in a folder "compat" (NVIDIA's cuda-compat). NVIDIA's container runtime mounts their files
-        over those of the host; they then differ from the kernel driver in the version. After an update whose kernel
-        module is not loaded yet, the host's own driver differs too, but does not start.
-        """
-        if "compat" in PurePath(self.library).parts:
-            return True
-        if self.driver is None or kernel is None:
-            return None
-        return False if self.driver == kernel else None if self.problem else True
-
-
 def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:
     """Query the driver library; `library` loads it. Yields the facts so far before a call that may hang, then all.
 
@@ -89,13 +39,13 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:
         yield Cuda(problem=str(error))  # the text names the library
         return
     number = ctypes.c_int()
-    known = Cuda(library=_file())
+    report = Cuda(library=_file())
     if code := driver.cuDriverGetVersion(ctypes.byref(number)):
-        yield replace(known, problem=f"cuDriverGetVersion returned {code}")
+        yield replace(report, problem=f"cuDriverGetVersion returned {code}")
         return
-    known = replace(known, version=dotted(number.value))
-    yield replace(known, asking="cuInit")
-    yield replace(known, **_gpus(driver))
+    report = replace(report, version=dotted(number.value))
+    yield replace(report, asking="cuInit")
+    yield replace(report, **_gpus(driver))
 
 
 def initialised(library: Callable[[str], Any] = ctypes.CDLL, maps: Path = MAPS) -> bool:
@@ -115,27 +65,27 @@ def _gpus(driver: Any) -> dict[str, Any]:
     count = ctypes.c_int()
     if code := driver.cuDeviceGetCount(ctypes.byref(count)):
         return {"problem": f"cuDeviceGetCount returned {_name(driver, code)}"}
-    gpus = tuple(_gpu(driver, place) for place in range(count.value))
+    gpus = tuple(_gpu(driver, index) for index in range(count.value))
     return {"gpus": gpus, "problem": "" if gpus else "the driver shows no GPU"}
 
 
-def _gpu(driver: Any, place: int) -> CudaDevice:
+def _gpu(driver: Any, index: int) -> Gpu:
     device, size = ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(NAME_BYTES)
-    driver.cuDeviceGet(ctypes.byref(device), place)
+    driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDeviceGetName(name, NAME_BYTES, device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     sm = f"{_attribute(driver, MAJOR, device)}.{_attribute(driver, MINOR, device)}"
     multicast, mode = bool(_attribute(driver, MULTICAST, device)), _attribute(driver, COMPUTE_MODE, device)
-    return CudaDevice(name.value.decode(), sm, size.value, multicast, _uuid(driver, device), mode == EXCLUSIVE)
+    return Gpu(name.value.decode(), sm, size.value, multicast, _uuid(driver, device), mode == EXCLUSIVE)
 
 
 def _uuid(driver: Any, device: ctypes.c_int) -> str:
     """Return the UUID; the second version of the call (CUDA 11.4) returns that of the part of a GPU in MIG mode."""
     whole, part = (ctypes.create_string_buffer(16) for _ in range(2))
     driver.cuDeviceGetUuid(whole, device)
-    newer = getattr(driver, "cuDeviceGetUuid_v2", None)
-    if newer is None or newer(part, device):
+    second_version = getattr(driver, "cuDeviceGetUuid_v2", None)
+    if second_version is None or second_version(part, device):
         part = whole
     return f"{'GPU' if part.raw == whole.raw else 'MIG'}-{UUID(bytes=part.raw)}"
 

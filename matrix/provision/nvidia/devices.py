@@ -20,15 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.machine import Cuda, Gpu, Nvml
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.nvidia import cuda, nvml
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
-from matrix.provision.nvidia.nvml import Card, Nvml
 
 ROOT: Final = Path(__file__).resolve().parents[3]  # project folder, from which the process imports this module
 LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
 KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
-GPUS: Final[Mapping[str, Any]] = {"nvml": Card, "cuda": CudaDevice}
 # Seconds for a query: 0.1 s without a driver, one or two with one, about ten for eight GPUs without a persistence
 # daemon.
 ANSWER_S: Final = 30.0
@@ -82,8 +80,8 @@ def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
                 ended = f"crashed: {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             out.seek(0)
             lines = out.read().decode(errors="replace").splitlines()
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-            silent = KINDS[library](problem=f"{python} {ended}: {last}", silent=True)
+            reply = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            silent = KINDS[library](problem=f"{python} {ended}: {reply}", silent=True)
             return read(library, lines, ended) or silent
 
         try:
@@ -96,15 +94,14 @@ def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
 
 def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
     """Return the last facts that `main` printed of a library; `ended` is how a call that did not return ended."""
-    found = None
+    report = None
     for line in lines:
         try:
             facts = json.loads(line)[library]
         except (ValueError, KeyError, TypeError):
             continue  # output of a library
-        gpus = tuple(GPUS[library](**gpu) for gpu in facts["gpus"])
-        found = KINDS[library](**{**facts, "gpus": gpus})
-    return replace(found, problem=f"{found.asking} {ended}", asking="") if found and found.asking else found
+        report = KINDS[library](**{**facts, "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"])})
+    return replace(report, problem=f"{report.asking} {ended}", asking="") if report and report.asking else report
 
 
 @cache

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from matrix.catalog.machine import Gpu, Nvml
 from matrix.provision.nvidia.cuda import dotted
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -20,34 +21,6 @@ HINTS: Final = {
     "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, then see dmesg",
 }
 MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS; 18 up to Hopper
-
-
-@dataclass(frozen=True)
-class Card:
-    """A GPU as the kernel driver reports it: its name, its number of NVLinks and how many of them are up.
-
-    `problem` is the reason why nothing is known, for example a GPU that fell off the bus.
-    """
-
-    name: str = ""
-    links: int = 0
-    up: int = 0
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Nvml:
-    """The kernel driver's version, the CUDA version that it supports ("12.2"), and its GPUs in bus order.
-
-    `problem` is the reason why nothing is known; `asking` and `silent` are as in Cuda.
-    """
-
-    driver: str | None = None
-    cuda: str | None = None
-    gpus: tuple[Card, ...] = ()
-    problem: str = ""
-    asking: str = ""
-    silent: bool = False
 
 
 def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:
@@ -71,23 +44,23 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
         yield Nvml(problem=f"nvmlInit returned {_name(nvml, code)}")
         return
     text, number, count = ctypes.create_string_buffer(TEXT_BYTES), ctypes.c_int(), ctypes.c_uint()
-    known = Nvml()
+    report = Nvml()
     if not nvml.nvmlSystemGetDriverVersion(text, TEXT_BYTES):
-        known = replace(known, driver=text.value.decode())
+        report = replace(report, driver=text.value.decode())
     if not nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(number)):
-        known = replace(known, cuda=dotted(number.value))
-    yield replace(known, asking="nvmlDeviceGetCount")
+        report = replace(report, cuda=dotted(number.value))
+    yield replace(report, asking="nvmlDeviceGetCount")
     if code := nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-        yield replace(known, problem=f"nvmlDeviceGetCount returned {_name(nvml, code)}")
+        yield replace(report, problem=f"nvmlDeviceGetCount returned {_name(nvml, code)}")
         return
-    yield replace(known, gpus=tuple(_card(nvml, place) for place in range(count.value)))
+    yield replace(report, gpus=tuple(_gpu(nvml, index) for index in range(count.value)))
 
 
-def _card(nvml: Any, place: int) -> Card:
+def _gpu(nvml: Any, index: int) -> Gpu:
     device, active = ctypes.c_void_p(), ctypes.c_int()
     name = ctypes.create_string_buffer(TEXT_BYTES)
-    if code := nvml.nvmlDeviceGetHandleByIndex_v2(place, ctypes.byref(device)):
-        return Card(problem=_name(nvml, code))
+    if code := nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+        return Gpu(problem=_name(nvml, code))
     nvml.nvmlDeviceGetName(device, name, TEXT_BYTES)
     # The call fails for a link that the GPU does not have.
     up = [
@@ -95,7 +68,7 @@ def _card(nvml: Any, place: int) -> Card:
         for link in range(MOST_LINKS)
         if not nvml.nvmlDeviceGetNvLinkState(device, link, ctypes.byref(active))
     ]
-    return Card(name.value.decode(), len(up), sum(up))
+    return Gpu(name.value.decode(), links=len(up), up=sum(up))
 
 
 def _name(nvml: Any, code: int) -> str:

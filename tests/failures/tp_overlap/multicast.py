@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from matrix.kit.facts import Range
-from matrix.kit.preflight import Answer, Error, Machine, Status, status_of
+from matrix.kit.preflight import Answer, Error, Machine, Range, Status, status_of
 
 VARIABLE: Final = "UB_SKIPMC"
 POSSIBLE: Final = "CUDA Multicast is possible"
@@ -58,7 +57,7 @@ def possible(machine: Machine, needs: Needs) -> tuple[bool | None, str]:
     for name, got, required in (
         ("SM", machine.sm, needs.sm),
         ("driver", machine.driver, needs.driver),
-        ("the user-mode driver's CUDA", machine.cuda, needs.cuda),
+        ("the user-mode driver's CUDA", machine.cuda_version, needs.cuda),
     ):
         if got is not None and got not in required:
             return False, f"needs {name} {required.text}, and this is {got}"

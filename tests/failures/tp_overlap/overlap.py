@@ -11,8 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from matrix.kit.facts import Range, read_facts
-from matrix.kit.preflight import Answer, Call, Contracts, Error, Machine, Status, TrainingJob, status_of
+from matrix.kit.preflight import (
+    Answer,
+    Call,
+    Contracts,
+    Error,
+    Machine,
+    Range,
+    Status,
+    TrainingJob,
+    read_facts,
+    status_of,
+)
 
 from . import multicast
 from .launch import mpi_world
@@ -22,7 +32,6 @@ INITIALIZE: Final = "initialize_ub"
 DEFINED: Final = "transformer_engine.pytorch.module.base:initialize_ub"
 PARAMETER: Final = "bootstrap_backend"
 BOOTSTRAP: Final = "bootstrap"  # the option, and the argument of the job
-BACKENDS: Final = ("nccl", "gloo", "mpi")
 GROUP: Final = "an mpi process group is made"
 
 

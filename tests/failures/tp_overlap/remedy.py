@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from matrix.kit.facts import newer
 from matrix.kit.launch import Launcher, World
-from matrix.kit.preflight import TrainingJob
+from matrix.kit.preflight import TrainingJob, newer
 
 from .multicast import VARIABLE
 from .overlap import BOOTSTRAP

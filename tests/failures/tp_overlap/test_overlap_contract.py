@@ -15,9 +15,9 @@ from matrix.catalog.stack import MCORE, TE
 from matrix.catalog.versions import parse
 from matrix.contract import calling
 from matrix.errors import MatrixError
-from matrix.execution.preflights import preflight_outcome, read_case
+from matrix.execution.preflights import read_case
 from matrix.kit.launch import Launcher, environment_of, world_of
-from matrix.kit.preflight import Answer, Machine, Status, TrainingJob
+from matrix.kit.preflight import Answer, Cuda, Gpu, Machine, Status, TrainingJob
 from matrix.planning.cases import expected
 from matrix.planning.night import night_cells
 from matrix.verdicts.judge import judge
@@ -105,7 +105,7 @@ def test_a_backend_that_is_dropped_is_named() -> None:
     assert "gloo is not passed on" in group(job("0.10.0", "1.5.0", "gloo")).reason
 
 
-@pytest.mark.parametrize("bootstrap", ["", *overlap.BACKENDS])
+@pytest.mark.parametrize("bootstrap", ["", "nccl", "gloo", "mpi"])
 @pytest.mark.parametrize("te", ["1.9.0", "2.17.1"])
 def test_a_build_with_mpi_ignores_the_backend(te: str, bootstrap: str) -> None:
     assert breaks(replace(job("0.19.0", te, bootstrap), te_mpi=True)) == [CRASH]
@@ -157,7 +157,7 @@ def test_an_old_engine_needs_userbuffers_in_its_build(te: str, needed: bool) -> 
 def test_the_stack_of_the_founding_report() -> None:
     """TransformerEngine#985: the driver is too old for multicast, and on SM80 that is not what breaks."""
     stack = job("0.7.0", "1.9.0.dev0+f9dd37f", size=8)
-    found = overlap.contract(stack, Machine(driver="470.161.03", cuda="12.4", sm="8.0"), calling)
+    found = overlap.contract(stack, Machine("470.161.03", cuda=Cuda("12.4", gpus=(Gpu(sm="8.0"),))), calling)
     assert [answer.error.type for answer in found if answer.error] == ["MpiWorldTooSmall", "TypeError"]
 
 
@@ -190,12 +190,13 @@ def test_the_catalog_expects_what_the_preflight_finds() -> None:
 
 
 def test_a_case_raises_its_first_error() -> None:
-    cell = real().cell("debian-13", {MCORE: "0.9.0", TE: "1.9.0"})
-    outcome = preflight_outcome(FOLDER, cell, "torchrun", 2, {}, calling)
+    cell, entry = real().cell("debian-13", {MCORE: "0.9.0", TE: "1.9.0"}), real().failure("tp-overlap")
+    outcome = read_case(entry, entry.case_named("torchrun-default"), cell)
     assert outcome.reason == (
         "Megatron-LM makes it itself before megatron/training/initialize.py:218 _initialize_tp_communicators; "
         "MPI_COMM_WORLD has 1 of 2 processes (torchrun)"
     )
     assert outcome.chain == (Raised("MpiWorldTooSmall", outcome.reason),)
-    refused = preflight_outcome(FOLDER, cell.with_({MCORE: "0.7.0", TE: "1.8.0"}), "mpirun", 2, {}, calling)
+    cell = cell.with_({MCORE: "0.7.0", TE: "1.8.0"})
+    refused = read_case(entry, entry.case_named("mpirun-default"), cell)
     assert (refused.reason, refused.chain[0].type) == (TP_SIZE, "TypeError")

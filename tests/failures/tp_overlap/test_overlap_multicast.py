@@ -9,7 +9,7 @@ import pytest
 from matrix.catalog.failure import Expectation
 from matrix.catalog.folders import load_module
 from matrix.catalog.stack import DRIVER, SM, TE, Stack
-from matrix.kit.preflight import Machine
+from matrix.kit.preflight import Cuda, Gpu, Machine
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import owner
 from tests.founding import HARDWARE
@@ -17,11 +17,19 @@ from tests.unit.catalogs import real
 
 multicast = load_module(Path(__file__).parent, "multicast")
 facts = load_module(Path(__file__).parent, "overlap").facts
-A800 = Machine(driver="470.161.03", cuda="12.4", sm="8.0")
-NEW_A800 = Machine(driver="580.82", cuda="13.0", sm="8.0")
-OLD_H100 = Machine(driver="525.85", cuda="12.4", sm="9.0")
-H100 = Machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=True)
-LONE_H100 = Machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=False)  # no NVSwitch
+
+
+def machine(
+    driver: str | None = None, cuda: str | None = None, sm: str | None = None, multicast: bool | None = None
+) -> Machine:
+    return Machine(driver, cuda=Cuda(cuda, gpus=(Gpu(sm=sm, multicast=multicast),)))
+
+
+A800 = machine(driver="470.161.03", cuda="12.4", sm="8.0")
+NEW_A800 = machine(driver="580.82", cuda="13.0", sm="8.0")
+OLD_H100 = machine(driver="525.85", cuda="12.4", sm="9.0")
+H100 = machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=True)
+LONE_H100 = machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=False)  # no NVSwitch
 NOT_SUPPORTED = "CUDA Error: operation not supported, at cuMulticastGetGranularity"
 REFUSED = "CUDA device, driver and/or toolkit version does not support comm+GEMM overlap with CUDA Multicast"
 
@@ -31,11 +39,11 @@ REFUSED = "CUDA device, driver and/or toolkit version does not support comm+GEMM
     [
         (H100, True), (LONE_H100, False), (OLD_H100, False), (A800, False),
         (NEW_A800, False),  # on SM80 no driver brings it
-        (Machine(driver="535.129.03", sm="9.0"), None),  # whether there is an NVSwitch is not known
-        (Machine(driver="530.30", cuda="12.1", sm="9.0"), None),
-        (Machine(driver="530.30", cuda="12.0", sm="9.0"), False),  # the user-mode driver counts as well
-        (Machine(driver="535.129.03"), None), (Machine(sm="9.0"), None), (Machine(), None),
-        (Machine(sm="8.0"), False), (Machine(driver="470"), False),
+        (machine(driver="535.129.03", sm="9.0"), None),  # whether there is an NVSwitch is not known
+        (machine(driver="530.30", cuda="12.1", sm="9.0"), None),
+        (machine(driver="530.30", cuda="12.0", sm="9.0"), False),  # the user-mode driver counts as well
+        (machine(driver="535.129.03"), None), (machine(sm="9.0"), None), (Machine(), None),
+        (machine(sm="8.0"), False), (machine(driver="470"), False),
     ],
 )  # fmt: skip
 def test_where_multicast_is_possible(device: Machine, able: bool | None) -> None:
@@ -62,7 +70,7 @@ def test_where_multicast_is_possible(device: Machine, able: bool | None) -> None
         ("2.17.1", A800, "yes", "ValueError: invalid literal for int() with base 10: 'yes' (UB_SKIPMC)", "no"),
         # unknown facts give no error
         ("1.9.0", Machine(), None, "", "unknown"), ("1.13.0.dev0", A800, None, "", "unknown"),
-        ("2.17.1", Machine(driver="535.129.03", sm="9.0"), None, "", "yes"),
+        ("2.17.1", machine(driver="535.129.03", sm="9.0"), None, "", "yes"),
     ],
 )  # fmt: skip
 def test_errors_and_ub_skipmc_by_transformer_engine(
@@ -77,7 +85,7 @@ def test_errors_and_ub_skipmc_by_transformer_engine(
 @pytest.mark.parametrize("sm", ["8.0", "9.0", "10.0"])
 def test_the_catalog_agrees_with_multicast(te: str, driver: str, sm: str) -> None:
     stack = Stack({TE: te, DRIVER: driver, SM: sm})
-    there, _ = multicast.answers(te, Machine(driver, sm=sm), None, facts().multicast, facts().window)
+    there, _ = multicast.answers(te, machine(driver, sm=sm), None, facts().multicast, facts().window)
     expected = Expectation.BROKEN if there.error else Expectation.WORKS
     assert expected is real().failure(HARDWARE).expectation(stack)
 

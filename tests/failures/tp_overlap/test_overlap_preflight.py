@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import Cuda
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, Stack
 from matrix.check.examine import Assumed, examine
-from matrix.check.facts import HostFacts
 from matrix.check.job import NO_JOB
-from matrix.execution.preflights import preflight_of
+from matrix.check.job_site import JobSite
 from matrix.kit.preflight import Report
-from matrix.provision.nvidia.cuda import Cuda
 from tests.founding import BEHIND_MPI, HARDWARE, MPI
 from tests.unit.catalogs import real
-from tests.unit.check.machines import A800, BARE, NGC
+from tests.unit.check.machines import A800, BARE, NGC, changed
 
-PREFLIGHT = preflight_of(Path(__file__).parent)
 STACK = Stack({TORCH: "2.4.0a0+3bcc3cddb5.nv24.07", MCORE: "0.9.0", TE: "1.8.0+37280ec", BASE: "ngc-24.07"})
 
 
-def report(host: HostFacts, stack: Stack = STACK) -> Report:
-    return examine(PREFLIGHT, stack, NO_JOB, host, Assumed(), real().failures)
+def report(host: JobSite, stack: Stack = STACK) -> Report:
+    return examine(real().failure(MPI), stack, NO_JOB, host, Assumed(), real().failures)
 
 
-def failures(host: HostFacts, stack: Stack = STACK) -> list[str]:
+def failures(host: JobSite, stack: Stack = STACK) -> list[str]:
     return [answer.failure for answer in report(host, stack).answers if answer.error]
 
 
@@ -35,7 +32,7 @@ def test_each_error_names_its_catalog_entry() -> None:
 
 
 def test_a_variable_of_the_environment_counts() -> None:
-    old = replace(NGC, cuda=Cuda("12.5", "libcuda.so.1", (A800,)), environ={"OMPI_COMM_WORLD_SIZE": "8"})
+    old = replace(changed(NGC, cuda=Cuda("12.5", "libcuda.so.1", (A800,))), environ={"OMPI_COMM_WORLD_SIZE": "8"})
     stack = STACK.with_({TE: "1.13.0", MCORE: "0.10.0"})
     assert failures(old, stack) == [HARDWARE]
     assert failures(replace(old, environ={**old.environ, "UB_SKIPMC": "1"}), stack) == []

@@ -12,6 +12,7 @@ import pytest
 from matrix.authoring.entry import find_function, problems
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS, Example
 from matrix.catalog.failure import Case, ContractCall, Failure, Level, NightShare
+from matrix.catalog.job_options import JobOption, PreflightOptions
 from matrix.catalog.loading import load
 from matrix.catalog.schema import Pattern
 from matrix.planning.covering import pairwise
@@ -154,6 +155,11 @@ def test_a_broken_example_is_reported(folder: Path) -> None:
 def test_a_broken_module_is_reported(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     assert [one for one in found(sound(folder)) if one.startswith(name)] != []
+
+
+def test_options_without_a_preflight_are_reported(folder: Path) -> None:
+    entry = replace(sound(folder), preflight=PreflightOptions(option=(JobOption("mode", "MODE"),)))
+    assert [one for one in found(entry) if "no preflight" in one] != []
 
 
 def test_a_function_is_followed_into_the_kit(folder: Path) -> None:

@@ -153,9 +153,7 @@ def test_hidden_failure_names_what_hides_it() -> None:
 
 def report(*errors: str, clears: bool = False, open: str = "") -> Report:
     answers = [Answer("q", Status.NO, "because", Error("TypeError", "broke"), failure=name) for name in errors]
-    return Report(
-        "a flag", tuple(answers) or (Answer("q", Status.YES, "it fits"),), (("change it",),), clears=clears, open=open
-    )
+    return Report(tuple(answers) or (Answer("q", Status.YES, "it fits"),), (("change it",),), clears=clears, open=open)
 
 
 def judge(entry: Failure, made: Report, words: str) -> list[FailureInStack]:
@@ -378,7 +376,7 @@ def test_preflight_overrules_a_break_alone(
 
 def test_report_without_a_verdict_is_not_shown() -> None:
     known = FailureInStack(failure("a"), Standing.WILL_BREAK)
-    assert judged([known], {"a": preflight(unjudged("a flag", "no arguments"))}) == [known]
+    assert judged([known], {"a": preflight(unjudged("no arguments"))}) == [known]
 
 
 @pytest.mark.parametrize(

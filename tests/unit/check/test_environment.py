@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
 from matrix.check import environment
-from matrix.check.facts import InterpreterFacts
 from matrix.check.stack import Statement
 
 
@@ -39,7 +39,7 @@ def test_installed_packages_are_read_without_import(site: Path) -> None:
     (site / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
     (site / "torch" / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
 
-    found = environment.own_interpreter(["numpy"])
+    found = environment.own_python(["numpy"])
 
     assert (found.packages["torch"], found.packages["transformer-engine"]) == ("2.9.1+cu128", "2.9.0")
     assert (found.packages["numpy"], found.python) == ("1.26.4", platform.python_version())
@@ -56,7 +56,7 @@ def test_torch_without_cuda_is_reported(site: Path, text: str | None, cuda: str 
 
 
 def test_package_that_is_not_installed_is_absent() -> None:
-    found = environment.statements(InterpreterFacts("/python", "3.10.1", {"torch": "2.4.1"}), ())
+    found = environment.statements(PythonEnvironment("3.10.1", {"torch": "2.4.1"}, path=Path("/python")), ())
     assert found == [
         Statement(PYTHON, "3.10.1", Place("/python")),
         Statement(TORCH, "2.4.1", Place("installed")),
@@ -70,7 +70,7 @@ def test_clone_on_the_import_path_comes_first(tmp_path: Path) -> None:
     info = tmp_path / environment.PACKAGE_INFO
     info.parent.mkdir(parents=True)
     info.write_text("MAJOR = 0\nMINOR = 15\nPATCH = 0\nPRE_RELEASE = 'rc7'\n")
-    interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
+    interpreter = PythonEnvironment(packages={"megatron-core": "0.8.0"})
     folders = environment.import_path({"PYTHONPATH": f"/nowhere:{tmp_path}"}, Path("/"))
     found = {one.component: one for one in environment.statements(interpreter, folders)}
     assert found[MCORE] == Statement(MCORE, "0.15.0rc7", Place(str(info)))
@@ -81,7 +81,7 @@ def test_damaged_clone_is_left_out(tmp_path: Path, text: str) -> None:
     info = tmp_path / environment.PACKAGE_INFO
     info.parent.mkdir(parents=True)
     info.write_text(text)
-    interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
+    interpreter = PythonEnvironment(packages={"megatron-core": "0.8.0"})
     assert [one.value for one in environment.statements(interpreter, [str(tmp_path)]) if one.component == MCORE] == [
         "0.8.0"
     ]

@@ -4,57 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from matrix.catalog.failure import Failure
+from matrix.catalog.folders import roots
+from matrix.catalog.job_options import JobOption, OptionKind, PreflightOptions
+from matrix.catalog.loading import preflight_options
+from matrix.catalog.machine import Cuda, Machine
 from matrix.catalog.reach import JobArguments
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
 from matrix.check.examine import Assumed, assume, examine, machine_of, training_job
-from matrix.check.facts import GIB, HostFacts
 from matrix.check.job import NO_JOB, UserJob
+from matrix.check.job_site import JobSite
 from matrix.errors import MatrixError
-from matrix.execution import preflights
 from matrix.kit.launch import Launcher, environment_of, world_of
-from matrix.kit.options import Option, count
-from matrix.kit.preflight import Answer, Contracts, Error, Machine, Preflight, Report, Status, TrainingJob
-from matrix.provision.nvidia.cuda import Cuda
+from matrix.kit.preflight import Answer, Contracts, Error, Examine, Report, Status, TrainingJob
 from tests.unit.catalogs import failure
-from tests.unit.check.machines import A800, H100, NGC
+from tests.unit.check.machines import A800, H100, NGC, changed
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8"}
-KNOWN = preflights.installed()
+KNOWN = preflight_options(roots())
 BREAKS = Answer("it starts", Status.NO, "in the test", Error("TypeError", "break broke"))
 STACK = Stack({TORCH: "2.4.0a0+3bcc3cddb5.nv24.07", MCORE: "0.9.0", TE: "1.8.0+37280ec", BASE: "ngc-24.07"})
 
 
-def job(
-    host: HostFacts | None = NGC, given: Mapping[str, str] | None = None, described: UserJob = NO_JOB
-) -> TrainingJob:
+def job(host: JobSite | None = NGC, given: Mapping[str, str] | None = None, described: UserJob = NO_JOB) -> TrainingJob:
     options = {name.replace("_", "-"): text for name, text in (given or {}).items()}
     return training_job(STACK, described, host, assume(options, KNOWN), {})
 
 
-def machine(host: HostFacts | None = NGC, stack: Stack = STACK, **given: str) -> Machine:
+def machine(host: JobSite | None = NGC, stack: Stack = STACK, **given: str) -> Machine:
     return machine_of(stack, host, assume(given, KNOWN))
 
 
-def look(*answers: Answer) -> Report:
-    made = Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
-    return examine(made, STACK, NO_JOB, NGC, Assumed(), (failure(),))
+class Preflights:
+    """Failures whose preflights are functions of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.examine: Examine = lambda job, machine, contracts: Report(())
+        monkeypatch.setattr("matrix.check.examine.preflight_of", lambda folder: self.examine)
+
+    def report(
+        self,
+        examine_: Examine,
+        *options: JobOption,
+        described: UserJob = NO_JOB,
+        given: Mapping[str, str] | None = None,
+        known: tuple[Failure, ...] = (),
+    ) -> Report:
+        self.examine = examine_
+        entry = failure(preflight=PreflightOptions(option=options))
+        return examine(entry, STACK, described, None, assume(given or {}, [entry.preflight]), known)
+
+
+@pytest.fixture
+def preflights(monkeypatch: pytest.MonkeyPatch) -> Preflights:
+    return Preflights(monkeypatch)
 
 
 def test_the_facts_found_are_judged() -> None:
     found = job()
     assert (found.mcore, found.te, found.torch_mpi, found.te_mpi) == ("0.9.0", "1.8.0+37280ec", True, False)
     assert (found.world.size, found.world.mpi) == (8, 1)
-    assert machine() == Machine("535.129.03", "12.5", "9.0", True, 2000 * GIB, 64 * GIB)
+    assert machine() == NGC.machine
 
 
 def test_stated_version_replaces_a_fact() -> None:
     other = machine(stack=STACK.with_({DRIVER: "470.161.03", SM: "8.0"}))
-    assert (other.driver, other.sm, other.cuda, other.multicast) == ("470.161.03", "8.0", None, None)
-    assert machine(sm="8.0").cuda == "12.5"
-    assert machine(None, driver="470") == Machine(driver="470")
+    assert (other.driver, other.sm, other.cuda_version, other.multicast) == ("470.161.03", "8.0", None, None)
+    assert machine(sm="8.0").cuda_version == "12.5"
+    assert machine(None, driver="470") == Machine("470", cuda=Cuda())
 
 
 def test_torch_of_an_image_has_its_mpi_backend() -> None:
@@ -88,7 +109,7 @@ def test_launcher_of_the_command_comes_first() -> None:
 
 
 def test_the_weakest_gpu_is_judged() -> None:
-    found = machine(replace(NGC, cuda=Cuda("12.5", "libcuda.so.1", (H100, A800))))
+    found = machine(changed(NGC, cuda=Cuda("12.5", "libcuda.so.1", (H100, A800))))
     assert (found.sm, found.multicast) == ("8.0", False)
 
 
@@ -97,24 +118,37 @@ def test_variables_of_machine_and_command_reach_the_job() -> None:
     assert job(host, described=UserJob(environ={"OTHER": "2"})).environ == {"SETTING": "1", "OTHER": "2"}
 
 
-def test_users_options_replace_those_of_the_command() -> None:
+def test_users_options_replace_those_of_the_command(preflights: Preflights) -> None:
     seen: list[object] = []
 
     def record(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
-        seen.append((dict(job.arguments), machine.memory))
-        return Report("a flag", (Answer("q", Status.YES, "r"),))
+        seen.append((dict(job.arguments), machine.limit))
+        return Report(())
 
-    options = (Option("length", "N", read=count(1)), Option("room", "N", read=count(1), machine="memory"))
-    made = Preflight("a flag", record, options, given=lambda values, per_host: {"length": values["length"]})
-    described = UserJob(JobArguments({"length": "8"}))
-    for given in ({}, {"length": "9", "room": "7"}):
-        examine(made, STACK, described, None, assume(given, [made]), ())
-    assert seen == [({"length": 8}, None), ({"length": 9}, 7)]
+    length = JobOption("length", "N", kind=OptionKind.COUNT, default="1", argument="seq-length")
+    room = JobOption("room", "N", kind=OptionKind.COUNT, machine="limit")
+    described = UserJob(JobArguments({"seq-length": "8"}))
+    preflights.report(record, length, room)
+    preflights.report(record, length, room, described=described)
+    preflights.report(record, length, room, described=described, given={"length": "9", "room": "7"})
+    assert seen == [({"length": 1}, None), ({"length": 8}, None), ({"length": 9}, 7)]
 
 
-def test_an_error_gets_the_id_of_its_signature() -> None:
+def test_the_command_reaches_the_preflight(preflights: Preflights) -> None:
+    seen: list[object] = []
+
+    def record(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
+        seen.append((dict(job.command), job.per_host))
+        return Report(())
+
+    preflights.report(record, described=UserJob(JobArguments({"seq-length": "8", "bf16": True}), per_host=4))
+    assert seen == [({"seq-length": "8"}, 4)]
+
+
+def test_an_error_gets_the_id_of_its_signature(preflights: Preflights) -> None:
     other = replace(BREAKS, error=Error("TypeError", "something else"))
-    assert [answer.failure for answer in look(BREAKS, other).answers] == ["break", ""]
+    report = preflights.report(lambda job, machine, contracts: Report((BREAKS, other)), known=(failure(),))
+    assert [answer.failure for answer in report.answers] == ["break", ""]
 
 
 @pytest.mark.parametrize(
@@ -124,18 +158,24 @@ def test_an_error_gets_the_id_of_its_signature() -> None:
         (KeyError("a mistake"), "its preflight failed: KeyError: 'a mistake'"),
     ],
 )
-def test_failing_preflight_leaves_the_job_unjudged(raised: Exception, reason: str) -> None:
+def test_failing_preflight_leaves_the_job_unjudged(preflights: Preflights, raised: Exception, reason: str) -> None:
     def fail(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
         raise raised
 
-    report = examine(Preflight("a flag", fail), STACK, NO_JOB, NGC, Assumed(), ())
+    report = preflights.report(fail)
     assert (report.judged, report.answers[0].reason) == (False, reason)
 
 
-def test_invalid_value_of_a_command_is_unjudged() -> None:
-    option = Option("length", "N", read=count(1))
-    made = Preflight("a flag", lambda *_: look(), (option,), given=lambda values, per_host: {"length": "128k"})
-    assert not examine(made, STACK, NO_JOB, None, Assumed(), ()).judged
+@pytest.mark.parametrize("code", ["", "raise RuntimeError('no')", "def", "import nothing_of_that_name"])
+def test_broken_module_leaves_the_job_unjudged(tmp_path: Path, code: str) -> None:
+    (tmp_path / "preflight.py").write_text(code)
+    assert not examine(failure(folder=tmp_path), STACK, NO_JOB, NGC, Assumed(), ()).judged
+
+
+def test_invalid_value_of_a_command_is_unjudged(preflights: Preflights) -> None:
+    length = JobOption("length", "N", kind=OptionKind.COUNT, argument="seq-length")
+    described = UserJob(JobArguments({"seq-length": "128k"}))
+    assert not preflights.report(lambda *_: Report(()), length, described=described).judged
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.codec import decode
+from matrix.catalog.folders import roots
+from matrix.catalog.loading import preflight_options
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN
 from matrix.check.answer import CheckResult, Standing
@@ -17,7 +19,6 @@ from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
 from matrix.check.examine import Assumed, assume
 from matrix.check.stack import parse_text
-from matrix.execution import preflights
 from tests.unit.catalogs import real
 
 INPUTS = Path(__file__).with_name("inputs")
@@ -45,7 +46,7 @@ EXPECTED = {
 def checked(expected: Expected) -> CheckResult:
     said = parse_text(real(), expected.text) if expected.text else []
     stack, jobs = declared_stack(real(), read([str(INPUTS / expected.file)]), said)
-    assumed = assume(expected.options, preflights.installed()) if expected.options else Assumed()
+    assumed = assume(expected.options, preflight_options(roots())) if expected.options else Assumed()
     return check(real(), stack, Question(jobs, assumed=assumed), {})
 
 

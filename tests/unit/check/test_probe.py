@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.check import probe
-from matrix.check.facts import InterpreterFacts
 from matrix.errors import MatrixError
 
 
@@ -20,7 +20,7 @@ def script(path: Path, text: str) -> str:
 
 
 def test_this_interpreter_is_reported() -> None:
-    facts = probe.interpreter_facts(sys.executable)
+    facts = probe.python_of(sys.executable)
     assert (facts.python, facts.problems) == (platform.python_version(), ())
 
 
@@ -34,31 +34,29 @@ def test_this_interpreter_is_reported() -> None:
     ],
 )
 def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: str) -> None:
-    (problem,) = probe.interpreter_facts(script(tmp_path / "python", body)).problems
+    (problem,) = probe.python_of(script(tmp_path / "python", body)).problems
     assert problem.endswith(message)
 
 
 def test_a_missing_or_hanging_interpreter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MatrixError, match="can't be started"):
-        probe.interpreter_facts(str(tmp_path / "python"))
+        probe.python_of(str(tmp_path / "python"))
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
-    (slow,) = probe.interpreter_facts(script(tmp_path / "slow", "exec sleep 60")).problems
+    (slow,) = probe.python_of(script(tmp_path / "slow", "exec sleep 60")).problems
     assert "did not finish" in slow
 
 
 def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert probe.mpi() is None
+    assert probe.mpirun() is None
     path = script(tmp_path / "mpirun", "echo 'mpirun (Open MPI) 5.0.11'; echo; echo 'Report bugs to'")
-    found = probe.mpi()
-    assert found is not None
-    assert (found.path, found.version) == (path, "mpirun (Open MPI) 5.0.11")
+    assert probe.mpirun() == (path, "mpirun (Open MPI) 5.0.11")
 
 
 def test_only_known_environment_variables_are_kept() -> None:
     environ = {"WORLD_SIZE": "8", "SETTING": "1", "TOKEN": "secret", "PMIX_SERVER_URI": "secret"}
-    facts = probe.look(environ, ["SETTING"], InterpreterFacts(sys.executable))
-    assert facts.environ == {"WORLD_SIZE": "8", "SETTING": "1"}
-    assert facts.memory
-    assert facts.available
-    assert "secret" not in repr(facts)
+    site = probe.job_site(environ, ["SETTING"], PythonEnvironment(path=Path(sys.executable)))
+    assert site.environ == {"WORLD_SIZE": "8", "SETTING": "1"}
+    assert site.machine.memory
+    assert site.machine.available
+    assert "secret" not in repr(site)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from matrix.check import environment, probe
-from matrix.check.facts import HostFacts
+from matrix.check.job_site import JobSite
 from matrix.cli.main import main
 from matrix.provision.project import ROOT
 from tests.founding import MASK, MPI, SAVE
@@ -26,10 +26,10 @@ def empty_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
 
 
-def on(monkeypatch: pytest.MonkeyPatch, host: HostFacts) -> None:
+def on(monkeypatch: pytest.MonkeyPatch, host: JobSite) -> None:
     """Let this environment and machine be `host`."""
-    monkeypatch.setattr(probe, "look", lambda environ, variables, interpreter: host)
-    monkeypatch.setattr(environment, "own_interpreter", lambda further: host.interpreter)
+    monkeypatch.setattr(probe, "job_site", lambda environ, variables, interpreter: host)
+    monkeypatch.setattr(environment, "own_python", lambda further: host.python)
 
 
 @pytest.mark.parametrize(("stack", "status"), [(BREAKING, 1), (FINE, 0), ("torch=2.4.1", 0), ("mcore=9.9.9", 0)])

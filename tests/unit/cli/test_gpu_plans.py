@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
 from matrix.planning.estimates import DEFAULT_S, Basis
 from matrix.provision import host, installed
-from matrix.provision.host import Host
-from matrix.provision.installed import FEATURES, PythonEnvironment
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+from matrix.provision.host import LocalSite
+from matrix.provision.installed import FEATURES
 from matrix.store.history import History
 from tests.founding import SAVE
 from tests.schemas import items_of
@@ -27,7 +27,7 @@ GIB = 2**30
 
 
 def gpus(count: int, name: str, sm: str, *, multicast: bool) -> Cuda:
-    made = (CudaDevice(name, sm, 80 * GIB, multicast, f"GPU-{place}") for place in range(count))
+    made = (Gpu(name, sm, 80 * GIB, multicast, f"GPU-{place}") for place in range(count))
     return Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", tuple(made))
 
 
@@ -41,10 +41,22 @@ NGC_2403 = PythonEnvironment(
 CPU = PythonEnvironment("3.11.7", {"torch": "2.4.0+cpu"}, ["pkg_resources"])
 H100, A800 = ("NVIDIA H100", "9.0"), ("NVIDIA A800", "8.0")
 MACHINES = {
-    "one": (BARE, Host(1, "580.82.07", "x86_64", memory=128 * GIB), gpus(1, *H100, multicast=False)),
-    "24.07": (NGC_2407, Host(8, "550.54.14", "x86_64", memory=1024 * GIB), gpus(8, *H100, multicast=True)),
-    "24.03": (NGC_2403, Host(8, "470.161.03", "x86_64", memory=1024 * GIB), gpus(8, *A800, multicast=False)),
-    "CPU": (CPU, Host(0, "none", "x86_64", memory=24 * GIB), Cuda()),
+    "one": (
+        BARE,
+        LocalSite(Machine("580.82.07", 1, architecture="x86_64", memory=128 * GIB)),
+        gpus(1, *H100, multicast=False),
+    ),
+    "24.07": (
+        NGC_2407,
+        LocalSite(Machine("550.54.14", 8, architecture="x86_64", memory=1024 * GIB)),
+        gpus(8, *H100, multicast=True),
+    ),
+    "24.03": (
+        NGC_2403,
+        LocalSite(Machine("470.161.03", 8, architecture="x86_64", memory=1024 * GIB)),
+        gpus(8, *A800, multicast=False),
+    ),
+    "CPU": (CPU, LocalSite(Machine("none", 0, architecture="x86_64", memory=24 * GIB)), Cuda()),
 }
 
 
@@ -54,7 +66,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fi
     environment, machine, cuda = MACHINES[request.param]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(installed, "current", lambda: environment)
-    made = Host(machine.listed, machine.driver, machine.machine, memory=machine.memory, user_mode=lambda: cuda)
+    made = LocalSite(machine.machine, user_mode=lambda: cuda)
     monkeypatch.setattr(host, "look", lambda: made)
     return str(request.param)
 

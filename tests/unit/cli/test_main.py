@@ -18,6 +18,7 @@ from matrix import __version__
 from matrix.catalog import loading
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import MCORE
 from matrix.cli import COMMANDS, Command, places
 from matrix.cli.catalog import ACTIONS
@@ -27,7 +28,6 @@ from matrix.errors import ExitStatus, MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.provision import host, installed, project
-from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned

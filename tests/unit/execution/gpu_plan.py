@@ -15,21 +15,20 @@ from pathlib import Path
 from types import TracebackType
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.execution import case_context, installation, plugin, session
 from matrix.execution.ranks.job import RankJob
 from matrix.provision import host
 from matrix.provision import installed as environments
-from matrix.provision.host import Host
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.host import LocalSite
 from matrix.provision.nvidia import devices
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.catalogs import case, catalog, failure
 
 FOLDER = Path(os.environ["GPU_PLAN"])  # the failure's folder; `used`, GPUs in use; `ran`, a line for each case
 SIZES = (1, 2, 4, 8)
 CASES = tuple(replace(case(f"gpus{size}", (Level.GPU,)), ranks=size, gpus=size) for size in SIZES)
-CUDA = Cuda("12.4", "", tuple(CudaDevice("NVIDIA H100", "9.0", 2**30, False, f"GPU-{place}") for place in range(8)))
+CUDA = Cuda("12.4", "", tuple(Gpu("NVIDIA H100", "9.0", 2**30, False, f"GPU-{place}") for place in range(8)))
 
 
 class CheckingSupervisor:
@@ -64,7 +63,7 @@ for module, name, value in (
     (case_context, "case_key", lambda *_: ""),  # to read the code takes a second
     (case_context.CaseContexts, "_overlays_of", lambda *_: ()),
     (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"}, ["cuda"])),
-    (host, "look", lambda: Host(8, "550.54.14", "x86_64", user_mode=lambda: CUDA)),
+    (host, "look", lambda: LocalSite(Machine("550.54.14", 8, architecture="x86_64"), user_mode=lambda: CUDA)),
     (devices, "management", lambda: None),
 ):
     setattr(module, name, value)

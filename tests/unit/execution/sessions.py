@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import CaseNeed, Level
+from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.execution import installation
 from matrix.execution.case_context import Options
 from matrix.execution.ranks.job import RankJob
@@ -15,9 +16,7 @@ from matrix.execution.session import Session
 from matrix.provision import case_overlays as provision
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import Provision
-from matrix.provision.host import Host
-from matrix.provision.installed import PythonEnvironment
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+from matrix.provision.host import LocalSite
 from matrix.provision.overlays import Overlay
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.catalogs import case, catalog, failure, planned, wheels
@@ -40,7 +39,7 @@ def fallback(folder: Path, monkeypatch: pytest.MonkeyPatch, *needs: CaseNeed) ->
     return provided(folder, Provision((Overlay(folder / "mcore", "ab", {}, "no compiled dataset helper: no wheel"),)))
 
 
-def of_host(current: Session, machine: Host) -> None:
+def of_host(current: Session, machine: LocalSite) -> None:
     """Replace the machine of a session."""
     current.installation = replace(current.installation, host=machine)
 
@@ -66,9 +65,9 @@ def on_gpus(folder: Path, count: int, place: str = "", cuda: Cuda | None = None)
         def __exit__(self, *_: object) -> None:
             """Do nothing."""
 
-    gpus = tuple(CudaDevice("H100", "9.0", 80, True, f"GPU-{place}") for place in range(count))
+    gpus = tuple(Gpu("H100", "9.0", 80, True, f"GPU-{place}") for place in range(count))
     found = cuda or Cuda("12.2", OWN, gpus)
-    of_host(current, Host(count, "535.129.03", "x86_64", user_mode=lambda: found))
+    of_host(current, LocalSite(Machine("535.129.03", count, architecture="x86_64"), user_mode=lambda: found))
     current.__dict__["supervisor"] = Runner()
     return current, jobs
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure, Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import MCORE
 from matrix.execution import case_context, installation, plugin, session
 from matrix.provision import installed as environments
-from matrix.provision.installed import PythonEnvironment
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from tests.unit.catalogs import case, catalog, failure
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.execution import at_once
 from matrix.execution.at_once import AtOnce
-from matrix.execution.engine import BaseContents
-from matrix.provision.installed import PythonEnvironment
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.unit.catalogs import catalog, failure, planned
@@ -23,11 +22,13 @@ from tests.unit.report.samples import record
 
 KNOWN = catalog(failure())
 CASE = planned(KNOWN)
-CONTENTS = BaseContents(PythonEnvironment("3.10.13", {"torch": "2.4.0"}), Path("python"))
+CONTENTS = PythonEnvironment("3.10.13", {"torch": "2.4.0"}, path=Path("python"))
 CACHED = replace(record(), planned=CASE, run="an earlier one")
 
 
-def made(monkeypatch: pytest.MonkeyPatch, content: BaseContents | None, cached: Record | MatrixError | None) -> AtOnce:
+def made(
+    monkeypatch: pytest.MonkeyPatch, content: PythonEnvironment | None, cached: Record | MatrixError | None
+) -> AtOnce:
     """Return what looks for these contents of a base, and finds this record in the history."""
 
     def find(key: str) -> Record | None:
@@ -57,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch, content: BaseContents | None, cached: 
 def test_cached_record(
     monkeypatch: pytest.MonkeyPatch,
     item: Planned,
-    content: BaseContents | None,
+    content: PythonEnvironment | None,
     record: Record | MatrixError | None,
     cached: bool,
 ) -> None:

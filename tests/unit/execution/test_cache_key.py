@@ -10,20 +10,20 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level, Workaround
 from matrix.catalog.folders import FAILURES
+from matrix.catalog.machine import Machine, PythonEnvironment
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import recording
 from matrix.errors import MatrixError
 from matrix.execution import cache_key
 from matrix.execution.cache_key import Evidence, case_key, closure, recorded_digests
-from matrix.provision.host import Host
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.host import LocalSite
 from matrix.provision.project import PACKAGE
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 
 CASE = planned(catalog(failure()))
 BASE = PythonEnvironment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})
-HOST = Host(0, "none", "x86_64")
+HOST = LocalSite(Machine("none", 0, architecture="x86_64"))
 
 
 @pytest.fixture
@@ -83,7 +83,13 @@ def test_changed_environment_changes_the_key(folder: Path, change: Any) -> None:
 
 
 def test_changed_machine_changes_the_key(folder: Path) -> None:
-    other = case_key(CASE, failure(folder=folder), BASE, ("0a1b",), replace(HOST, machine="aarch64"))
+    other = case_key(
+        CASE,
+        failure(folder=folder),
+        BASE,
+        ("0a1b",),
+        replace(HOST, machine=replace(HOST.machine, architecture="aarch64")),
+    )
     assert key(folder) != other
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import CaseNeed, Level
+from matrix.catalog.machine import Cuda, Machine
 from matrix.errors import MatrixError
 from matrix.execution import case_context
 from matrix.execution.case_context import Options
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.execution.session import Session
 from matrix.provision.case_overlays import Provision
-from matrix.provision.host import Host
-from matrix.provision.nvidia.cuda import Cuda
+from matrix.provision.host import LocalSite
 from matrix.provision.overlays import Overlay
 from tests.unit.execution.sessions import CASE, OWN, fallback, of_host, on_gpus, provided
 
@@ -58,7 +58,7 @@ def test_other_case_runs_with_a_note(folder: Path, monkeypatch: pytest.MonkeyPat
 
 def test_case_without_its_gpus_is_unavailable(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", folder), folder)
-    of_host(current, Host(0, "none", "x86_64"))
+    of_host(current, LocalSite(Machine("none", 0, architecture="x86_64")))
     made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
     assert made.run().outcome.reason == "needs 2 GPUs; host has 0"
     current.close()
@@ -104,7 +104,8 @@ def test_keys_and_place_are_read_from_the_environment() -> None:
 def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     current, jobs = on_gpus(folder, 1)
-    of_host(current, replace(current.installation.host, listed=8))
+    site = current.installation.host
+    of_host(current, replace(site, machine=replace(site.machine, listed=8)))
     made = current.reproduction(replace(CASE, level=Level.GPU, gpus=8)).run()
     current.close()
     hidden = "CUDA_VISIBLE_DEVICES is '3'; the kernel driver lists 8"

@@ -264,7 +264,7 @@ def test_here_forwards_ctrl_c(fake: Callable[[str], Path], tmp_path: Path) -> No
 def test_here_returns_its_own_environment() -> None:
     held = HostEngine().installed("host")
     assert held is not None
-    assert (held.interpreter, "pytest" in held.environment.packages) == (Path(sys.executable), True)
+    assert (held.path, "pytest" in held.packages) == (Path(sys.executable), True)
 
 
 @pytest.mark.parametrize("made", [Tox(1), HostEngine()], ids=lambda made: type(made).__name__)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog
-from matrix.execution.engine import BaseContents, EngineRequest, EngineResult, Engines
+from matrix.execution.engine import EngineRequest, EngineResult, Engines
 from matrix.execution.images import pull, to_pull
 from matrix.planning.requirements import BaseOffer
 from matrix.provision import case_overlays as provision
 from matrix.provision.commands import CommandResult
-from matrix.provision.images import Builder
+from matrix.provision.image_builds import Builder
 from matrix.provision.overlays import Overlay
 from matrix.provision.tools import Tool
 from matrix.store import night
@@ -109,7 +110,7 @@ class FakeBases:
     def lacks(self, base: str) -> str:
         return f"lacks {base}"
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         return None
 
     def run(self, request: EngineRequest) -> EngineResult:
@@ -140,7 +141,7 @@ def test_contents_of_an_image_are_read_once(make: Make) -> None:
     engine = make(podman).engine
     found = engine.installed("debian-13")
     assert found is not None
-    assert (found.image, found.environment.packages, found.interpreter) == (DIGEST, INSIDE["packages"], None)
+    assert (found.image, found.packages, found.path) == (DIGEST, INSIDE["packages"], None)
     assert engine.installed("debian-13") is found
     assert len([call for call in podman.calls if call[0] == "run"]) == 1
 

@@ -90,7 +90,7 @@ def test_banner_of_an_image_is_ignored(make: Make) -> None:
     greeting = "\n=============\n== PyTorch ==\n=============\n"
     found = make(FakePodman(inside=CommandResult(0, f"{greeting}{json.dumps(INSIDE)}\n"))).engine.installed("debian-13")
     assert found is not None
-    assert found.environment.python == INSIDE["python"]
+    assert found.python == INSIDE["python"]
 
 
 def test_container_without_output_is_removed(make: Make) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda, Gpu, Nvml
 from matrix.provision.nvidia import devices
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
-from matrix.provision.nvidia.nvml import Card, Nvml
 from tests.unit.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpus
 
 
@@ -26,7 +25,7 @@ def test_shared_gpu_uses_gloo_and_notes_it(folder: Path) -> None:
 
 @pytest.mark.usefixtures("no_overlays")
 def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = (Card("H100", 18, 18),) * 8
+    cards = (Gpu("H100", links=18, up=18),) * 8
     monkeypatch.setattr(devices, "management", lambda: Nvml("535.129.03", "12.2", cards))
     current, _ = on_gpus(folder, 8)
     environment = replace(BASE, packages={**BASE.packages, "nvidia-nccl-cu12": "2.20.5"})
@@ -52,7 +51,7 @@ def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_record_names_the_user_mode_driver(folder: Path, library: str, image: str, expected: str) -> None:
-    cuda = Cuda("12.2", library, tuple(CudaDevice("H100", "9.0", 80, True, uuid) for uuid in ("GPU-0", "GPU-1")))
+    cuda = Cuda("12.2", library, tuple(Gpu("H100", "9.0", 80, True, uuid) for uuid in ("GPU-0", "GPU-1")))
     current, _ = on_gpus(folder, 2, cuda=cuda)
     current.options = replace(current.options, image=image)
     made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()

@@ -370,7 +370,7 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     known = replace(real(), failures=(entry,))
     cell = known.cell("ngc-24.03", {DRIVER: "510.39.01"})
     item = plan_case(known, entry, entry.case[0], Level.GPU, cell)
-    place = replace(HOST, listed=8, driver="510.39.01")
+    place = replace(HOST, machine=replace(HOST.machine, listed=8, driver="510.39.01"))
     night = execute(Request([item], runs.out, site=place), known, FakeEngine(known))
     assert [record.verdict for record in night.records] == [Verdict.UNAVAILABLE]
     assert "driver 510.39.01 is too old" in night.records[0].outcome.reason

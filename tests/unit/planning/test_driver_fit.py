@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda
 from matrix.catalog.model import Container
 from matrix.catalog.stack import DRIVER
 from matrix.planning.cases import plan_case
-from matrix.planning.driver_fit import Fit, branches, enough, fitting, lack, runnable
-from matrix.provision.drivers import note
-from matrix.provision.nvidia.cuda import Cuda
+from matrix.planning.driver_fit import (
+    Fit,
+    branches,
+    driver_note,
+    enough,
+    fitting,
+    lack,
+    runnable,
+    user_mode_driver,
+)
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, failure, planned, real, values
 
@@ -66,7 +74,7 @@ def test_without_a_cell_driver_the_hosts_counts() -> None:
 def test_below_level_gpu_the_driver_is_ignored(level: Level) -> None:
     assert (
         lack(real(), on("ngc-24.03", "510", level), "510")
-        == note(real(), on("ngc-24.03", "470", level), "", None)
+        == driver_note(real(), on("ngc-24.03", "470", level), "", None)
         == ""
     )
 
@@ -110,7 +118,7 @@ def test_the_driver_of_a_cell_decides() -> None:
 def test_the_host_driver_overrides_that_of_the_cell() -> None:
     assert lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
     assert "needs 470.57 of driver 470" in lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
-    assert note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
+    assert driver_note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
@@ -158,3 +166,58 @@ def test_without_an_image_the_cell_driver_decides() -> None:
     assert runnable(catalog(failure()), item, ["535"]) == ((), "")
     named = replace(item, cell=item.cell.with_({DRIVER: "470.161.03"}))
     assert runnable(catalog(failure()), named, ["535"]) == (("470",), "")
+
+
+PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
+
+
+ITSELF = Cuda("11.4", "/usr/lib/libcuda.so.470.161.03")
+
+
+WSL = Cuda("12.5", "/usr/lib/wsl/lib/libcuda.so.1.1")
+
+
+BY_COMPAT = (
+    "driver 470.161.03: ngc-24.03 has CUDA 12.4.0.041 and runs by its compat package; GPUs for data centers only; "
+)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "expected"),
+    [
+        ("470.161.03", PACKAGE, f"{BY_COMPAT}found: 555.42.06 (compat package of the image)"),
+        ("470.161.03", ITSELF, f"{BY_COMPAT}but found: 470.161.03 (the host driver itself)"),
+        ("470.161.03", WSL, f"{BY_COMPAT}not measured"),
+        ("470.161.03", None, f"{BY_COMPAT}not measured"),
+        (
+            "550.54.14",
+            PACKAGE,
+            "driver 550.54.14: ngc-24.03 is built for driver 550; but found: 555.42.06 (compat package of the image)",
+        ),
+        (
+            "515.43",
+            PACKAGE,
+            "driver 515.43: no source states whether driver 515 runs CUDA 12.4.0.041; "
+            "found: 555.42.06 (compat package of the image)",
+        ),
+        ("550.54.14", Cuda("12.4", "/usr/lib/libcuda.so.550.54.14"), ""),
+        ("550.54.14", None, ""),
+        ("none", PACKAGE, ""),
+    ],
+)
+def test_a_note_has_expected_and_found_driver(driver: str, cuda: Cuda | None, expected: str) -> None:
+    assert driver_note(real(), on("ngc-24.03", "none"), driver, cuda) == expected
+
+
+@pytest.mark.parametrize(
+    ("cuda", "host", "expected"),
+    [
+        (PACKAGE, "470.161.03", "555.42.06 (compat package of the image)"),
+        (ITSELF, "470.161.03", "470.161.03 (the host driver itself)"),
+        (ITSELF, "none", "470.161.03"),  # no kernel driver is known to compare with
+        (WSL, "537.13", "CUDA 12.5"),
+        (Cuda(problem="libcuda.so.1: not there"), "none", ""),
+    ],
+)
+def test_the_user_mode_driver_in_a_record(cuda: Cuda, host: str, expected: str) -> None:
+    assert user_mode_driver(cuda, host, inside=True) == expected

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.machine import Machine
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.explain import Explanation, explain
 from matrix.planning.night import night
 from matrix.planning.requirements import BaseOffer
-from matrix.provision.host import Host
+from matrix.provision.host import LocalSite
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack
 
@@ -30,7 +31,7 @@ KNOWN = catalog(
     stacks=(stack("break", "ngc-24.07", "0.8.0rc0"),),
 )
 NIGHT = night(KNOWN, pairwise)
-HOST = Host(0, "none", "x86_64")
+HOST = LocalSite(Machine("none", 0, architecture="x86_64"))
 
 
 def lacks(item: Planned) -> str:

@@ -9,25 +9,16 @@ import pytest
 
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB, Limits
+from matrix.catalog.machine import Cuda, Gpu, Machine
 from matrix.catalog.model import RequiredModule
 from matrix.catalog.schema import Identifier, Size
-from matrix.planning.requirements import (
-    BaseFeature,
-    BaseOffer,
-    Gpu,
-    MachineOffer,
-    Placement,
-    lacks,
-    offered,
-    place,
-    unmet,
-)
+from matrix.planning.requirements import BaseFeature, BaseOffer, Placement, lacks, offered, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, values
 
-H100 = Gpu("GPU-0", "H100", "9.0", multicast=True)
-A800 = Gpu("GPU-0", "A800", "8.0")
+H100 = Gpu("H100", "9.0", multicast=True, uuid="GPU-0")
+A800 = Gpu("A800", "8.0", multicast=False, uuid="GPU-0")
 ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
 BASE = BaseOffer("torch-2.4.0")
 
@@ -37,7 +28,7 @@ def item_of(one: Case, **cell: Any) -> Planned:
     return replace(made, cell=made.cell.with_(values(**cell)))
 
 
-def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: Any) -> tuple[Kind, str] | None:
+def lack_of(one: Case, machine: Machine, offer: BaseOffer = BASE, **cell: Any) -> tuple[Kind, str] | None:
     """Return the kind and the text of what a case lacks."""
     module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
     known = catalog(failure(case=(one,)), modules=(module,))
@@ -45,8 +36,8 @@ def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: A
     return (lack.kind, lack.text) if lack else None
 
 
-def gpus(count: int, kind: Gpu = H100, **changes: object) -> MachineOffer:
-    return MachineOffer((replace(kind, **changes),) * count, "550.54.14")  # type: ignore[arg-type]
+def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
+    return Machine("550.54.14", cuda=Cuda(gpus=(replace(kind, **changes),) * count))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -55,20 +46,20 @@ def gpus(count: int, kind: Gpu = H100, **changes: object) -> MachineOffer:
         (gpus(2), Placement(2, "nccl")),
         (gpus(8), Placement(2, "nccl")),
         (gpus(1), Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")),
-        (MachineOffer(), Placement(2, "nccl")),  # what a node offers is not known here
+        (Machine(), Placement(2, "nccl")),  # what a node offers is not known here
     ],
 )
-def test_two_ranks_have_two_gpus_or_gloo(machine: MachineOffer, expected: Placement) -> None:
+def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) -> None:
     assert place(ON_GPU, item_of(ON_GPU), machine) == expected
 
 
 @pytest.mark.parametrize(
     ("one", "machine", "expected"),
     [
-        (ON_GPU, MachineOffer(()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
+        (ON_GPU, Machine(cuda=Cuda()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
         (
             ON_GPU,
-            MachineOffer((), "550", problem="cuInit returned 999"),
+            Machine("550", cuda=Cuda(problem="cuInit returned 999")),
             (Kind.GPUS, "needs 2 GPUs; CUDA shows 0: cuInit returned 999"),
         ),
         (
@@ -102,7 +93,7 @@ def test_two_ranks_have_two_gpus_or_gloo(machine: MachineOffer, expected: Placem
         ),
     ],
 )
-def test_missing_requirement_is_named(one: Case, machine: MachineOffer, expected: tuple[Kind, str] | None) -> None:
+def test_missing_requirement_is_named(one: Case, machine: Machine, expected: tuple[Kind, str] | None) -> None:
     assert lack_of(one, machine) == expected
 
 
@@ -115,7 +106,7 @@ def test_missing_requirement_is_named(one: Case, machine: MachineOffer, expected
         (gpus(2, A800), {"sm": "8.0"}, None),
     ],
 )
-def test_hardware_of_a_cell_is_required(machine: MachineOffer, cell: dict[str, str], kind: Kind | None) -> None:
+def test_hardware_of_a_cell_is_required(machine: Machine, cell: dict[str, str], kind: Kind | None) -> None:
     found = lack_of(ON_GPU, machine, BASE, **cell)
     assert (found[0] if found else None) is kind
 
@@ -153,7 +144,8 @@ def test_built_commit_needs_no_other_te() -> None:
 def test_below_level_gpu_no_gpu_is_required() -> None:
     one = replace(ON_GPU, levels=(Level.CPU,), needs=(CaseNeed.COMPILED_TE, CaseNeed.NCCL))
     assert (
-        lack_of(one, MachineOffer((), "none"), replace(BASE, te="none", features=frozenset({"pkg_resources"}))) is None
+        lack_of(one, Machine("none", cuda=Cuda()), replace(BASE, te="none", features=frozenset({"pkg_resources"})))
+        is None
     )
 
 
@@ -192,7 +184,7 @@ def test_missing_base_is_named_once(level: Level) -> None:
 
 def test_mpirun_is_required_where_it_is_missing() -> None:
     one = replace(ON_GPU, levels=(Level.CPU,), launcher="mpirun")
-    found = [lack_of(one, MachineOffer(), replace(BASE, mpirun=there)) for there in (None, True, False)]
+    found = [lack_of(one, Machine(), replace(BASE, mpirun=there)) for there in (None, True, False)]
     assert [bool(one) for one in found] == [False, False, True]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision.commands import CommandResult
-from matrix.provision.current_image import CurrentImage, find
+from matrix.provision.current_image import find
 
 IN = {"MEGATRIX_IN_PLACE": "1"}
 
@@ -47,7 +48,7 @@ class Image:
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         self.pythons = Pythons({self.own: self.own, self.venv: self.own}, {self.own: site})
 
-    def find(self, environ: Mapping[str, str], *files: str) -> CurrentImage | None:
+    def find(self, environ: Mapping[str, str], *files: str) -> PythonEnvironment | None:
         """Return the image as found from its virtual environment."""
         path = {"PATH": f"{self.venv.parent}:{self.own.parent}"}
         return find({**path, **environ}, self.venv, run=self.pythons, exists=lambda file: str(file) in files)
@@ -57,8 +58,8 @@ def test_the_image_python_is_found_from_a_venv(tmp_path: Path) -> None:
     image = Image(tmp_path, "torch==2.6.0", "numpy==2.2.4")
     found = image.find(IN)
     assert found is not None
-    assert found.interpreter == image.own
-    assert (found.environment.python, found.environment.packages) == ("3.13.5", {"torch": "2.6.0", "numpy": "2.2.4"})
+    assert found.path == image.own
+    assert (found.python, found.packages) == ("3.13.5", {"torch": "2.6.0", "numpy": "2.2.4"})
 
 
 @pytest.mark.parametrize(

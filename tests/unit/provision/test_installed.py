@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.planning.requirements import BaseFeature
-from matrix.provision.cuda_compiler import NVCC, PASSED
+from matrix.provision.extension import NVCC, PASSED
 from matrix.provision.installed import FEATURES, at, features_in, here
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision.commands import CommandResult, run
-from matrix.provision.interpreters import Interpreter, find, patch
+from matrix.provision.interpreters import find, patch
 
 NOWHERE = Path("/nonexistent/python")
 
@@ -37,7 +38,8 @@ def test_the_running_interpreter_is_found() -> None:
     found = find([minor], environ={})
 
     assert found.minor == minor
-    assert found.version == "{}.{}.{}".format(*sys.version_info)
+    assert found.python == "{}.{}.{}".format(*sys.version_info)
+    assert found.path is not None
     assert found.path.is_file()
 
 
@@ -47,7 +49,7 @@ def test_a_failing_shim_is_skipped(tmp_path: Path) -> None:
 
     found = find(["3.10"], environ=environment(tmp_path, tmp_path / "shims", tmp_path / "bin"), executable=NOWHERE)
 
-    assert found == Interpreter(real, "3.10.12")
+    assert found == PythonEnvironment("3.10.12", path=real)
 
 
 def test_the_first_available_minor_wins(tmp_path: Path) -> None:
@@ -55,16 +57,16 @@ def test_the_first_available_minor_wins(tmp_path: Path) -> None:
 
     environ = environment(tmp_path, tmp_path / "bin")
 
-    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).version == "3.11.7"
+    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).python == "3.11.7"
     python(tmp_path / "bin/python3.10", "3.10.1")
-    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).version == "3.10.1"
+    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).python == "3.10.1"
 
 
 def test_inactive_versions_of_pyenv_are_found(tmp_path: Path) -> None:
     for version in ("3.10.1", "3.10.13", "3.10.9", "3.100.1"):
         python(tmp_path / f".pyenv/versions/{version}/bin/python{version.rpartition('.')[0]}", version)
 
-    assert find(["3.10"], environ=environment(tmp_path), executable=NOWHERE).version == "3.10.13"
+    assert find(["3.10"], environ=environment(tmp_path), executable=NOWHERE).python == "3.10.13"
 
 
 def test_pyenvs_shims_are_not_started(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_versions_installed_by_uv_are_found(tmp_path: Path) -> None:
 def test_python3_counts_by_its_reported_version(tmp_path: Path) -> None:
     python(tmp_path / "bin/python3", "3.13.0")
 
-    assert find(["3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE).version == "3.13.0"
+    assert find(["3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE).python == "3.13.0"
 
 
 def test_another_implementation_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -15,17 +15,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.errors import MatrixError
+from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult
-from matrix.provision.overlays import (
-    MANIFEST,
-    Overlay,
-    Overlays,
-    OverlaySpec,
-    PackageMetadata,
-    contradictions,
-    default_root,
-    uv,
-)
+from matrix.provision.overlays import MANIFEST, Overlay, Overlays, OverlaySpec, PackageMetadata, contradictions, uv
 from matrix.provision.sources import Source, SourceKind, parse
 from tests.profiles import tries
 from tests.unit.provision.makers import FolderUv, make_clone, make_tree, make_wheel

@@ -9,7 +9,7 @@ import pytest
 
 from matrix import __version__
 from matrix.errors import MatrixError
-from matrix.provision import configuration, project
+from matrix.provision import cache_folders, configuration, project
 from matrix.provision.project import ROOT, files, folder, home, is_installed, materialise, work_root
 
 INSTALLED = {
@@ -103,7 +103,7 @@ def test_a_folder_is_created_atomically(package: Path, tmp_path: Path, monkeypat
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(project, "flush", full)
+    monkeypatch.setattr(cache_folders, "flush", full)
     with pytest.raises(MatrixError, match="No space left on device"):
         materialise(package, tmp_path / "projects")
     assert [path.name for path in (tmp_path / "projects").iterdir()] == ["lock"]

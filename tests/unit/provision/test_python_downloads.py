@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision import interpreters
 from matrix.provision.commands import CommandResult
 from matrix.provision.configuration import Configuration, InterpreterSettings
-from matrix.provision.interpreters import Interpreter
 from matrix.provision.python_downloads import Pythons, command, forbidden
 from tests.unit.catalogs import wheels
 
@@ -46,10 +46,10 @@ class Machine:
         self.minors |= set() if self.breaks else {command[-1]}
         return CommandResult(0)
 
-    def find(self, minors: Sequence[str], *, environ: Mapping[str, str]) -> Interpreter:
+    def find(self, minors: Sequence[str], *, environ: Mapping[str, str]) -> PythonEnvironment:
         for minor in minors:
             if minor in self.minors:
-                return Interpreter(Path(f"/python{minor}"), f"{minor}.1")
+                return PythonEnvironment(f"{minor}.1", path=Path(f"/python{minor}"))
         raise MatrixError("no Python found", got="python3.10: does not run")
 
     def pythons(self, configuration: Configuration | None = None, **environ: str) -> Pythons:
@@ -199,6 +199,8 @@ def test_uv_installs_a_python_from_a_mirror(tmp_path: Path, mirror: str) -> None
     assert pythons.lack(base) == ""
 
 
-def find_in_uv(find: partial[Interpreter], minors: Sequence[str], *, environ: Mapping[str, str]) -> Interpreter:
+def find_in_uv(
+    find: partial[PythonEnvironment], minors: Sequence[str], *, environ: Mapping[str, str]
+) -> PythonEnvironment:
     """Find without PATH: the machine's own Pythons do not count."""
     return find(minors, environ={**environ, "PATH": ""})

@@ -5,17 +5,33 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Release
 from matrix.cli import COMMANDS
-from matrix.provision.current_image import CurrentImage
-from matrix.provision.installed import PythonEnvironment
+from matrix.provision.nvidia import nvml
 from matrix.provision.project import ROOT
-from matrix.provision.tox_environments import CELL_REQUIRES, ToxEnvironment, base_name, environments, in_place, te_lines
+from matrix.provision.tox_environments import (
+    CELL_REQUIRES,
+    EXCLUDE,
+    WITH_GPU_PACKAGES,
+    ToxEnvironment,
+    Turn,
+    base_name,
+    environments,
+    has_driver,
+    in_place,
+    left_out,
+    te_lines,
+)
 from tests.unit.catalogs import catalog, image, real, releases, wheels
 
 SMALL = catalog(
@@ -115,10 +131,10 @@ LINE = ToxEnvironment(
 )
 
 
-def image_with(**packages: str) -> CurrentImage:
+def image_with(**packages: str) -> PythonEnvironment:
     """Return an image with these packages."""
     have = {name.replace("_", "-"): version for name, version in packages.items()}
-    return CurrentImage(Path("/usr/bin/python3"), PythonEnvironment("3.13.5", have))
+    return PythonEnvironment("3.13.5", have, path=Path("/usr/bin/python3"))
 
 
 def test_a_line_runs_in_place_on_its_torch() -> None:
@@ -160,3 +176,70 @@ def test_commands_of_tox_exist() -> None:
     named = re.findall(r"python -m matrix (\w+)", (ROOT / "tox.ini").read_text(encoding="utf-8"))
     assert named
     assert {*named} <= COMMANDS.keys()
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end"]), NAMES)))
+def test_only_the_holder_ends_its_turn(steps: list[tuple[str, str]]) -> None:
+    """Ends without a turn, and several of them, change nothing: tox reports the end of an environment twice."""
+    turn, holder = Turn(), ""
+    for step, name in steps:
+        if step == "end":
+            turn.end(name)
+            holder = "" if holder == name else holder
+        elif holder in ("", name):  # another one would wait
+            turn.begin(name)
+            holder = name
+    if holder:
+        turn.end(holder)
+    turn.begin("next")
+
+
+def test_one_party_at_a_time_works() -> None:
+    turn, inside, most = Turn(), list[str](), list[int]()
+    start = threading.Barrier(4)
+
+    def work(name: str) -> None:
+        start.wait()
+        for _ in range(200):
+            turn.begin(name)
+            inside.append(name)
+            most.append(len(inside))
+            inside.remove(name)
+            turn.end(name)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, "abcd"))
+    assert (max(most), len(most)) == (1, 800)
+
+
+def test_a_driver_keeps_the_packages(tmp_path: Path) -> None:
+    file = tmp_path / "work" / "names.txt"
+    assert left_out(["triton"], file, {}, driver=True) == {}
+    assert not file.exists()
+    assert left_out(["triton", "nvidia-cusolver"], file, {}, driver=False) == {EXCLUDE: str(file)}
+    assert file.read_text(encoding="utf-8").split() == ["triton", "nvidia-cusolver"]
+
+
+@pytest.mark.parametrize("environ", [{EXCLUDE: ""}, {EXCLUDE: "/my/own.txt"}, {**WITH_GPU_PACKAGES}])
+def test_an_earlier_choice_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+    """The user's, or that of a run on a cluster."""
+    assert left_out(["triton"], tmp_path / "names.txt", environ, driver=False) == {}
+
+
+def test_nothing_is_left_out_below_spaces(tmp_path: Path) -> None:
+    """uv 0.13 reads the variable as several files, and has no way to write a space."""
+    assert left_out(["triton"], tmp_path / "my project" / "names.txt", {}, driver=False) == {}
+    assert left_out([], tmp_path / "names.txt", {}, driver=False) == {}
+
+
+def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WSL and some containers have the library alone."""
+    monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: no such file")
+    assert not has_driver(tmp_path)
+    (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+    assert has_driver(tmp_path)
+    monkeypatch.setattr(nvml, "there", lambda: "")
+    assert has_driver(tmp_path / "empty")

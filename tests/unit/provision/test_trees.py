@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
-from matrix.provision.trees import LAYOUTS, declared, is_version, metadata, package_files, python_version, tree_hash
+from matrix.provision.trees import LAYOUTS, declared, metadata, package_files, python_version, tree_hash
 from tests.unit.provision.makers import PACKAGE_INFO, make_tree
 
 MCORE, TE = LAYOUTS["megatron-core"], LAYOUTS["transformer-engine"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
-from matrix.planning.requirements import Gpu
+from matrix.catalog.machine import Gpu
 from matrix.report import gpu_results
 from matrix.store.night import Night
 from matrix.verdicts.record import Verdict
 from tests.unit.report.samples import record
 
-GPUS = tuple(Gpu(f"GPU-{place}", "NVIDIA H100 80GB HBM3", "9.0", multicast=True) for place in range(8))
+GPUS = tuple(Gpu("NVIDIA H100 80GB HBM3", "9.0", multicast=True, uuid=f"GPU-{place}") for place in range(8))
 FACTS = {"GPUs": "2 of 8 x NVIDIA H100 80GB HBM3, SM 9.0", "torch": "2.4.0", "NCCL": "2.20.5", "backend": "nccl"}
 RAN = record(Verdict.REPRODUCED, level=Level.GPU)
 RAN = replace(RAN, resolved=FACTS, outcome=replace(RAN.outcome, seconds=120.0))

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from matrix.catalog.failure import Level
-from matrix.execution.engine import BaseContents, EngineRequest, EngineResult, Tox
+from matrix.catalog.machine import PythonEnvironment
+from matrix.execution.engine import EngineRequest, EngineResult, Tox
 from matrix.execution.slurm.commands import CommandOutput
 from matrix.planning.night import everything
 from matrix.store import journal, night
@@ -95,7 +96,7 @@ class Maker:
     def lacks(self, base: str) -> str:
         return ""
 
-    def installed(self, base: str) -> BaseContents | None:
+    def installed(self, base: str) -> PythonEnvironment | None:
         return Tox(1).installed(base)
 
     def run(self, request: EngineRequest) -> EngineResult:

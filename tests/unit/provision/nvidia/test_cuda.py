@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.machine import Cuda, Gpu
 from matrix.provision.nvidia import cuda
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 
 GIB = 2**30
 MAPPED = "7f02-7f03 r-xp 00000000 08:01 12  /lib/libcuda.so.1"
@@ -58,7 +58,7 @@ def last(driver: Driver) -> Cuda:
 
 def test_a_driver_reports_its_version_and_gpus() -> None:
     found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
-    gpu = CudaDevice("NVIDIA H100", "9.0", 80 * GIB, multicast=True, uuid=f"GPU-{UUID}")
+    gpu = Gpu("NVIDIA H100", "9.0", 80 * GIB, multicast=True, uuid=f"GPU-{UUID}")
     assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.machine import Cuda, Gpu, Nvml
 from matrix.provision.nvidia import devices, nvml
-from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.devices import Devices, query
-from matrix.provision.nvidia.nvml import Card, Nvml
 
-CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (CudaDevice("H100", "9.0", 80, multicast=True),))
-NVML = Nvml("550.54.14", "12.4", (Card("H100", 18, 18),))
+CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (Gpu("H100", "9.0", 80, multicast=True),))
+NVML = Nvml("550.54.14", "12.4", (Gpu("H100", links=18, up=18),))
 IN_INIT = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", asking="cuInit")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.machine import Gpu, Nvml
 from matrix.provision.nvidia import nvml
-from matrix.provision.nvidia.nvml import Card, Nvml
 
 LOST, MISMATCH, NO_LINK = 15, 18, 2
 TEXTS = {LOST: b"GPU is lost", MISMATCH: b"Driver/library version mismatch"}
@@ -59,12 +59,12 @@ def last(library: Library) -> Nvml:
 
 def test_driver_gpus_and_links_are_reported() -> None:
     found = last(Library([True] * 8, [True] * 7 + [False], []))
-    cards = (Card("NVIDIA A800", 8, 8), Card("NVIDIA A800", 8, 7), Card("NVIDIA A800", 0, 0))
+    cards = (Gpu("NVIDIA A800", links=8, up=8), Gpu("NVIDIA A800", links=8, up=7), Gpu("NVIDIA A800", links=0, up=0))
     assert found == Nvml("470.161.03", "11.4", cards)
 
 
 def test_a_lost_gpu_has_a_problem() -> None:
-    assert last(Library([True], [True], lost=1)).gpus == (Card("NVIDIA A800", 1, 1), Card(problem="GPU is lost"))
+    assert last(Library([True], [True], lost=1)).gpus == (Gpu("NVIDIA A800", links=1, up=1), Gpu(problem="GPU is lost"))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from matrix.errors import MatrixError
+from matrix.catalog.model import Catalog, Container, Image, Release
+from matrix.catalog.stack import ABSENT, MCORE, TE
+from matrix.errors import MatrixError, closest
 from matrix.provision import project
-from matrix.provision.commands import Runner, run
-from matrix.provision.indexes import site_options
-from matrix.provision.pip_inside import PipInside, pip_inside
+from matrix.provision.commands import Runner, redacted, run
+from matrix.provision.indexes import PipInside, pip_inside, site_options
 from matrix.provision.tools import NO_TOOL, find
 from matrix.store import scratch
 
@@ -121,17 +124,8 @@ class Builder:
         """Build the Containerfile; podman in a chroot, which needs no cgroup, namespace or network."""
         isolation = ["--isolation=chroot"] if self.tool.name == "podman" else []
         build_arguments = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        command = [
-            self.tool.path,
-            "build",
-            *isolation,
-            *build_arguments,
-            *options,
-            "-f",
-            str(containerfile()),
-            "-t",
-            tag,
-        ]
+        command = [self.tool.path, "build", *isolation, *build_arguments, *options]
+        command += ["-f", str(containerfile()), "-t", tag]
         with scratch.temporary("context") as empty:
             self._step(f"building {tag}", [*command, empty], fix)
         return self.tool.image(tag)
@@ -140,8 +134,8 @@ class Builder:
         self._progress(text)
         result = self._run(command, environment=with_sbin(self._environ), seconds=STEP_S)
         if result.code:
-            what = f"an image can't be built: {text}"
-            raise MatrixError(what, where=" ".join(command[:2]), got=brief(result.complaint), fix=fix or None)
+            where, got = " ".join(command[:2]), brief(result.complaint)
+            raise MatrixError(f"an image can't be built: {text}", where=where, got=got, fix=fix or None)
 
 
 def containerfile() -> Path:
@@ -179,8 +173,8 @@ def base_maker(environ: Mapping[str, str], user: int) -> str:
     """Return the path of the tool that creates the base. Raises MatrixError without one that this user can run."""
     names = ("debootstrap", "mmdebstrap") if user == 0 else ("mmdebstrap",)
     for name in names:
-        if found := shutil.which(name, path=with_sbin(environ)["PATH"]):
-            return found
+        if path := shutil.which(name, path=with_sbin(environ)["PATH"]):
+            return path
     raise MatrixError(
         "no tool creates an image from Debian packages on this machine",
         got=f"no {' or '.join(names)} on PATH, user id {user}",
@@ -191,12 +185,122 @@ def base_maker(environ: Mapping[str, str], user: int) -> str:
 
 def base_steps(maker: str, folder: Path, archive: Path, mirror: str) -> list[tuple[str, list[str]]]:
     """Return the steps that create `archive`, a tar of a minimal Debian: the progress text and the command of each."""
-    made = f"making {SUITE} with {Path(maker).name}"
+    step = f"making {SUITE} with {Path(maker).name}"
     sources = [mirror] if mirror else []
     if Path(maker).name == "mmdebstrap":
-        return [(made, [maker, "--variant=minbase", SUITE, str(archive), *sources])]
+        return [(step, [maker, "--variant=minbase", SUITE, str(archive), *sources])]
     root = folder / "root"
     return [
-        (made, [maker, "--variant=minbase", SUITE, str(root), *sources]),
+        (step, [maker, "--variant=minbase", SUITE, str(root), *sources]),
         ("packing it", ["tar", "-C", str(root), "--one-file-system", "-cf", str(archive), "."]),
     ]
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """An image to build, unchanged or with releases laid over it ("" = none); `tag` names the result.
+
+    `cuda` is the CUDA major version of Transformer Engine's library.
+    """
+
+    image: Image | Container
+    mcore: str = ""
+    te: str = ""
+    cuda: str = CUDA
+
+    @property
+    def tag(self) -> str:
+        """Return its tag in podman or docker: localhost/megatrix/debian-13:mcore-0.15.2."""
+        laid = [f"{name}-{version}" for name, version in (("mcore", self.mcore), ("te", self.te)) if version]
+        return f"localhost/megatrix/{self.image.id}:{'-'.join(laid)}" if laid else self.image.tag
+
+
+def build(request: BuildRequest, builder: Builder, mirror: str = "") -> str:
+    """Build the image, after the image below it if that is missing; return its content digest."""
+    image = request.image
+    ours = isinstance(image, Image)
+    if request.tag != image.tag:
+        builder.pip_settings()  # raises before a large image is pulled in vain
+    if isinstance(image, Container):
+        builder.fetch(image.tag)
+    elif request.tag == image.tag or not builder.tool.image(image.tag):
+        digest = builder.debian(image.packages, image.tag, mirror=mirror)
+        if request.tag == image.tag:
+            return digest
+    return builder.lay(
+        image.tag, request.tag, mcore=request.mcore, te=request.te, cuda=request.cuda, packages=(PIP,) if ours else ()
+    )
+
+
+def build_request(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str = "") -> BuildRequest:
+    """Return the request that the texts give. Raises MatrixError for an unknown or impossible one."""
+    image = known.bases.get(name)
+    if not isinstance(image, (Image, Container)):
+        images = [*(image.id for image in known.images), *(container.id for container in known.containers)]
+        raise MatrixError("no such image", got=name, expected="an image of the catalog", fix=closest(name, images))
+    if isinstance(image, Container):
+        if not (mcore or te):
+            raise MatrixError(
+                "nothing to build: this image comes from a registry",
+                got=name,
+                expected=f"--mcore or --te, or an image that is built: {' or '.join(own.id for own in known.images)}",
+                fix=f"podman or docker pull {image.tag}",
+            )
+        if mirror:
+            raise MatrixError("--mirror is for Debian packages only", got=f"--mirror with {name}", fix="leave it out")
+    if mirror:
+        public(mirror)
+    released("megatron-core", mcore, known.megatron_core)
+    released("Transformer Engine", te, known.transformer_engine)
+    if reason := known.excluded(known.cell(image.id, {MCORE: mcore or ABSENT, TE: te or ABSENT}).stack):
+        raise MatrixError("these versions are incompatible", got=f"{name} with {mcore or te}", expected=reason)
+    cuda = library_cuda(image, te, known.transformer_engine) if te and isinstance(image, Container) else CUDA
+    return BuildRequest(image, mcore, te, cuda)
+
+
+def library_cuda(image: Container, te: str, releases: Iterable[Release]) -> str:
+    """Return the major version of an image's CUDA. Raises MatrixError when this release has no library for it."""
+    if image.cuda is None:
+        raise MatrixError(
+            "the CUDA version of this image, which Transformer Engine's library requires, is unknown",
+            got=str(image.id),
+            expected="an image with `cuda` in matrix/catalog/facts/containers.toml",
+            fix="run podman or docker build directly, with CUDA=12 or CUDA=13: docs/images.md",
+        )
+    major = image.cuda.split(".")[0]
+    fitting = [str(release.version) for release in releases if major in release.cuda]
+    if te not in fitting:
+        raise MatrixError(
+            f"this release has no library for CUDA {major} on PyPI",
+            got=f"{image.id}, which has CUDA {image.cuda}, with Transformer Engine {te}",
+            expected=f"a release with transformer-engine-cu{major}",
+            fix=f"--te {fitting[0]} or later" if fitting else None,
+        )
+    return major
+
+
+def public(mirror: str) -> None:
+    """Raise MatrixError unless the mirror may be recorded in the image: no password, no folder of this machine."""
+    try:
+        parts = urlsplit(mirror)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise MatrixError(
+            "not a mirror that can be recorded in an image",
+            got=f"--mirror {redacted(mirror)}",
+            expected="http:// or https:// without user and password; it stays in the image, in /etc/apt/sources.list",
+            fix="use a mirror without authentication; serve a folder with python3 -m http.server",
+        )
+
+
+def released(package: str, version: str, releases: Iterable[Release]) -> None:
+    """Raise MatrixError unless this version is on PyPI ("" = no version)."""
+    on_pypi = [release.version for release in releases if release.on_pypi]
+    if version and version not in on_pypi:
+        raise MatrixError(
+            f"no release of {package} on PyPI",
+            got=version,
+            expected="a release of the catalog that is on PyPI",
+            fix=closest(version, map(str, on_pypi)),
+        )

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.check.facts import GIB, MIB, HostFacts, InterpreterFacts, capabilities
+from matrix.catalog.limits import GIB, MIB
+from matrix.catalog.machine import Cuda, Gpu, Nvml, PythonEnvironment
+from matrix.check.job_site import JobSite, capabilities
 from matrix.kit.preflight import Status
-from matrix.provision.nvidia.cuda import Cuda
-from matrix.provision.nvidia.nvml import Card, Nvml
-from tests.unit.check.machines import A800, BARE, H100, NGC
+from tests.unit.check.machines import A800, BARE, H100, NGC, changed
 
 
-def answers_of(host: HostFacts) -> dict[str, tuple[str, str]]:
+def answers_of(host: JobSite) -> dict[str, tuple[str, str]]:
     return {answer.question: (answer.status.value, answer.reason) for answer in capabilities(host)}
 
 
-def notes_of(host: HostFacts) -> list[str]:
+def notes_of(host: JobSite) -> list[str]:
     return [answer.warns for answer in capabilities(host) if answer.warns]
 
 
@@ -61,7 +61,7 @@ def test_a_bare_machine_lacks_every_capability() -> None:
 
 def test_every_answer_has_a_reason() -> None:
     assert all(
-        reason for host in (BARE, NGC, replace(NGC, nvml=Nvml("535.129.03"))) for _, reason in answers_of(host).values()
+        reason for host in (BARE, NGC, changed(NGC, nvml=Nvml("535.129.03"))) for _, reason in answers_of(host).values()
     )
 
 
@@ -74,18 +74,18 @@ def test_every_answer_has_a_reason() -> None:
     ],
 )
 def test_the_origin_of_the_user_mode_driver(kernel: str, library: str, reason: str) -> None:
-    answers = answers_of(replace(NGC, driver=kernel, cuda=Cuda("12.2", library, (H100,))))
+    answers = answers_of(changed(NGC, driver=kernel, cuda=Cuda("12.2", library, (H100,))))
     assert answers["kernel driver"] == ("yes", kernel)
     assert answers["user-mode driver"] == ("yes", f"{reason}: {library}")
 
 
 def test_a_missing_driver_names_the_container_options() -> None:
-    assert "--device nvidia.com/gpu=all" in answers_of(replace(NGC, cuda=BARE.cuda))["user-mode driver"][1]
+    assert "--device nvidia.com/gpu=all" in answers_of(changed(NGC, cuda=BARE.machine.cuda))["user-mode driver"][1]
 
 
 def test_gpus_of_nvml_are_reported_without_cuda() -> None:
     broken = Cuda("12.5", COMPAT, problem="cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
-    answers = answers_of(replace(NGC, cuda=broken))
+    answers = answers_of(changed(NGC, cuda=broken))
     assert answers["GPU"] == (
         "no",
         "cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; NVML reports 2 GPUs: NVIDIA H100 80GB HBM3",
@@ -94,7 +94,7 @@ def test_gpus_of_nvml_are_reported_without_cuda() -> None:
 
 
 def test_hidden_gpus_are_counted() -> None:
-    few = replace(NGC, cuda=Cuda("12.5", COMPAT, (H100,)))
+    few = changed(NGC, cuda=Cuda("12.5", COMPAT, (H100,)))
     assert answers_of(few)["GPU"][1].endswith("80.0 GiB; NVML reports 2, CUDA_VISIBLE_DEVICES hides the others")
 
 
@@ -102,29 +102,29 @@ def test_hidden_gpus_are_counted() -> None:
     ("cards", "answer", "notes"),
     [
         (
-            (Card("H100", 18, 18), Card("H100", 18, 16), Card("H100", 18, 18)),
+            (Gpu("H100", links=18, up=18), Gpu("H100", links=18, up=16), Gpu("H100", links=18, up=18)),
             ("no", "18 of 18 links up on GPU 0, 2; 16 of 18 links up on GPU 1"),
             ["NVLinks are down on GPU 1; nvidia-smi nvlink --status lists them"],
         ),
-        ((Card("L40"), Card("L40")), ("no", "2 GPUs without links"), []),
+        ((Gpu("L40"), Gpu("L40")), ("no", "2 GPUs without links"), []),
         (
-            (Card("A800", 8, 8), Card(problem="GPU is lost")),
+            (Gpu("A800", links=8, up=8), Gpu(problem="GPU is lost")),
             ("no", "8 of 8 links up on GPU 0; GPU is lost on GPU 1"),
             ["NVML reports an error: GPU 1: GPU is lost"],
         ),
-        ((Card("A800", 8, 8), Card("L40")), ("no", "8 of 8 links up on GPU 0; no links on GPU 1"), []),
+        ((Gpu("A800", links=8, up=8), Gpu("L40")), ("no", "8 of 8 links up on GPU 0; no links on GPU 1"), []),
     ],
 )
 def test_nvlink_requires_every_link_of_every_gpu(
-    cards: tuple[Card, ...], answer: tuple[str, str], notes: list[str]
+    cards: tuple[Gpu, ...], answer: tuple[str, str], notes: list[str]
 ) -> None:
-    host = replace(NGC, nvml=Nvml("535.129.03", "12.5", cards))
+    host = changed(NGC, nvml=Nvml("535.129.03", "12.5", cards))
     assert answers_of(host)["NVLink"] == answer
     assert notes_of(host) == notes
 
 
 def test_without_nvml_the_links_are_unknown() -> None:
-    host = replace(NGC, nvml=Nvml(problem="nvmlInit did not return in 30 s"))
+    host = changed(NGC, nvml=Nvml(problem="nvmlInit did not return in 30 s"))
     assert answers_of(host)["NVLink"] == ("unknown", "nvmlInit did not return in 30 s")
     assert answers_of(host)["NVML"] == ("no", "nvmlInit did not return in 30 s")
 
@@ -132,7 +132,7 @@ def test_without_nvml_the_links_are_unknown() -> None:
 def test_a_crashing_driver_leaves_capabilities_unknown() -> None:
     """A driver is installed, but its capabilities are unknown."""
     crashed = Cuda("12.2", "/lib/libcuda.so.535.129.03", problem="cuInit crashed: SIGSEGV")
-    answers = answers_of(replace(BARE, nvml=Nvml(problem="nvmlInit crashed: SIGSEGV"), cuda=crashed))
+    answers = answers_of(changed(BARE, nvml=Nvml(problem="nvmlInit crashed: SIGSEGV"), cuda=crashed))
     assert answers["kernel driver"] == ("unknown", "neither /proc/driver/nvidia/version nor NVML reports one")
     assert answers["NVLink"] == ("unknown", "nvmlInit crashed: SIGSEGV")
     assert answers["CUDA Multicast"][0] == "unknown"
@@ -141,7 +141,7 @@ def test_a_crashing_driver_leaves_capabilities_unknown() -> None:
 def test_a_failed_query_leaves_capabilities_unknown() -> None:
     """The interpreter could not query the libraries: whether there is a driver or a GPU is unknown."""
     reason = "/venv/bin/python ended with status 1: SyntaxError"
-    silent = replace(BARE, nvml=Nvml(problem=reason, silent=True), cuda=Cuda(problem=reason, silent=True))
+    silent = changed(BARE, nvml=Nvml(problem=reason, silent=True), cuda=Cuda(problem=reason, silent=True))
     answers = answers_of(silent)
     for question in ("NVML", "user-mode driver", "GPU", "NVLink"):
         assert answers[question] == ("unknown", reason)
@@ -149,12 +149,12 @@ def test_a_failed_query_leaves_capabilities_unknown() -> None:
 
 
 def test_the_cgroup_limit_is_reported_with_the_memory() -> None:
-    host = replace(NGC, limit=64 * GIB)
+    host = changed(NGC, limit=64 * GIB)
     assert answers_of(host)["host memory"][1] == "2000.0 GiB, 1900.0 GiB available; the cgroup allows 64.0 GiB"
 
 
 def test_a_containers_small_shm_is_notes_of() -> None:
-    host = replace(NGC, shm=64 * MIB, shm_free=63 * MIB)
+    host = changed(NGC, shm=64 * MIB, shm_free=63 * MIB)
     assert answers_of(host)["/dev/shm"] == ("yes", "64.0 MiB, 63.0 MiB free")
     (note,) = notes_of(host)
     assert "--ipc=host or --shm-size" in note
@@ -164,22 +164,20 @@ def test_a_containers_small_shm_is_notes_of() -> None:
     ("cuda", "built"), [("none", ", built without CUDA"), ("12.1", ", built for CUDA 12.1"), (None, "")]
 )
 def test_the_cuda_of_torch_is_reported(cuda: str | None, built: str) -> None:
-    host = replace(NGC, interpreter=replace(NGC.interpreter, torch_cuda=cuda))
+    host = replace(NGC, python=replace(NGC.python, torch_cuda=cuda))
     assert answers_of(host)["torch"] == ("yes", f"2.4.0a0+3bcc3cddb5.nv24.07{built}")
 
 
 def test_gpus_of_two_kinds_are_counted_apart() -> None:
     """One GPU without multicast makes the capability absent."""
-    answers = answers_of(replace(NGC, cuda=Cuda("12.5", "libcuda.so.1", (H100, A800, A800))))
+    answers = answers_of(changed(NGC, cuda=Cuda("12.5", "libcuda.so.1", (H100, A800, A800))))
     assert answers["GPU"][1].startswith("1 x NVIDIA H100 80GB HBM3, SM 9.0, 80.0 GiB; 2 x NVIDIA A800")
     assert answers["CUDA Multicast"] == ("no", "the driver reports it for 1 of 3 GPUs")
 
 
 def test_a_failed_import_of_torch_is_reported() -> None:
-    broken = InterpreterFacts(
-        "python", "3.10.12", {"torch": "2.4.0"}, problems=("import torch: ImportError: libcudnn",)
-    )
-    assert answers_of(replace(BARE, interpreter=broken))["torch's mpi backend"] == (
+    broken = PythonEnvironment("3.10.12", {"torch": "2.4.0"}, problems=("import torch: ImportError: libcudnn",))
+    assert answers_of(replace(BARE, python=broken))["torch's mpi backend"] == (
         Status.UNKNOWN.value,
         "import torch: ImportError: libcudnn",
     )

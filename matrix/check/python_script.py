@@ -8,7 +8,7 @@ PACKAGES = ("torch", "megatron-core", "transformer-engine")
 
 
 def main() -> None:
-    """Print {"python", "packages", "torch_mpi", "torch_cuda", "built_with_mpi", "problems"}."""
+    """Print {"python", "packages", "torch_mpi", "torch_cuda", "te_mpi", "problems"}."""
     packages: dict[str, str] = {}
     problems: list[str] = []
     facts: dict[str, object] = {"python": platform.python_version(), "packages": packages, "problems": problems}
@@ -30,7 +30,7 @@ def main() -> None:
             import transformer_engine.pytorch  # noqa: F401  (it loads the libraries that the next import needs)
             import transformer_engine_torch
 
-            facts["built_with_mpi"] = transformer_engine_torch.ubuf_built_with_mpi()
+            facts["te_mpi"] = transformer_engine_torch.ubuf_built_with_mpi()
         except Exception as error:
             problems.append(f"import transformer_engine: {type(error).__name__}: {error}")
     print(json.dumps(facts))

@@ -1,0 +1,68 @@
+"""The options that choose where cells run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.machine import Cuda, Gpu, Machine
+from matrix.catalog.model import HOST
+from matrix.catalog.schema import Identifier
+from matrix.cli import places
+from matrix.errors import MatrixError
+from matrix.execution.engine import Engines
+from matrix.provision.host import LocalSite
+from matrix.verdicts.planned import Planned
+from tests.unit.catalogs import catalog, failure, planned
+
+KNOWN = catalog(failure())
+ON_CPU = planned(KNOWN)
+ON_GPU = replace(ON_CPU, level=Level.GPU)
+AT_HOST = replace(ON_GPU, cell=replace(ON_GPU.cell, base=Identifier(HOST)))
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    places.add_places(parser)
+    return parser.parse_args(words)
+
+
+def test_this_machine_is_the_default() -> None:
+    engine, site = places.engine_of(KNOWN, options(), jobs=1)
+    assert isinstance(engine, Engines)
+    assert site is None
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "message"),
+    [
+        (("--partition", "gpu"), 1, "require --engine slurm"),
+        (("--sbatch=--account=me",), 1, "require --engine slurm"),
+        (("--engine", "slurm"), 2, "-n is for this machine"),
+    ],
+)
+def test_options_that_contradict_are_refused(words: tuple[str, ...], workers: int, message: str) -> None:
+    with pytest.raises(MatrixError, match=message):
+        places.engine_of(KNOWN, options(*words), 1, workers)
+
+
+@pytest.mark.parametrize(
+    ("cases", "gpus", "xdist", "workers"),
+    [
+        ([ON_CPU], 8, True, 1),
+        ([ON_CPU, ON_GPU], 8, True, 8),
+        ([ON_GPU], 0, True, 1),
+        ([AT_HOST], 8, True, 8),
+        ([AT_HOST], 8, False, 1),  # this environment's own cases need pytest-xdist in it
+        ([AT_HOST, ON_GPU], 8, False, 8),
+    ],
+)
+def test_a_gpu_each_runs_cases(
+    cases: list[Planned], gpus: int, xdist: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if xdist else None)
+    site = LocalSite(Machine("550", gpus), user_mode=lambda: Cuda(gpus=(Gpu("H100"),) * gpus))
+    assert places.workers_for(cases, site) == workers

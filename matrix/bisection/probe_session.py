@@ -295,10 +295,7 @@ def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: s
         f"the {error.expected.value} end {is_not}",
         where=axis.points[error.place].label,
         got=f"{error.seen.value} in {error.runs} run{'s' * (error.runs > 1)}: {why(record)}",
-        expected={
-            ProbeResult.GOOD: "a pass",
-            ProbeResult.BAD: f"the signature of {record.failure}",
-        }[error.expected],
+        expected={ProbeResult.GOOD: "a pass", ProbeResult.BAD: f"the signature of {record.failure}"}[error.expected],
         fix=f"nothing was searched; reproduce it: {line}",
     )
 

@@ -117,11 +117,7 @@ class BisectionQuestion:
             )
 
     def points(
-        self,
-        subject: Subject,
-        lacks: Callable[[str], str],
-        clone: Clone | None = None,
-        suspects: Suspects = none,
+        self, subject: Subject, lacks: Callable[[str], str], clone: Clone | None = None, suspects: Suspects = none
     ) -> Stretch:
         """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
 

@@ -103,10 +103,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "RUN",
         "help": "finish an interrupted run (default: the newest night)",
     },
-    "--exit-code": {
-        "action": "store_true",
-        "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run",
-    },
+    "--exit-code": {"action": "store_true", "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"},
     "--jobs": {
         "type": int,
         "default": os.cpu_count() or 1,
@@ -167,9 +164,7 @@ def resumed(parsed: argparse.Namespace) -> run.Request:
     selecting = ("select", "within", "case", "mcore", "level", "expect", "here", "te", "writer", "compile", "break_")
     if any(getattr(parsed, name) for name in selecting):
         raise MatrixError(
-            "a resumed run keeps its plan",
-            expected="--resume without options that select cases",
-            fix="leave one out",
+            "a resumed run keeps its plan", expected="--resume without options that select cases", fix="leave one out"
         )
     stored = run.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
     return run.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")

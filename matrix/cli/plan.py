@@ -43,9 +43,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
     add_out(parser, "output folder, whose history has the seconds of earlier runs")
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object (docs/schema/plan.json, plan-stats.json)",
+        "--json", action="store_true", help="print one JSON object (docs/schema/plan.json, plan-stats.json)"
     )
     parser.set_defaults(command=plan_command)
 

@@ -97,6 +97,8 @@ def _of_axes(value: Mapping[str, Any]) -> dict[str, Any]:
     axes = {name: str(text) for key, text in value.items() if key != "base" and (name := component_named(key))}
     named = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
     base = {"base": value["base"]} if "base" in value else {}
+    if named.get(BASE) in (None, ABSENT.value):  # the container that the base stood in, if any
+        named |= base
     return {**base, "stack": {**provided, **named, **laid}, "packages": [*laid]}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell, parse_cell_id
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.stack import MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
 from matrix.errors import MatrixError
 from tests.unit.catalogs import cell, clause, values
 
@@ -52,7 +52,10 @@ def test_cells_of_earlier_versions_are_read() -> None:
     axes = {"base": "torch-2.4.0", "torch": "2.4.0", "mcore": "0.8.0", "te": "none", "writer_mcore": "0.9.0"}
     earlier = {"id": "x", **axes, "packages": ["numpy==2.5.5"], "provided": ["numpy==1.26.4", "zarr==2"]}
     versions = values(**{name: text for name, text in axes.items() if name != "base"})
-    assert decode(Cell, earlier) == Cell("torch-2.4.0", Stack({**versions, "numpy": "2.5.5", "zarr": "2"}), ("numpy",))
+    whole = Stack({**versions, BASE: "torch-2.4.0", "numpy": "2.5.5", "zarr": "2"})
+    assert decode(Cell, earlier) == Cell("torch-2.4.0", whole, ("numpy",))
+    assert decode(Cell, {**earlier, "image": "ngc-24.07"}).stack[BASE] == "ngc-24.07"
+    assert decode(Cell, {**earlier, "image": "none"}).stack[BASE] == "torch-2.4.0"
 
 
 @pytest.mark.parametrize(

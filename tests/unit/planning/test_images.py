@@ -170,7 +170,7 @@ def test_choice_in_an_image_has_its_reason() -> None:
     assert picked.kind is ReasonKind.PICKED
 
 
-def test_each_case_in_an_image_has_its_own_change() -> None:
+def test_each_case_in_an_image_has_changes() -> None:
     cases = (case("tp2", GPU), case("pp2", GPU), case("cp2", (Level.CPU,)))
     rules = (clause(mcore="<0.8", cases=["tp2"]), clause(mcore=">=0", cases=["pp2"]), clause(cases=["cp2"]))
     entry = failure(affected=rules, works=(clause(mcore=">=0.8", cases=["tp2"]),), case=cases)

@@ -223,13 +223,13 @@ def test_pasts_run_oldest_first_up_to_the_run(tmp_path: Path) -> None:
         assert found[key][0].content == record().content
 
 
-def test_past_result_is_cached_if_its_case_did_not_run(history: History) -> None:
+def test_past_result_of_a_case_not_run_is_cached(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, cached_from="a")])
     assert [past.cached for past in history.pasts("b")[CASE.key]] == [False, True]
 
 
-def test_last_run_of_a_failure_is_the_newest_with_a_result(history: History) -> None:
+def test_last_run_is_the_newest_with_a_result(history: History) -> None:
     for run, verdict, started in (
         ("a", Verdict.HOLDS, "2026-01-30T02:00:00.000Z"),
         ("b", Verdict.REGRESSED, "2026-01-31T02:00:00.000Z"),

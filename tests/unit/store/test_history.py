@@ -223,7 +223,7 @@ def test_pasts_run_oldest_first_up_to_the_run(tmp_path: Path) -> None:
         assert found[key][0].content == record().content
 
 
-def test_past_result_of_a_case_not_run_is_cached(history: History) -> None:
+def test_past_result_of_another_run_is_cached(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, cached_from="a")])
     assert [past.cached for past in history.pasts("b")[CASE.key]] == [False, True]

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import groupby
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from matrix.bisection.ancestry import Ancestry, unchanged
 from matrix.bisection.clone import Clone, Commit
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Catalog, Wheels
-from matrix.catalog.stack import ABSENT, DRIVER, MCORE, TE, WRITER_MCORE, Value
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    DRIVER,
+    MCORE,
+    TE,
+    TORCH,
+    WRITER_MCORE,
+    Value,
+    component_title,
+    components,
+    known_component,
+)
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
@@ -22,17 +33,38 @@ from matrix.planning.cases import package_sets, plan_case
 from matrix.provision import sources
 from matrix.verdicts.planned import Planned
 
+# The components with an axis of releases, by their words on the command line. `writer` wrote the checkpoint.
+WORDS: Final = {"torch": TORCH, "te": TE, "mcore": MCORE, "container": BASE, "driver": DRIVER, "writer": WRITER_MCORE}
 
-class AxisName(str, Enum):
-    """The part of the stack that changes along an axis."""
 
-    TORCH = "torch"
-    TE = "te"
-    MCORE = "mcore"
-    CONTAINER = "container"
-    DRIVER = "driver"
-    WRITER = "writer"  # the megatron-core that wrote the checkpoint
+class AxisName(str):
+    """The component that changes along an axis, by its word on the command line."""
 
+    TORCH: ClassVar[AxisName]
+    TE: ClassVar[AxisName]
+    MCORE: ClassVar[AxisName]
+    CONTAINER: ClassVar[AxisName]
+    DRIVER: ClassVar[AxisName]
+    WRITER: ClassVar[AxisName]
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, word: str) -> AxisName:
+        """Return the axis of a word, or of any package. Raises MatrixError for what can't be varied alone."""
+        if word in WORDS:
+            return cls(word)
+        name = known_component(word)
+        for usual, component in WORDS.items():
+            if component == name:
+                return cls(usual)
+        if not components()[name].distribution:
+            expected = f"{', '.join(WORDS)}, or a package"
+            raise MatrixError(f"{component_title(name)} can't be varied alone", got=f"--axis {word}", expected=expected)
+        return cls(name)
+
+
+for _word in WORDS:
+    setattr(AxisName, _word.upper(), AxisName(_word))
 
 PACKAGES: Final = {AxisName.MCORE: MCORE, AxisName.TE: TE, AxisName.WRITER: MCORE}
 
@@ -61,11 +93,12 @@ class Subject:
     te: Side = field(default_factory=Side)
     driver: str = NONE
     writer: Side = field(default_factory=Side)
+    packages: Mapping[str, str] = field(default_factory=dict)  # further packages, laid over the base
     compiled: bool = False  # Transformer Engine from a source has its extension
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
-        packages = affected_packages(self.failure)
+        packages = {**affected_packages(self.failure), **self.packages}
         sides = {MCORE: self.mcore.version, TE: self.te.version, DRIVER: self.driver, WRITER_MCORE: self.writer.version}
         values = {name: ABSENT if version == NONE else version for name, version in sides.items()}
         cell = self.catalog.cell(self.base, {**values, **packages}, packages)
@@ -82,13 +115,12 @@ class Subject:
 
     def with_side(self, axis: AxisName, side: Side) -> Subject:
         """Return the subject with another side; on the axes torch and container the side is a base's id."""
-        if axis is AxisName.DRIVER:
+        if axis not in WORDS:
+            return replace(self, packages={**self.packages, str(axis): side.version})
+        if axis == AxisName.DRIVER:
             return replace(self, driver=side.version)
-        if axis is AxisName.WRITER:
-            return replace(self, writer=side)
-        if axis in PACKAGES:
-            return replace(self, mcore=side) if axis is AxisName.MCORE else replace(self, te=side)
-        return replace(self, base=side.version)
+        changes: dict[str, Any] = {axis: side} if axis in PACKAGES else {"base": side.version}
+        return replace(self, **changes)
 
 
 def affected_packages(failure: Failure) -> dict[str, Value]:
@@ -141,8 +173,8 @@ def releases(
     oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its
     twin. Raises MatrixError.
     """
-    release_of = released(subject, axis)
-    if axis is AxisName.CONTAINER:
+    release_of = released(subject, axis, first, last)
+    if axis == AxisName.CONTAINER:
         sizes = Counter(map(family, release_of))
         series = family(first or last or max(release_of, key=lambda id: sizes[family(id)]))
         release_of = {id: base_of(id) for id in release_of if family(id) == series}
@@ -150,7 +182,7 @@ def releases(
     for name in (first, last):
         if name and name not in release_of:
             raise MatrixError(
-                f"no such point on the axis {axis.value}",
+                f"no such point on the axis {axis}",
                 got=name,
                 expected=f"{ids[0]} ... {ids[-1]}",
                 fix=closest(name, ids) + "; a commit needs --repo CLONE",
@@ -165,7 +197,7 @@ def releases(
     included = [id for id in selected if not excluded[id]]
     stretches = [(reason, [*ids]) for reason, ids in groupby(excluded, excluded.__getitem__) if reason]
     notes = tuple(f"left out {' to '.join(dict.fromkeys((ids[0], ids[-1])))}: {reason}" for reason, ids in stretches)
-    if axis is AxisName.CONTAINER and any(release_of[id] != id for id in included):
+    if axis == AxisName.CONTAINER and any(release_of[id] != id for id in included):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     axis_of_releases = BisectionAxis(
         axis,
@@ -177,17 +209,25 @@ def releases(
     return axis_of_releases, ends[0] > ends[1]
 
 
-def released(subject: Subject, axis: AxisName) -> dict[str, str]:
-    """Return the points of an axis, oldest first: id -> the version, or the base that provides it."""
+def released(subject: Subject, axis: AxisName, *ends: str) -> dict[str, str]:
+    """Return the points of an axis, oldest first: id -> the version, or the base that provides it.
+
+    Of a package without recorded releases they are the versions that the catalog names, and the ends.
+    """
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
-    if axis is AxisName.TORCH:
+    if axis not in WORDS:
+        pinned = [base.contents(python).version(axis) for base in catalog.wheels for python in base.pythons]
+        open_ = [package.version for package in subject.failure.package if axis == str(package.name)]
+        stated = {version for version in (*pinned, *open_, *ends) if version and is_version(version)}
+        return {version: version for version in sorted(stated, key=parse)}
+    if axis == AxisName.TORCH:
         return {base.torch: base.id for base in sorted(catalog.standard, key=lambda base: parse(base.torch))}
-    if axis is AxisName.CONTAINER:
+    if axis == AxisName.CONTAINER:
         return {id: id for id in sorted(image.id for image in catalog.containers)}  # an id ends with its month
-    if axis is AxisName.DRIVER:
+    if axis == AxisName.DRIVER:
         branches = sorted({driver.branch for driver in catalog.drivers}, key=parse)
         return {branch: branch for branch in branches}
-    group = catalog.transformer_engine if axis is AxisName.TE else catalog.megatron_core
+    group = catalog.transformer_engine if axis == AxisName.TE else catalog.megatron_core
     versions = [str(release.version) for release in group if release.on_pypi]
     return {version: version for version in (recording.released(PACKAGES[axis]) if contract else versions)}
 

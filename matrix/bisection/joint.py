@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
-from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
+from matrix.bisection.axes import WORDS, AxisName, Side, Subject, releases, side_of
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.bisection.search import Plan
@@ -21,7 +21,7 @@ from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
-BASE: Final = AxisName.TORCH.value  # the package that a stack's base provides
+BASE: Final = str(AxisName.TORCH)  # the package that a stack's base provides
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class StackPair:
     @cached_property
     def differing(self) -> list[str]:
         """Return the packages whose versions differ, also where the failure does not depend on them."""
-        packages = [axis.value for axis in (AxisName.TORCH, AxisName.MCORE, AxisName.TE, AxisName.DRIVER)]
+        packages = [str(axis) for axis in (AxisName.TORCH, AxisName.MCORE, AxisName.TE, AxisName.DRIVER)]
         return [name for name in packages if len({*self.versions(name)}) > 1]
 
     @property
@@ -95,7 +95,7 @@ class StackPair:
 
     def mixture(self, taken: Packages) -> Subject:
         """Return the subject with `taken` from the bad stack and everything else from the good one."""
-        side = {axis.value: self.bad if axis.value in taken else self.good for axis in AxisName}
+        side = {word: self.bad if word in taken else self.good for word in WORDS}
         base = self.subject.base if self.subject.level is Level.CONTRACT else side[BASE].base
         te = side["te"].te if TE in self.subject.failure.axes else Side()
         return replace(self.subject, base=base, mcore=side["mcore"].mcore, te=te, driver=side["driver"].driver)
@@ -143,7 +143,7 @@ def jointly(
         around = stacks.mixture(carrier.packages)
         for package in sorted(carrier.packages):
             axis = AxisName(package)
-            if subject.level is Level.CONTRACT and axis is AxisName.TORCH:
+            if subject.level is Level.CONTRACT and axis == AxisName.TORCH:
                 continue
             try:
                 stretch, swapped = releases(around, axis, *stacks.versions(package))

@@ -116,7 +116,7 @@ class Procedure:
         store = self._store(subject, fresh=arguments.fresh)
         self._clone: Clone | None = None
         if question.repo:
-            package = axes.PACKAGES[AxisName(question.axis)]
+            package = axes.PACKAGES[AxisName.of(question.axis)]
             self._clone = stack.enter_context(Clone(question.repo, package, compiled=question.compile))
         self._engine, self._site = start_engine()
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from matrix.bisection import axes
-from matrix.bisection.axes import AxisName, BisectionAxis, Subject
+from matrix.bisection.axes import WORDS, AxisName, BisectionAxis, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, Suspects, none
 from matrix.bisection.joint import BisectionAnswer, StackPair, jointly, stack_of
@@ -64,8 +64,8 @@ class BisectionQuestion:
         case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
         mcore, te = axes.side_of(self.mcore, MCORE), axes.side_of(self.te, TE)
         writer = axes.side_of(self.writer, MCORE)
-        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, bool(self.compile))
-        if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE.value)):
+        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, compiled=bool(self.compile))
+        if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE)):
             raise MatrixError(
                 "--compile builds a Transformer Engine from its source",
                 got="none",
@@ -74,9 +74,9 @@ class BisectionQuestion:
         if not self.axis:
             self._check_stacks()
             return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
-        axis = AxisName(self.axis)
+        axis = AxisName.of(self.axis)
         self._check_axis(axis)
-        if not case.write and (axis is AxisName.WRITER or self.writer):
+        if not case.write and (axis == AxisName.WRITER or self.writer):
             raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
         required = {
             "mcore": (mcore, not self.own),
@@ -84,7 +84,7 @@ class BisectionQuestion:
             "writer": (writer, case.write),
         }
         for name, (side, is_required) in required.items():
-            if is_required and side.version == NONE and axis.value != name:
+            if is_required and side.version == NONE and axis != name:
                 raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
         return replace(subject, base=axes.base_for(subject, self.base, self.torch, axis))
 
@@ -93,7 +93,7 @@ class BisectionQuestion:
         if not (self.good and self.bad) or self.repo or self.base or self.torch:
             raise MatrixError(
                 "neither an axis nor two stacks",
-                expected=f"--axis {'|'.join(axis.value for axis in AxisName)}, or two stacks",
+                expected=f"--axis {'|'.join(WORDS)}|PACKAGE, or two stacks",
                 fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
             )
 
@@ -103,12 +103,12 @@ class BisectionQuestion:
         fixed = {AxisName.TORCH: base, AxisName.CONTAINER: base, AxisName.MCORE: self.mcore, AxisName.TE: self.te}
         if value := {**fixed, AxisName.WRITER: self.writer}.get(axis):
             raise MatrixError(
-                f"the axis {axis.value} can't be fixed",
+                f"the axis {axis} can't be fixed",
                 got=f"{value} held fixed",
                 fix="give its ends with --good and --bad",
             )
         if self.repo and axis not in axes.PACKAGES:
-            raise MatrixError("--repo requires axis mcore, te or writer", got=f"--axis {axis.value} --repo")
+            raise MatrixError("--repo requires axis mcore, te or writer", got=f"--axis {axis} --repo")
         if self.repo and not (self.good and self.bad):
             raise MatrixError(
                 "--repo requires both ends",
@@ -126,7 +126,7 @@ class BisectionQuestion:
         differ(self.good, self.bad)
         if not self.axis:
             return self._stacks(subject, lacks)
-        axis = AxisName(self.axis)
+        axis = AxisName.of(self.axis)
         if clone:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
             differ(good.id, bad.id)
@@ -137,7 +137,7 @@ class BisectionQuestion:
 
             def between(plan: Plan, session: BisectionSession) -> BisectionAnswer:
                 searcher = Searcher(subject, axis, clone, plan, session, suspects)
-                return BisectionAnswer(subject, {axis.value: searcher.between(good, bad)})
+                return BisectionAnswer(subject, {axis: searcher.between(good, bad)})
 
             return Stretch(subject, ends, between)
         stretch, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
@@ -181,7 +181,7 @@ def along(
         (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
         old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
     bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
-    return BisectionAnswer(subject, {axis.name.value: bisection})
+    return BisectionAnswer(subject, {str(axis.name): bisection})
 
 
 def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:

@@ -94,7 +94,7 @@ class ChangePoint:
     @property
     def headline(self) -> str:
         """Return the result in one line."""
-        package = PACKAGE[self.axis]
+        package = PACKAGE.get(self.axis, self.axis)
         if not self.ambiguous:
             return f"{SHOWN[self.kind]}: {package} {self.label}"
         if len(self.candidates) == 1 and not self.flips:
@@ -281,7 +281,7 @@ def _raised(raised: Raised) -> str:
 def _fixed(bisection: Bisection) -> dict[str, str]:
     """Return the base, sides and driver that every point shares, by axis."""
     subject, name = bisection.subject, bisection.axis.name
-    varied = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name.value)
+    varied = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name)
     base = subject.base if subject.level is not Level.CONTRACT else ""
     sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
     sides["writer"] = str(subject.writer)

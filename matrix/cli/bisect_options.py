@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import Any, Final
 
-from matrix.bisection.axes import AxisName
+from matrix.bisection.axes import WORDS
 from matrix.bisection.procedure import CHECKS_READ, BisectArguments
 from matrix.bisection.question import SIDE, BisectionQuestion
 from matrix.catalog.failure import Level
@@ -16,8 +16,8 @@ from matrix.cli.command_options import add_findings, add_out
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--axis": {
-        "choices": [axis.value for axis in AxisName],
-        "help": "the package or image that changes; without it, two stacks are compared",
+        "metavar": "AXIS",
+        "help": f"what changes: {', '.join(WORDS)} or another package; without it, two stacks are compared",
     },
     "--good": {"default": "", "metavar": "X", "help": "a point that passes; without --axis, a stack"},
     "--bad": {"default": "", "metavar": "X", "help": "a point that fails, or a stack (default: both ends of the axis)"},

@@ -64,7 +64,7 @@ def _attributed(attribution: AttributionSummary, changes: Collection[ChangePoint
         [
             *((f"{name}:", f"{good} -> {bad}") for name, (good, bad) in attribution.differ.items()),
             *(("doubtful:", f"no mixture shows whether the failure needs {packages}") for packages in doubtful),
-            *((f"in {change.axis.value}:", change.headline) for change in changes),
+            *((f"in {change.axis}:", change.headline) for change in changes),
             ("cost:", f"{len(attribution.probes)} mixtures, {attribution.ran} run now, {attribution.seconds:.1f} s"),
             *(("note:", note) for note in attribution.notes),
         ],

@@ -174,3 +174,33 @@ def test_base_is_selected_by_id_or_torch(base: str, torch: str, axis: AxisName, 
 def test_missing_unknown_or_duplicate_base_is_an_error(base: str, torch: str) -> None:
     with pytest.raises(MatrixError):
         axes.base_for(SUBJECT, base, torch, AxisName.MCORE)
+
+
+NUMPY = failure(affected=(clause(numpy=">=2"),), works=(clause(numpy="<2"),), overrides=("numpy",))
+
+
+def test_any_package_is_an_axis() -> None:
+    """Its points are the versions that the catalog names, and the ends; each is laid over the base."""
+    known = catalogs.catalog(NUMPY, wheels=(catalogs.wheels("2.4.0", requires=("numpy==1.26.4",)),))
+    subject = Subject(known, NUMPY, NUMPY.case[0], Level.CPU, "torch-2.4.0", Side("0.8.0"))
+    numpy, _ = releases(subject, AxisName.of("numpy"), "1.25.0", "2.3.0")
+    cases = [numpy.case_at(place) for place in range(3)]
+    assert [point.id for point in numpy.points] == ["1.25.0", "1.26.4", "2.3.0"]
+    assert [case.packages for case in cases] == [(f"numpy=={version}",) for version in ("1.25.0", "1.26.4", "2.3.0")]
+    assert [case.expectation.value for case in cases] == ["works", "works", "broken"]
+    assert cases[0].cell.id == "torch-2.4.0/mcore-0.8.0/te-none/driver-none/numpy-1.25.0"
+
+
+@pytest.mark.parametrize(
+    ("word", "axis"), [("megatron-core", "mcore"), ("image", "container"), ("pytorch", "torch"), ("numpy", "numpy")]
+)
+def test_axis_has_the_names_of_its_component(word: str, axis: str) -> None:
+    assert AxisName.of(word) == axis
+
+
+@pytest.mark.parametrize(
+    ("word", "message"), [("nunpy", "did you mean numpy"), ("sm", "compute capability can't be varied alone")]
+)
+def test_impossible_axis_is_refused(word: str, message: str) -> None:
+    with pytest.raises(MatrixError, match=message):
+        AxisName.of(word)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from matrix.bisection.axes import AxisName
 from matrix.bisection.noise import ProbeResult
 from matrix.catalog.failure import Expectation, Level
 from matrix.check.answer import Standing
@@ -51,7 +50,6 @@ def described(schema: Any, key: str) -> Iterator[Any]:
         ("plan", "level", Level),
         ("check", "standing", Standing),
         ("contract", "kind", FindingKind),
-        ("bisect", "axis", AxisName),
         ("bisect", "seen", ProbeResult),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matrix.catalog.cell import DECIDED
 from matrix.catalog.failure import Expectation, Failure, Rule, Ruling
 from matrix.catalog.model import Catalog, Container
+from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
@@ -77,7 +78,7 @@ class FailureInStack:
     runs: tuple[PastResult, ...] = ()
     workarounds: tuple[StackChange, ...] = ()
     prove: str = ""
-    source: str = ""
+    place: Place | None = None
     report: Report | None = None
 
     @property
@@ -100,7 +101,7 @@ class FailureInStack:
             "fix": self.fix,
             "workarounds": [one.to_json() for one in self.workarounds],
             "prove": self.prove,
-            "source": self.source,
+            "source": str(self.place or ""),
             "references": list(self.failure.references),
             "preflight": [answer.to_json() for answer in self.report.answers] if self.report else [],
             "numbers": dict(self.report.data) if self.report else {},
@@ -120,7 +121,7 @@ class BreakingCalls:
     missing: bool = False
     needs: str = ""
     flags: tuple[str, ...] = ()
-    source: str = ""
+    place: Place | None = None
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return plain JSON values, of each call."""
@@ -136,12 +137,12 @@ class Clash:
     """
 
     text: str
-    source: str = ""
+    place: Place | None = None
     breaks: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return dict(vars(self))
+        return {"text": self.text, "source": str(self.place or ""), "breaks": self.breaks}
 
 
 def needs(catalog: Catalog, user: UserStack, ruling: Ruling) -> str:
@@ -196,7 +197,7 @@ def stand(
         reason=reason,
         needs=_also(reached, versions),
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
-        source=job.source,
+        place=job.place,
         workarounds=tuple(_flags(reached)),
     )
 
@@ -268,7 +269,7 @@ def _judged(
             reason=f"{answer.error}: {answer.reason}" if answer.error else answer.reason,
             needs=_also(reached, ""),
             workarounds=(*one.workarounds, *changes),
-            source=job.source,
+            place=job.place,
             report=report if one.failure.id == owner else None,
         )
     if own is None:

@@ -41,7 +41,7 @@ def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> t
         job, way = reaching(jobs, partial(_reached, one, ways))
         stands = standing_of(way, silent=not one.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
-        key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, way.needs, flags, job.source)
+        key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, way.needs, flags, job.place)
         alike[key] = (*alike.get(key, ()), one)
     kept = (replace(each, findings=same) for each, same in alike.items() if each.standing is not Standing.NOT_REACHED)
     return tuple(sorted(kept, key=lambda one: (ORDER.index(one.standing), not one.certain))), ""

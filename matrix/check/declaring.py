@@ -9,7 +9,6 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from matrix.catalog.model import Catalog
-from matrix.catalog.place import Place
 from matrix.catalog.stack import UNKNOWN, component_named
 from matrix.catalog.versions import is_version
 from matrix.check import stack
@@ -55,7 +54,7 @@ def declared_stack(
     """Return the stack and the jobs; `statements` come last, as those of the user, and so replace those of files."""
     found, notes = [], list(declared.notes)
     for image in dict.fromkeys(declared.images):
-        made, note = stack.image_statements(catalog, image.reference, place_of(image.where))
+        made, note = stack.image_statements(catalog, image.reference, image.place)
         found += made
         notes += [note] if note else []
     whole = any(one.name == "transformer-engine" for one in declared.pins)
@@ -71,14 +70,8 @@ def declared_stack(
 
 def _statement(axis: str, one: Pin) -> Statement:
     if one.version:
-        return Statement(axis, one.version if is_version(one.version) else UNKNOWN, place_of(one.where))
+        return Statement(axis, one.version if is_version(one.version) else UNKNOWN, one.place)
     try:
-        return Statement(axis, UNKNOWN, place_of(one.where), str(Requirement(one.text).specifier))
+        return Statement(axis, UNKNOWN, one.place, str(Requirement(one.text).specifier))
     except InvalidRequirement:
-        return Statement(axis, UNKNOWN, place_of(one.where))
-
-
-def place_of(where: str) -> Place:
-    """Return the place that a text such as "requirements.txt:3" names."""
-    path, _, line = where.rpartition(":")
-    return Place(path, int(line)) if path and line.isdigit() else Place(where)
+        return Statement(axis, UNKNOWN, one.place)

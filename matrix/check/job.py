@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from posixpath import basename
 from typing import Any, Final
 
+from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments
 from matrix.check.files.declared import UserCommand
 from matrix.kit.launch import UNKNOWN, Launcher, World, environment_of, world_of
@@ -42,14 +43,14 @@ PROGRAMS: Final = {
 class UserJob:
     """A training command. `arguments` None: nothing names a command.
 
-    `per_host` is the number of processes of a host, None if unknown; `source` is the place of the command.
+    `per_host` is the number of processes of a host, None if unknown; `place` is that of the command, None if unknown.
     """
 
     arguments: JobArguments | None = None
     world: World = UNKNOWN
     per_host: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
-    source: str = ""
+    place: Place | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -59,7 +60,7 @@ class UserJob:
             "launcher": self.world.launcher.value,
             "processes": self.world.size,
             "processes_per_host": self.per_host,
-            "source": self.source,
+            "source": str(self.place or ""),
         }
 
 
@@ -101,7 +102,7 @@ def job_of(command: UserCommand) -> UserJob:
         world,
         per_host or (max(1, total // (hosts or 1)) if total else None),
         command.environ,
-        command.where,
+        command.place,
     )
 
 

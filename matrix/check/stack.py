@@ -66,9 +66,9 @@ class UserStack:
     limits: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def place(self, component: str) -> str:
-        """Return where a component is stated, "" where it is not."""
-        return str(self.places.get(component, ""))
+    def place(self, component: str) -> Place | None:
+        """Return where a component is stated, None where it is not."""
+        return self.places.get(component)
 
     @property
     def named(self) -> list[tuple[str, str, str]]:
@@ -76,7 +76,7 @@ class UserStack:
         stated = [name for name in self.places if self.stack[name] is not UNKNOWN]
         order = list(components())
         stated.sort(key=lambda name: order.index(name) if name in order else len(order))
-        return [(name, str(self.stack[name]), self.place(name)) for name in stated]
+        return [(name, str(self.stack[name]), str(self.places[name])) for name in stated]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: versions and "none" by component, and what else is known of them."""

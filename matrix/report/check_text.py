@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN, component_title
 from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing
 from matrix.kit.preflight import Answer
@@ -20,7 +21,7 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield from _stack(result)
     for clash in result.clashes:
         label = text(("WILL BREAK:", RED)) if clash.breaks else text(("NOTE:", "bold"))
-        yield table([(label, f"{clash.text}{_at(clash.source)}")])
+        yield table([(label, f"{clash.text}{_at(clash.place)}")])
     if result.clashes:
         yield ""
     explained = [failure for standing in EXPLAINED for failure in result.of(standing)]
@@ -91,10 +92,10 @@ def _stack(result: CheckResult) -> Iterator[Part]:
     if named:
         yield table([(component_title(name), version, source) for name, version, source in named], gap=2)
     for job in result.jobs:
-        if job.source:
+        if job.place:
             size = f", {job.world.size} processes" if job.world.size else ""
             given = job.arguments.given if job.arguments else {}
-            yield Prose(f"command: {job.world.launcher.value}{size}, {len(given)} options{_at(job.source)}")
+            yield Prose(f"command: {job.world.launcher.value}{size}, {len(given)} options{_at(job.place)}")
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {note}") for note in result.stack.notes)
@@ -105,7 +106,7 @@ def _explained(failure: FailureInStack) -> Iterator[Part]:
     entry, report = failure.failure, failure.report
     yield table([(text((f"{failure.standing.value.upper()}:", STYLES[failure.standing])), title(entry))])
     rows = [
-        ("why:", f"{failure.reason}{_at(failure.source)}"),
+        ("why:", f"{failure.reason}{_at(failure.place)}"),
         ("when:", failure.needs),
         ("masked:", failure.hidden_by),
         ("evidence:", evidence(failure)),
@@ -151,11 +152,11 @@ def calls(groups: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
         yield Prose("calls into Transformer Engine that break and that the catalog lacks (read by level contract):")
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
-        yield table([(label, f"{group.needs}{_at(group.source)}")])
+        yield table([(label, f"{group.needs}{_at(group.place)}")])
         raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
         yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
         yield ""
 
 
-def _at(source: str) -> str:
-    return f" ({source})" if source else ""
+def _at(place: Place | None) -> str:
+    return f" ({place})" if place else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from matrix.catalog.place import Place
 from matrix.catalog.reach import SETTINGS
 from matrix.check.files.declared import Declared, Open, UserCommand
 from matrix.check.files.locks import load_yaml
@@ -15,7 +16,7 @@ PROGRAM: Final = "settings"  # the first word of the command that stands for a f
 def read_config(text: str, where: str, _: Open) -> Declared:
     """Return the settings as one command: `key: value` is --key value, `key: true` is --key, `key: false` --no-key."""
     words = [word for name, value in _settings(load_yaml(text, where)) for word in _argument(name, value)]
-    return Declared(commands=(UserCommand((PROGRAM, *words), where),) if words else ())
+    return Declared(commands=(UserCommand((PROGRAM, *words), Place(where)),) if words else ())
 
 
 def _settings(content: Any) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
+from matrix.catalog.place import Place
+
 # Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
 Open = Callable[[str], "tuple[str, str] | None"]
 
@@ -21,7 +23,7 @@ class Pin:
     name: str
     version: str
     text: str
-    where: str
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ImageUse:
     """An image that a file starts from."""
 
     reference: str
-    where: str
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class UserCommand:
     """A command that a file starts, with the environment variables that the file sets before it."""
 
     words: tuple[str, ...]
-    where: str
+    place: Place
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,6 +72,6 @@ def total(parts: Iterable[Declared]) -> Declared:
     )
 
 
-def pin(name: str, version: str, where: str, text: str = "") -> Pin:
+def pin(name: str, version: str, place: Place, text: str = "") -> Pin:
     """Return a pin with a canonical name."""
-    return Pin(canonicalize_name(name), version, text or (f"{name}=={version}" if version else name), where)
+    return Pin(canonicalize_name(name), version, text or (f"{name}=={version}" if version else name), place)

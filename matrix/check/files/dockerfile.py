@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from posixpath import basename, dirname, join, normpath, relpath
 
+from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, ImageUse, Open
 from matrix.check.files.shell import Shell
 
@@ -47,7 +48,7 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     files = _Files(open_file)
     shell, stage, name, number = Shell(where, files.open), Declared(), "", 0
     for line, instruction, rest in _instructions(text):
-        place = f"{where}:{line}"
+        place = Place(where, line)
         if instruction == "FROM":
             stages[name] = stage, shell, files
             if not number:
@@ -75,7 +76,7 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     return stage
 
 
-def _run(shell: Shell, files: _Files, rest: str, line: int, place: str) -> Declared:
+def _run(shell: Shell, files: _Files, rest: str, line: int, place: Place) -> Declared:
     for mount in re.findall(r"(?:^|\s)--mount=(\S+)", rest.partition("\n")[0]):
         fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
         target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, Open, Pin, pin, total
 from matrix.check.files.requirements import holds, read_arguments
 from matrix.errors import MatrixError
@@ -41,7 +42,7 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
         *_table(content.get("dependency-groups")).values(),
     ]
     lines = [line for group in groups if isinstance(group, list) for line in group if isinstance(line, str)]
-    return total(read_arguments(line.split(), where, open_file, line=line) for line in lines)
+    return total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
 
 
 def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
@@ -53,7 +54,7 @@ def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
     packages = _table(content.get("default")) if isinstance(content, dict) else {}
     return Declared(
         pins=tuple(
-            pin(name, str(one.get("version", "")).removeprefix("=="), where)
+            pin(name, str(one.get("version", "")).removeprefix("=="), Place(where))
             for name, one in packages.items()
             if isinstance(one, dict)
         ),
@@ -68,9 +69,9 @@ def read_conda(text: str, where: str, open_file: Open) -> Declared:
     if not isinstance(dependencies, list):
         raise MatrixError("not a conda environment", where=where, expected="a list `dependencies`")
 
-    def place(entry: str) -> str:
+    def place(entry: str) -> Place:
         found = text.find(entry)
-        return f"{where}:{text.count(chr(10), 0, found) + 1}" if found >= 0 else where
+        return Place(where, text.count("\n", 0, found) + 1 if found >= 0 else 0)
 
     parts = []
     for line in dependencies:
@@ -96,10 +97,10 @@ def load_yaml(text: str, where: str) -> Any:
         raise MatrixError("not YAML", where=where, got=str(error).splitlines()[0]) from error
 
 
-def _conda(line: str, where: str) -> Iterable[Pin]:
+def _conda(line: str, place: Place) -> Iterable[Pin]:
     found = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+)\s*(?:==?\s*([\w.+!]+)(?:=[\w.*]+)?)?.*", line.strip())
     if found:
-        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", where, line)
+        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, line)
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def _locked(packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[tu
     for one in packages:
         if isinstance(one.get("name"), str) and _is_for_linux(one):
             name, version = one["name"], one["version"] if isinstance(one.get("version"), str) else ""
-            place = f"{where}:{lines[name, version]}" if (name, version) in lines else where
+            place = Place(where, lines.get((name, version), 0))
             found.append(pin(name, version, place))
     return sorted(found, key=lambda one: "+cu" in one.version)
 

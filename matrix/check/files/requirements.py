@@ -12,6 +12,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
+from matrix.catalog.place import Place
 from matrix.catalog.reach import OPEN_VALUE
 from matrix.catalog.versions import is_version
 from matrix.check.files.declared import Declared, Open, Pin, pin, total
@@ -36,20 +37,20 @@ def read_requirements(text: str, where: str, open_file: Open, *, seen: tuple[str
     """Return what a requirements file declares, with the files that it includes."""
     parts = []
     for number, line in _lines(text):
-        parts.append(read_arguments(line.split(), f"{where}:{number}", open_file, seen=(*seen, where), line=line))
+        parts.append(read_arguments(line.split(), Place(where, number), open_file, seen=(*seen, where), line=line))
     return total(parts)
 
 
 def read_arguments(
-    words: Sequence[str], where: str, open_file: Open, *, seen: tuple[str, ...] = (), line: str = ""
+    words: Sequence[str], place: Place, open_file: Open, *, seen: tuple[str, ...] = (), line: str = ""
 ) -> Declared:
     """Return what the arguments of `pip install` declare; `line` is a whole line of a requirements file."""
     if (words and words[0].startswith("-")) or not line:
-        return _options(words, where, open_file, seen)
-    return _requirement(line, where)
+        return _options(words, place, open_file, seen)
+    return _requirement(line, place)
 
 
-def _options(words: Sequence[str], where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
+def _options(words: Sequence[str], place: Place, open_file: Open, seen: tuple[str, ...]) -> Declared:
     parts, rest = [], list(words)
     while rest:
         word = rest.pop(0)
@@ -58,23 +59,23 @@ def _options(words: Sequence[str], where: str, open_file: Open, seen: tuple[str,
             option, equals, value = word[:2], "=", word[2:]
         if option in ("-r", "--requirement", "-c", "--constraint"):
             name = value if equals else rest.pop(0) if rest else ""
-            parts.append(_included(name, where, open_file, seen))
+            parts.append(_included(name, place, open_file, seen))
         elif option in ("-e", "--editable"):
-            parts.append(_requirement(value if equals else rest.pop(0) if rest else "", where))
+            parts.append(_requirement(value if equals else rest.pop(0) if rest else "", place))
         elif option in VALUED and not equals:
             del rest[:1]
         elif not word.startswith("-"):
-            parts.append(_requirement(word, where))
+            parts.append(_requirement(word, place))
     return total(parts)
 
 
-def _included(name: str, where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
+def _included(name: str, place: Place, open_file: Open, seen: tuple[str, ...]) -> Declared:
     found = open_file(name)
     if found is None:
-        return Declared(notes=(f"{where}: {name} is missing",))
+        return Declared(notes=(f"{place}: {name} is missing",))
     path, text = found
     if path in seen or len(seen) > DEEPEST:
-        return Declared(notes=(f"{where}: includes {name} again",))
+        return Declared(notes=(f"{place}: includes {name} again",))
     # As pip reads it: relative to the file that includes it.
     return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), seen=seen)
 
@@ -93,25 +94,25 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield start, line
 
 
-def _requirement(text: str, where: str) -> Declared:
+def _requirement(text: str, place: Place) -> Declared:
     text = text.strip()
     try:
         parsed = Requirement(text)
     except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
-        if found := from_location(text, where):
+        if found := from_location(text, place):
             return Declared(pins=(found,))
         kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
-        return Declared(notes=(f"{where}: {kind}: {text[:100]}",))
+        return Declared(notes=(f"{place}: {kind}: {text[:100]}",))
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):
             return Declared()
     except (UndefinedComparison, UndefinedEnvironmentName):
-        return Declared(notes=(f"{where}: a marker that can't be evaluated: {text[:100]}",))
+        return Declared(notes=(f"{place}: a marker that can't be evaluated: {text[:100]}",))
     if parsed.url:
-        found = from_location(parsed.url, where)
-        return Declared(pins=(pin(parsed.name, found.version if found else "", where, text),))
+        found = from_location(parsed.url, place)
+        return Declared(pins=(pin(parsed.name, found.version if found else "", place, text),))
     exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
-    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", where, text),))
+    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, text),))
 
 
 def holds(marker: str, extra: str) -> bool:
@@ -122,7 +123,7 @@ def holds(marker: str, extra: str) -> bool:
         return True
 
 
-def from_location(text: str, where: str) -> Pin | None:
+def from_location(text: str, place: Place) -> Pin | None:
     """Return the pin of a URL or path: of a wheel or sdist by its name, of a git repository by the tag of a release."""
     url, _, fragment = text.partition("#")
     try:
@@ -133,10 +134,10 @@ def from_location(text: str, where: str) -> Pin | None:
     try:
         if name.endswith(".whl"):
             distribution, version, *_ = parse_wheel_filename(name)
-            return pin(distribution, str(version), where, text)
+            return pin(distribution, str(version), place, text)
         if name.endswith((".tar.gz", ".zip")) and "+" not in url.partition("://")[0]:
             distribution, version = parse_sdist_filename(name)
-            return pin(distribution, str(version), where, text)
+            return pin(distribution, str(version), place, text)
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
     if not text.startswith("git+") and ".git" not in path:
@@ -145,4 +146,4 @@ def from_location(text: str, where: str) -> Pin | None:
     stem = basename(repository).removesuffix(".git").lower()
     egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
     tag = TAG.search(revision)
-    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", where, text)
+    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place, text)

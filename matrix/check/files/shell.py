@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from posixpath import basename
 from typing import Final
 
+from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, ImageUse, Open, UserCommand, total
 from matrix.check.files.requirements import from_location, read_arguments
 
@@ -91,10 +92,10 @@ class Shell:
         parts = []
         for words in _commands(text):
             line = first_line + bisect_right(newlines, words[0].position - 1)
-            parts.append(self._command(words, f"{self.where}:{line}"))
+            parts.append(self._command(words, Place(self.where, line)))
         return total(parts)
 
-    def _command(self, given: Sequence[_Word], where: str) -> Declared:
+    def _command(self, given: Sequence[_Word], place: Place) -> Declared:
         words, local = list(given), {}
         while words and words[0].text in SKIPPED | PREFIXES:
             words.pop(0)
@@ -123,9 +124,9 @@ class Shell:
         expanded = [text for word in words for text in self._expand(word)]
         environ = {name: " ".join(self.variables[name]) for name in self.exported if name in self.variables}
         environ |= {name: " ".join(value) for name, value in local.items()}
-        return self.run(expanded, where, environ)
+        return self.run(expanded, place, environ)
 
-    def run(self, words: Sequence[str], where: str, environ: Mapping[str, str]) -> Declared:
+    def run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         """Return what one command with expanded words declares."""
         if not words or self.depth > DEEPEST:
             return Declared()
@@ -133,33 +134,33 @@ class Shell:
         if program in SHELLS and rest[:1] and rest[0].startswith("-") and "c" in rest[0]:
             self.depth += 1
             try:
-                found = self.read(" ".join(rest[1:2]), int(where.rpartition(":")[2]))
+                found = self.read(" ".join(rest[1:2]), place.line)
                 commands = tuple(replace(one, environ={**environ, **one.environ}) for one in found.commands)
                 return replace(found, commands=commands)
             finally:
                 self.depth -= 1
         if (arguments := _pip(words)) is not None:
-            return read_arguments(arguments, where, self.open_file)
+            return read_arguments(arguments, place, self.open_file)
         if program == "git":
-            return self._git(rest, where)
-        images = tuple(ImageUse(one, where) for one in _images(program, rest))
-        inner = next((place for place, word in enumerate(rest) if basename(word) in SHELLS), None)
+            return self._git(rest, place)
+        images = tuple(ImageUse(one, place) for one in _images(program, rest))
+        inner = next((index for index, word in enumerate(rest) if basename(word) in SHELLS), None)
         starts = program in STARTERS or any(word.endswith(".py") for word in rest)
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
-            found = self.run(rest[inner:], where, environ)
+            found = self.run(rest[inner:], place, environ)
             return Declared(images=images) + (_prefixed(words[: inner + 1], found) if starts else found)
-        return Declared(images=images, commands=(UserCommand(tuple(words), where, dict(environ)),) if starts else ())
+        return Declared(images=images, commands=(UserCommand(tuple(words), place, dict(environ)),) if starts else ())
 
-    def _git(self, words: Sequence[str], where: str) -> Declared:
+    def _git(self, words: Sequence[str], place: Place) -> Declared:
         names = [word for word in words[1:] if not word.startswith("-")]
         if words[:1] == ["clone"]:
             branch = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in ("-b", "--branch")), "")
             branch = branch or next((w.partition("=")[2] for w in words if w.startswith("--branch=")), "")
             self.cloned = next((name for name in names if "/" in name and name != branch), "")
-            found = from_location(f"git+{self.cloned}@{branch}", where) if self.cloned and branch else None
+            found = from_location(f"git+{self.cloned}@{branch}", place) if self.cloned and branch else None
             return Declared(pins=(found,)) if found else Declared()
         if words[:1] in (["checkout"], ["switch"]) and self.cloned and names:
-            found = from_location(f"git+{self.cloned}@{names[-1]}", where)
+            found = from_location(f"git+{self.cloned}@{names[-1]}", place)
             return Declared(pins=(found,)) if found else Declared()
         return Declared()
 
@@ -209,7 +210,9 @@ def read_script(text: str, where: str, open_file: Open) -> Declared:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#SBATCH"):
             words = line.partition(" #")[0].split()[1:]
-            directives += Declared(images=tuple(ImageUse(one, f"{where}:{number}") for one in _images("sbatch", words)))
+            directives += Declared(
+                images=tuple(ImageUse(one, Place(where, number)) for one in _images("sbatch", words))
+            )
             for option, value in _options(words):
                 names = SLURM.get(option, ())
                 shell.variables |= {name: [value] for name in names}

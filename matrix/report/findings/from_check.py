@@ -22,18 +22,18 @@ def of_check(result: CheckResult, files: Collection[str]) -> Findings:
 
 
 def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedFinding]:
-    def first(axes: Sequence[str], command: str) -> Place | None:
-        places = (place_of(source, files) for source in (*map(result.stack.place, axes), command))
+    def first(components: Sequence[str], command: Place | None) -> Place | None:
+        places = (line_of(place, files) for place in (*map(result.stack.place, components), command))
         return next(filter(None, places), None)
 
     for clash in result.clashes:
-        yield _finding(CLASH, clash.text, clash.breaks, place_of(clash.source, files))
+        yield _finding(CLASH, clash.text, clash.breaks, line_of(clash.place, files))
     for failure in result.failures:
         if failure.standing in LISTED and not failure.missing:
             # The version that decides, else the command, else any version.
             entry = failure.failure
             components = [name for rule in entry.affected for name in rule.bounds]
-            place = first((*components, MCORE, TE, TORCH, BASE), failure.source)
+            place = first((*components, MCORE, TE, TORCH, BASE), failure.place)
             topic = FindingTopic(str(entry.id), entry.title, ", ".join(entry.references))
             workarounds = (f"workaround: {change.text}" for change in failure.workarounds[:2])
             texts = filter(None, (entry.title, failure.needs, failure.reason, *workarounds))
@@ -41,7 +41,7 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
     for call in result.calls:
         if not call.missing:
             raised = (f"{part.raised.type}: {part.message}; at {part.call_site}" for part in call.findings)
-            place = first((TE, MCORE, BASE), call.source)
+            place = first((TE, MCORE, BASE), call.place)
             yield _finding(CALL, ". ".join([call.needs, *raised]), call.certain, place)
 
 
@@ -50,9 +50,8 @@ def _finding(topic: FindingTopic, message: str, certain: bool, place: Place | No
     return ReportedFinding(topic, f"{topic.id}: {topic.title}", message, severity, place)
 
 
-def place_of(source: str, files: Collection[str]) -> Place | None:
-    """Return the line that a source names, or the first line of a whole file; None for any other source."""
-    path, _, line = source.rpartition(":")
-    if path and line.isdecimal():
-        return Place(path, int(line))
-    return Place(source, 1) if source in files else None
+def line_of(place: Place | None, files: Collection[str]) -> Place | None:
+    """Return the line of a file that a place names, the first of a whole file; None for what is no file."""
+    if place is None or place.line:
+        return place
+    return Place(place.path, 1) if place.path in files else None

@@ -58,7 +58,7 @@ def needed(known: Catalog, found: UserStack, entry: Failure) -> str | None:
 
 
 def job(words: str) -> UserJob:
-    return UserJob(JobArguments.parse(words.split()), source="job.sh:3")
+    return UserJob(JobArguments.parse(words.split()), place=Place("job.sh", 3))
 
 
 def standing(entry: Failure, found: UserStack, *jobs: UserJob, unknown: dict[str, str] | None = None) -> FailureInStack:
@@ -167,7 +167,7 @@ def test_error_of_a_preflight_breaks_its_failure() -> None:
     entry = failure(affected=(clause(mcore="<0.8"),), reached_by=(OVERLAP,))
     one, other = judge(entry, report("other"), "a.py --overlap")
     assert (one.standing, other.standing, other.certain) == (Standing.UNKNOWN, Standing.WILL_BREAK, True)
-    assert ([each.text for each in other.workarounds], other.source) == (["change it"], "job.sh:3")
+    assert ([each.text for each in other.workarounds], str(other.place)) == (["change it"], "job.sh:3")
 
 
 def test_preflight_that_clears_overrules_the_versions() -> None:
@@ -198,7 +198,7 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
 def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str) -> None:
     said = [Statement(name, value, Place("x", 1)) for name, value in values(**versions).items()]
     (clash,) = clashes(real(), build(real(), said))
-    assert (clash.text.startswith(text), clash.breaks, clash.source) == (True, True, "x:1")
+    assert (clash.text.startswith(text), clash.breaks, str(clash.place)) == (True, True, "x:1")
 
 
 def test_groups_are_in_order_of_certainty() -> None:
@@ -269,7 +269,7 @@ def test_failure_stands_with_all_its_evidence(words: str, expected: dict[str, An
     fields = {key: value for key, value in expected.items() if key != "flag"}
     workarounds = (StackChange("flag", expected["flag"]),) if "flag" in expected else ()
     assert standing(entry, stack(mcore="0.8.0"), job(words)) == FailureInStack(
-        entry, reason="ran it", source="job.sh:3", workarounds=workarounds, **fields
+        entry, reason="ran it", place=Place("job.sh", 3), workarounds=workarounds, **fields
     )
 
 
@@ -299,12 +299,12 @@ def test_doubtful_version_counts_where_a_rule_bounds_it(
 
 def test_most_certain_job_names_its_source() -> None:
     jobs = [
-        UserJob(JobArguments.parse(words.split()), source=words)
+        UserJob(JobArguments.parse(words.split()), place=Place(words))
         for words in ("a.py", "b.py $X", "c.py --overlap", "d.py")
     ]
     found, reached_by = reaching(jobs, OVERLAP.reached)
-    assert (found.source, reached_by.reach) == ("c.py --overlap", Reach.REACHED)
-    assert reaching(jobs[:2], OVERLAP.reached)[0].source == "b.py $X"
+    assert (str(found.place), reached_by.reach) == ("c.py --overlap", Reach.REACHED)
+    assert reaching(jobs[:2], OVERLAP.reached)[0].place == Place("b.py $X")
     assert reaching([], OVERLAP.reached)[0].arguments is None
 
 
@@ -330,7 +330,7 @@ def test_package_that_every_rule_needs_may_be_absent(
 
 
 def preflight(own: Report, reach: Reached = REACHED, source: str = "job.sh:3") -> PreflightResult:
-    return PreflightResult(own, reach, UserJob(source=source))
+    return PreflightResult(own, reach, UserJob(place=Place(source)))
 
 
 def test_first_error_of_preflights_counts() -> None:
@@ -338,7 +338,7 @@ def test_first_error_of_preflights_counts() -> None:
     before = FailureInStack(failure("a"), Standing.WITH_OPTIONS, missing=True, workarounds=(StackChange("text", "x"),))
     results = {"b": preflight(report("a"), OPTIONAL, "first"), "a": preflight(report("a"), REACHED, "second")}
     (one,) = judged([before], results)
-    assert (one.standing, one.certain, one.missing, one.source) == (Standing.WITH_OPTIONS, False, False, "first")
+    assert (one.standing, one.certain, one.missing, str(one.place)) == (Standing.WITH_OPTIONS, False, False, "first")
     assert (one.reason, one.report) == ("TypeError: broke: because", None)
     assert one.workarounds == (StackChange("text", "x"), StackChange("job", "change it"))
     (one,) = judged([before], {"a": preflight(report(""), replace(REACHED, by=("--x",)))})
@@ -390,7 +390,7 @@ def test_report_without_a_verdict_is_not_shown() -> None:
 def test_checkpoint_excludes_releases_that_can_not_read_it(core: str, reads: str, text: str) -> None:
     mark = Mark(Range("<0.9"), Range(reads), "its format")
     found = clashes(catalog(), stack(**({"mcore": core} if core else {})), Checkpoint("/c", "torch_dist", mark))
-    assert [(one.text.startswith(text), one.breaks, one.source) for one in found] == (
+    assert [(one.text.startswith(text), one.breaks, str(one.place)) for one in found] == (
         [(True, True, "in the test")] if text else []
     )
     assert clashes(catalog(), stack(mcore="0.7.0"), Checkpoint("/c", "torch", None)) == []
@@ -398,7 +398,7 @@ def test_checkpoint_excludes_releases_that_can_not_read_it(core: str, reads: str
 
 def test_version_that_may_not_exist_breaks_nothing() -> None:
     (clash,) = clashes(catalog(), stack(mcore="0.8.5"))
-    assert (clash.breaks, clash.source) == (False, "in the test")
+    assert (clash.breaks, str(clash.place)) == (False, "in the test")
     assert clash.text.startswith("megatron-core 0.8.5 is no release that this catalog knows")
 
 

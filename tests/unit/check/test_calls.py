@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, Stack
 from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
@@ -22,7 +23,7 @@ ROPE = ("--num-layers", "2", "--position-embedding-type", "rope")
 
 
 def job(*words: str) -> UserJob:
-    return job_of(UserCommand(("python", "pretrain_gpt.py", *words), "job.sh:3"))
+    return job_of(UserCommand(("python", "pretrain_gpt.py", *words), Place("job.sh", 3)))
 
 
 def pair(mcore: str, te: str) -> Stack:
@@ -46,7 +47,7 @@ def test_call_breaks_with_its_options() -> None:
 def test_job_with_the_options_will_break() -> None:
     found = calls("0.16.1", "1.3.0", job(*ROPE))
     reached = found["fused_apply_rotary_pos_emb"]
-    assert (reached.standing, reached.certain, reached.source) == (Standing.WILL_BREAK, True, "job.sh:3")
+    assert (reached.standing, reached.certain, str(reached.place)) == (Standing.WILL_BREAK, True, "job.sh:3")
     assert found["TEDotProductAttention.forward"].missing
     result = check(real(), build(real(), parse_text(real(), "mcore=0.18.2 te=1.13.0 torch=2.9.1")),
                    Question((job("--num-layers", "2", "--te-precision-config-file", "x.yaml"),)), {})  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, short
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import EXPLAINED, Question, check
@@ -165,7 +166,7 @@ def test_writer_and_package_failures_are_proved(text: str) -> None:
 )
 def test_option_reaches_a_rule_of_one_release(options: str, expected: Standing) -> None:
     """megatron-core 0.6 saves with zarr by default, which works; later releases do not."""
-    job = job_of(UserCommand(("pretrain_gpt.py", *options.split()), "train.sh:1"))
+    job = job_of(UserCommand(("pretrain_gpt.py", *options.split()), Place("train.sh", 1)))
     result = checked("mcore=0.6.0 torch=2.4.1", Question((job,)))
     assert standing(result, SAVE) is expected
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from matrix.catalog.place import Place
 from matrix.check.files.declared import UserCommand
 from matrix.check.files.shell import read_script
 from matrix.check.job import is_training, job_of
 
 
 def command(text: str, **environ: str) -> UserCommand:
-    return UserCommand(tuple(text.split()), "job.sh:3", environ)
+    return UserCommand(tuple(text.split()), Place("job.sh", 3), environ)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_launcher_and_size_come_from_the_words(
     """A size of 2 stands for an unknown one."""
     found = job_of(command(text))
     assert (found.world.launcher.value, found.world.size, found.world.mpi) == (launcher, size, mpi)
-    assert (found.per_host, found.source) == (per_host, "job.sh:3")
+    assert (found.per_host, str(found.place)) == (per_host, "job.sh:3")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_an_image_has_its_torch_and_te() -> None:
         MCORE: "0.9.0rc0+094d66b",
         DRIVER: UNKNOWN,
     }
-    assert found.place(TE) == "in ngc-24.07"
+    assert found.place(TE) == Place("in ngc-24.07")
 
 
 def test_unnamed_component_is_unknown() -> None:
@@ -117,7 +117,7 @@ def test_an_invalid_stack_is_an_error(text: str, message: str) -> None:
 
 def test_later_statement_replaces_an_earlier_one() -> None:
     found = build(real(), [Statement(TORCH, "2.4.1", Place("a", 1)), Statement(TORCH, "2.5.1", Place("b", 2))])
-    assert (found.stack[TORCH], found.place(TORCH)) == ("2.5.1", "b:2")
+    assert (found.stack[TORCH], found.place(TORCH)) == ("2.5.1", Place("b", 2))
     assert found.notes == ("torch: 2.4.1 (a:1), then 2.5.1 (b:2); the later one counts",)
 
 
@@ -133,7 +133,7 @@ def test_exact_version_survives_a_range() -> None:
 
 def test_lock_closes_the_axes() -> None:
     found = build(real(), [Statement(TORCH, "2.9.1", Place("uv.lock"))], closed=True)
-    assert (found.stack[TE], found.place(TE), found.stack["numpy"]) == (ABSENT, "absent", ABSENT)
+    assert (found.stack[TE], found.place(TE), found.stack["numpy"]) == (ABSENT, Place("absent"), ABSENT)
     assert {found.stack[name] for name in (DRIVER, "cudnn")} == {UNKNOWN}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from matrix.catalog.place import Place
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
@@ -16,7 +17,7 @@ from tests.unit.terminals import piped, shown
 
 
 def checked(text: str, words: str = "") -> CheckResult:
-    jobs = (job_of(UserCommand(tuple(words.split()), "job.sh:3")),) if words else ()
+    jobs = (job_of(UserCommand(tuple(words.split()), Place("job.sh", 3))),) if words else ()
     return check(real(), build(real(), parse_text(real(), text)), Question(jobs), {})
 
 

@@ -37,7 +37,7 @@ CMD ["torchrun", "train.py", "--tp-comm-overlap"]
 def test_last_stage_has_its_image_and_packages() -> None:
     found = read(NGC)
     assert [one.reference for one in found.images] == ["nvcr.io/nvidia/pytorch:24.07-py3"]
-    assert [(one.name, one.version, one.where) for one in found.pins] == [
+    assert [(one.name, one.version, str(one.place)) for one in found.pins] == [
         ("transformer-engine", "1.9", "Dockerfile:6"),
         ("numpy", "", "Dockerfile:8"),
         ("megatron-core", "0.8.0", "Dockerfile:16"),
@@ -75,7 +75,7 @@ def test_image_is_that_of_the_last_stage(text: str, image: str) -> None:
 def test_file_of_the_build_context_is_read(instructions: str) -> None:
     """The paths of the image are never read on this machine."""
     found = read(f"FROM a\n{instructions}", **{"requirements.txt": "torch==2.4.1"})
-    assert [(one.name, one.version, one.where) for one in found.pins] == [("torch", "2.4.1", "requirements.txt:1")]
+    assert [(one.name, one.version, str(one.place)) for one in found.pins] == [("torch", "2.4.1", "requirements.txt:1")]
 
 
 @pytest.mark.parametrize(

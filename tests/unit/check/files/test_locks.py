@@ -103,7 +103,7 @@ def test_unexpected_values_are_left_out(name: str, text: str) -> None:
 
 def test_pin_of_a_lock_has_its_line() -> None:
     found = reader_of("uv.lock", UV, "uv.lock")(UV, "uv.lock", lambda _: None)
-    assert {one.name: one.where for one in found.pins} == {"torch": "uv.lock:4", "my-project": "uv.lock:8"}
+    assert {one.name: str(one.place) for one in found.pins} == {"torch": "uv.lock:4", "my-project": "uv.lock:8"}
 
 
 VARIANTS = """
@@ -126,7 +126,7 @@ def test_build_for_cuda_counts_last() -> None:
     """A lock has one torch for each of the project's extras and platforms."""
     text = VARIANTS.replace(', "platform_machine == \'wrong"', "")
     found = reader_of("uv.lock", text, "uv.lock")(text, "uv.lock", lambda _: None)
-    assert [(one.version, one.where) for one in found.pins] == [
+    assert [(one.version, str(one.place)) for one in found.pins] == [
         ("2.8.0+cpu", "uv.lock:7"),
         ("2.8.0+cu128", "uv.lock:3"),
     ]
@@ -139,7 +139,7 @@ def test_marker_that_is_no_marker_counts() -> None:
 
 def test_line_of_a_conda_environment_is_named() -> None:
     found = reader_of("environment.yml", CONDA, "e.yml")(CONDA, "e.yml", lambda _: None)
-    assert {one.name: one.where for one in found.pins} == {
+    assert {one.name: str(one.place) for one in found.pins} == {
         "python": "e.yml:4", "torch": "e.yml:5", "numpy": "e.yml:6", "megatron-core": "e.yml:8"
     }  # fmt: skip
 

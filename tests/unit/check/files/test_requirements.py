@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, Open
 from matrix.check.files.requirements import read_arguments, read_requirements
 
@@ -57,7 +58,7 @@ def test_line_gives_name_and_exact_version(line: str, expected: dict[str, str]) 
 
 def test_pin_has_its_line() -> None:
     text = "# stack\n\ntorch==2.4.1 \\\n  --hash=sha256:00\nnumpy\n"
-    assert [one.where for one in read_requirements(text, "r.txt", nothing).pins] == ["r.txt:3", "r.txt:5"]
+    assert [str(one.place) for one in read_requirements(text, "r.txt", nothing).pins] == ["r.txt:3", "r.txt:5"]
 
 
 def test_included_files_are_read_once() -> None:
@@ -70,7 +71,7 @@ def test_included_files_are_read_once() -> None:
 def test_included_file_is_relative_to_its_includer() -> None:
     files = {"req/base.txt": "-r more.txt", "req/more.txt": "-r base.txt\ntorch==2.4.1", "more.txt": "torch==1.0"}
     found = read_requirements("-r req/base.txt", "r.txt", opened(files))
-    assert [(one.version, one.where) for one in found.pins] == [("2.4.1", "req/more.txt:2")]
+    assert [(one.version, str(one.place)) for one in found.pins] == [("2.4.1", "req/more.txt:2")]
     assert found.notes == ("req/more.txt:1: includes base.txt again",)
 
 
@@ -95,7 +96,11 @@ def test_deeply_nested_marker_is_noted() -> None:
 def test_arguments_of_pip_skip_option_values() -> None:
     words = ["--no-deps", "-i", "https://x.invalid", "--target=/t", "-rbase.txt", "torch==2.4.1", "-U", "numpy<2"]
     files = opened({"base.txt": "six==1.17.0"})
-    assert versions(read_arguments(words, "Dockerfile:3", files)) == {"six": "1.17.0", "torch": "2.4.1", "numpy": ""}
+    assert versions(read_arguments(words, Place("Dockerfile", 3), files)) == {
+        "six": "1.17.0",
+        "torch": "2.4.1",
+        "numpy": "",
+    }
 
 
 @given(st.text(max_size=200))

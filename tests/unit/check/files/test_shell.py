@@ -60,7 +60,7 @@ def test_images_come_from_directives_and_options() -> None:
         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --container-image=nvcr.io#nvidia/pytorch:24.07-py3\n"
         "srun --container-image ${I:-a.sqsh} python a.py\ndocker run --gpus all nvcr.io/nvidia/nemo:24.07 bash\n"
     )
-    assert [(one.reference, one.where) for one in read(text).images] == [
+    assert [(one.reference, str(one.place)) for one in read(text).images] == [
         ("nvcr.io#nvidia/pytorch:24.07-py3", "job.sh:3"),
         ("a.sqsh", "job.sh:4"),
         ("nvcr.io/nvidia/nemo:24.07", "job.sh:5"),

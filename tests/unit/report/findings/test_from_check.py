@@ -12,7 +12,7 @@ from matrix.check.answer import CheckResult, Clash
 from matrix.check.checking import Question, check
 from matrix.check.stack import Statement, build
 from matrix.report.findings.findings import Findings, Severity
-from matrix.report.findings.from_check import of_check, place_of
+from matrix.report.findings.from_check import line_of, of_check
 from tests.founding import MASK, SAVE
 from tests.unit.catalogs import real
 
@@ -53,7 +53,7 @@ def test_summary_is_the_sentence_of_the_answer() -> None:
 
 @pytest.mark.parametrize(("breaks", "severity"), [(True, Severity.ERROR), (False, Severity.WARNING)])
 def test_clash_comes_first(breaks: bool, severity: Severity) -> None:
-    clash = findings(Clash("too old", "a.txt:5", breaks)).findings[0]
+    clash = findings(Clash("too old", Place("a.txt", 5), breaks)).findings[0]
     assert (clash.topic.id, clash.message, clash.severity, clash.place) == (
         "stack", "too old", severity, Place("a.txt", 5)
     )  # fmt: skip
@@ -78,14 +78,14 @@ def test_stack_without_breaks_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "place"),
+    ("stated", "line"),
     [
-        ("a/b:3", Place("a/b", 3)),
-        ("command line", None),
-        ("in ngc-24.07", None),
-        ("", None),
-        ("uv.lock", Place("uv.lock", 1)),
+        (Place("a/b", 3), Place("a/b", 3)),
+        (Place("command line"), None),
+        (Place("in ngc-24.07"), None),
+        (None, None),
+        (Place("uv.lock"), Place("uv.lock", 1)),
     ],
 )
-def test_place_is_a_file_and_a_line(source: str, place: Place | None) -> None:
-    assert place_of(source, ["uv.lock"]) == place
+def test_place_is_a_file_and_a_line(stated: Place | None, line: Place | None) -> None:
+    assert line_of(stated, ["uv.lock"]) == line

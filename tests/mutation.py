@@ -55,7 +55,6 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
     "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
-    "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
     "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
     "matrix/planning/night.py": ("tests/unit/planning/test_night.py", "tests/unit/planning/test_images.py"),
     "matrix/planning/requirements.py": ("tests/unit/planning/test_requirements.py",),

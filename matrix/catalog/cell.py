@@ -145,8 +145,9 @@ class Clause:
         () where it matches, None where it does not. `decide` judges an unknown component of which something is known.
         """
         depends: tuple[str, ...] = ()
+        components, rest = stack.components, stack.rest
         for name, bound in self.conditions:
-            value = stack[name]
+            value = components.get(name, rest)
             holds = decide(name, bound) if value is UNKNOWN else value is not ABSENT and value in bound
             if holds is False:
                 return None

@@ -354,11 +354,21 @@ class Catalog:
         `packages` are those of `values` that the id names besides its fixed parts. `python` is a minor of a base of
         wheels, by default its first. Transformer Engine and megatron-core of a container count where `values` has them.
         """
+        if (base, python) not in self._bare:
+            self._bare[base, python] = self._bare_stack(base, python)
+        bare = self._bare[base, python]
+        return Cell(base, bare.with_(values) if values else bare, tuple(packages))
+
+    @cached_property
+    def _bare(self) -> dict[tuple[str, str], Stack]:
+        """The stacks of cells without values, by base and Python: a night makes 30,000 cells."""
+        return {}
+
+    def _bare_stack(self, base: str, python: str) -> Stack:
         known = self.base(base)
         contents = known.contents(python) if isinstance(known, Wheels) else known.contents()
-        unused = {name: ABSENT for name in DECIDED if name not in contents.components and name not in (TORCH, PYTHON)}
-        laid = {MCORE: ABSENT, TE: ABSENT, **(values or {})}
-        return Cell(base, contents.with_({**unused, **laid}), tuple(packages))
+        unused = [name for name in DECIDED if name not in contents.components and name not in (TORCH, PYTHON)]
+        return contents.with_(dict.fromkeys((*unused, MCORE, TE), ABSENT))
 
     def cell_of(self, report: ReportedStack) -> Cell:
         """Return the cell of a report, with the hardware that it names."""

@@ -14,13 +14,12 @@ from matrix.catalog.folders import roots
 from matrix.catalog.job_options import PreflightOptions
 from matrix.catalog.loading import preflight_options
 from matrix.catalog.model import Catalog
-from matrix.catalog.place import Place
 from matrix.catalog.stack import known_component
 from matrix.check import declaring, examine
 from matrix.check import stack as stacks
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
-from matrix.check.files.declared import UserCommand
+from matrix.check.files.declared import COMMAND, UserCommand
 from matrix.check.job import UserJob, is_training, job_of
 from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
@@ -125,7 +124,7 @@ def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[User
     if not words:
         return ()
     declared = declaring.script_of(words)
-    commands = declared.commands if declared else (UserCommand(tuple(words), Place("the command"), environ),)
+    commands = declared.commands if declared else (UserCommand(tuple(words), COMMAND, environ),)
     return tuple(job_of(one) for one in commands if not declared or is_training(one))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
@@ -11,6 +12,9 @@ from matrix.catalog.place import Place
 
 # Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
 Open = Callable[[str], "tuple[str, str] | None"]
+
+
+COMMAND: Final = Place("the command")  # of what the user starts with `check -- COMMAND`
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,12 @@ class Ran:
 
     def verdicts(self) -> dict[tuple[str, str, str], str]:
         """Return (torch, megatron-core, case) -> verdict."""
-        return {(one["cell"]["torch"], one["cell"]["mcore"], one["case"]): one["verdict"] for one in self.records}
+        return {
+            (record["cell"]["stack"]["torch"], record["cell"]["stack"]["megatron-core"], record["case"]): record[
+                "verdict"
+            ]
+            for record in self.records
+        }
 
 
 Megatrix = Callable[..., Ran]

@@ -75,7 +75,7 @@ class Runs:
         lines = [line for path in paths for line in path.read_text().splitlines() if line.endswith("}")]
         records = [json.loads(line)["result"] for line in lines if '"result":' in line]
         done = [one for one in records if one["verdict"] != NOT_REACHED]
-        return Counter(f"{one['cell']['id']} {one['failure']} {one['case']} {one['level']}" for one in done)
+        return Counter(one["planned"]["key"] for one in done)
 
 
 def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:

@@ -116,7 +116,8 @@ def test_a_checkpoint_is_written_once_for_its_readers(megatrix: Megatrix, tmp_pa
     cores = "(mcore==0.14.0 or mcore==0.15.3) and (writer_mcore==0.14.0 or writer_mcore==0.15.3)"
     ran = megatrix("--select", f"failure=={RESUME} and torch==2.13.0 and {cores}", out=tmp_path)
 
-    verdicts = {(one["cell"]["writer_mcore"], one["cell"]["mcore"]): one["verdict"] for one in ran.records}
+    cells = [(record["cell"]["stack"], record["verdict"]) for record in ran.records]
+    verdicts = {(stack["writer-megatron-core"], stack["megatron-core"]): verdict for stack, verdict in cells}
     assert verdicts == {
         ("0.15.3", "0.14.0"): "reproduced",
         ("0.15.3", "0.15.3"): "holds",

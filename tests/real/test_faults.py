@@ -48,7 +48,7 @@ def test_kill_9_then_resume_gives_every_case_once(megatrix: Megatrix, tmp_path: 
     report = night.read(run_folder(tmp_path))
     assert Counter(record.verdict.value for record in report.records) == {"reproduced": CASES}, resumed.stderr
     results = [
-        json.loads(line)["result"]["cell"]["id"] + json.loads(line)["result"]["case"]
+        json.loads(line)["result"]["planned"]["key"]
         for path in run_folder(tmp_path).glob("journal-*.jsonl")
         for line in path.read_text().splitlines()
         if '"result":' in line and line.endswith("}")

@@ -86,7 +86,7 @@ def test_rules_of_the_container_apply_in_it(image: Imitation, tmp_path: Path) ->
     """By version 2.4.0a0 is below 2.4.0, which works; the image is named in a rule."""
     plan = planned(image, tmp_path, "--select", f"failure=={SAVE} and mcore=={CORE}")
     assert {one["case"] for one in plan} == LAYOUTS
-    assert {(one["expectation"], one["cell"]["torch"], one["cell"]["image"]) for one in plan} == {
+    assert {(one["expectation"], one["cell"]["stack"]["torch"], one["cell"]["stack"]["base"]) for one in plan} == {
         ("broken", NORMAL, f"ngc-{LABEL}")
     }
 
@@ -97,7 +97,7 @@ def test_unlisted_engine_is_a_cell(image: Imitation, tmp_path: Path) -> None:
         plan = planned(image, tmp_path, "--level", "gpu", "--select", f"failure=={CALL}")
     finally:
         engine(image, ENGINE)
-    assert {one["cell"]["te"] for one in plan} == {UNLISTED}
+    assert {one["cell"]["stack"]["transformer-engine"] for one in plan} == {UNLISTED}
 
 
 def test_failure_is_reproduced_in_the_image(image: Imitation, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: 
     ran = command_of(python, folder)(f"run --here --json --select 'failure=={SAVE} and case==tp2 and mcore==0.8.0'")
 
     records = items_of(ran.stdout, "records")
-    assert [(one["cell"]["base"], one["cell"]["torch"], one["verdict"]) for one in records] == [
+    assert [(one["cell"]["base"], one["cell"]["stack"]["torch"], one["verdict"]) for one in records] == [
         ("host", "2.4.0", "reproduced")
     ], ran.stderr
     assert ran.returncode == 0

@@ -27,6 +27,7 @@ from matrix.catalog.stack import (
     component_named,
     component_title,
     components,
+    in_order,
     short,
 )
 from matrix.catalog.versions import Range, is_version
@@ -131,9 +132,7 @@ class Clause:
 
     def __post_init__(self) -> None:
         """Put the bounds in the order of the components, so that texts have one order."""
-        order = list(components())
-        ranked = sorted(self.bounds, key=lambda name: order.index(name) if name in order else len(order))
-        object.__setattr__(self, "bounds", {name: self.bounds[name] for name in ranked})
+        object.__setattr__(self, "bounds", {name: self.bounds[name] for name in in_order(self.bounds)})
 
     def matches(self, stack: Stack) -> bool:
         """Return whether every condition is known to hold for a stack."""

@@ -102,11 +102,6 @@ class Stack:
         """Return this stack laid over another one, which provides what this one does not state."""
         return Stack({**base.components, **self.components}, base.rest)
 
-    def differs_from(self, other: Stack) -> tuple[str, ...]:
-        """Return the components with another value there, this stack's first."""
-        names = dict.fromkeys((*self.components, *other.components))
-        return tuple(name for name in names if self[name] != other[name])
-
 
 @dataclass(frozen=True)
 class Component:
@@ -139,6 +134,12 @@ def _names() -> Mapping[str, str]:
         for word in (component.name, component.short or component.name, *component.aliases):
             meanings[word] = component.name
     return meanings
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of components in the order of the table; those without a line follow as they are."""
+    order = list(components())
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def component_named(word: str, further: Iterable[str] = ()) -> str:

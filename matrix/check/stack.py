@@ -26,6 +26,7 @@ from matrix.catalog.stack import (
     Value,
     component_title,
     components,
+    in_order,
     known_component,
     short,
 )
@@ -73,9 +74,7 @@ class UserStack:
     @property
     def named(self) -> list[tuple[str, str, str]]:
         """Return (component, version or "none", place) of everything that is stated, in the components' order."""
-        stated = [name for name in self.places if self.stack[name] is not UNKNOWN]
-        order = list(components())
-        stated.sort(key=lambda name: order.index(name) if name in order else len(order))
+        stated = in_order(name for name in self.places if self.stack[name] is not UNKNOWN)
         return [(name, str(self.stack[name]), str(self.places[name])) for name in stated]
 
     def to_json(self) -> dict[str, Any]:
@@ -153,7 +152,6 @@ def build(
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
     brought = _brought(base) if base else {}
     torch = values.get(TORCH, brought.get(TORCH))
-    replaced = TORCH in brought and torch != brought[TORCH]
     if base and isinstance(base, Container) and (missing := {TORCH, TE} - {*brought, *values}):
         remarks.append(
             f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
@@ -161,17 +159,17 @@ def build(
     for name, version in brought.items():
         if name not in values:
             values[name], places[name] = version, Place(f"in {base.id if base else ''}")
-    if base and replaced:
+    if base and torch != brought.get(TORCH, torch):
         remarks.append(f"torch {torch} ({places[TORCH]}) replaces that of {base.id}")
-    recognised = catalog.container_of(torch, label) if isinstance(torch, str) else None
-    container = base if base and not replaced else recognised
+        base = None
+    container = base or (catalog.container_of(torch, label) if isinstance(torch, str) else None)
     if container or torch:
         values[BASE] = container.id if container else ABSENT
     if container is None:
         places.pop(BASE, None)
     elif BASE not in places:
         places[BASE] = Place("by its torch")
-    closed = closed and not (base and not replaced)
+    closed = closed and not base
     if closed:
         unknown: Value = UNKNOWN
         outside = [name for name, component in components().items() if not component.distribution]

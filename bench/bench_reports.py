@@ -27,8 +27,8 @@ from matrix.catalog.loading import load
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
-from matrix.store.night import StoredRun, write_plan
 from matrix.store.paths import Paths
+from matrix.store.stored_run import StoredRun, write_plan
 from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser
 from tests.unit.report.samples import MCORES, cell, planned, record

@@ -26,10 +26,10 @@ from matrix.catalog.loading import load
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import DRIVER
 from matrix.execution.engine import Engine, EngineRequest, EngineResult, Tox, work_folder
-from matrix.execution.run import Events, Request, execute
-from matrix.execution.slurm.commands import Commands
-from matrix.execution.slurm.engine import Slurm
-from matrix.execution.slurm.site import ClusterSite
+from matrix.execution.runner import Events, Request, execute
+from matrix.execution.slurm.client import Commands
+from matrix.execution.slurm.cluster import ClusterSite
+from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.provision.project import ROOT

@@ -57,7 +57,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
     "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
     "matrix/planning/night.py": ("tests/unit/planning/test_night.py", "tests/unit/planning/test_images.py"),
-    "matrix/planning/requirements.py": ("tests/unit/planning/test_requirements.py",),
+    "matrix/planning/machine_requirements.py": ("tests/unit/planning/test_machine_requirements.py",),
     "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),
     "matrix/verdicts/judge.py": ("tests/unit/verdicts/test_judge.py",),
     "matrix/verdicts/learning.py": ("tests/unit/verdicts/test_learning.py",),

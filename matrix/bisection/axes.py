@@ -30,7 +30,7 @@ from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import excluded as excluded_from
 from matrix.planning.cases import package_sets, plan_case
-from matrix.provision import sources
+from matrix.provision import package_source
 from matrix.verdicts.planned import Planned
 
 # The components with an axis of releases, by their words on the command line. `writer` wrote the checkpoint.
@@ -160,7 +160,7 @@ def side_of(text: str, package: str) -> Side:
     """Return the side that `text` names: a version, PATH@REV, a folder or a wheel. Raises MatrixError."""
     if not text or is_version(text):
         return Side(text or NONE)
-    contents = sources.inspect(sources.parse(text, package))
+    contents = package_source.inspect(package_source.parse(text, package))
     return Side(contents.version, str(contents.source))
 
 

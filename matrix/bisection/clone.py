@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from matrix.kit.git import Repository
-from matrix.provision import sources, trees
-from matrix.provision.sources import Source, SourceKind
+from matrix.provision import package_source, trees
+from matrix.provision.package_source import Source, SourceKind
 from matrix.verdicts.text import one_line
 
 SUBJECT = 120  # characters shown of a commit's first line
@@ -36,7 +36,7 @@ class Clone:
 
     def __init__(self, path: str, package: str, *, compiled: bool = False) -> None:
         self.package = package
-        source = sources.parse(f"{path}@HEAD", package)  # raises MatrixError for a wrong path
+        source = package_source.parse(f"{path}@HEAD", package)  # raises MatrixError for a wrong path
         self.path, self._layout = source.location, source.layout
         self.taken = self._layout.taken(compiled=compiled)  # the paths of all that a cell gets from a commit
         self._repository = Repository(self.path)
@@ -55,7 +55,7 @@ class Clone:
 
     def commit(self, revision: str) -> Commit:
         """Return the commit of a revision. Raises MatrixError when it is missing or belongs to another project."""
-        contents = sources.inspect(self.source(revision))
+        contents = package_source.inspect(self.source(revision))
         return self._log("-1", contents.identity.split()[1])[0]
 
     def version(self, commit: str) -> str:

@@ -16,7 +16,7 @@ from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
 from matrix.contract.calling import outcome_of
 from matrix.errors import MatrixError
-from matrix.execution import run
+from matrix.execution import runner
 from matrix.execution.engine import Engine
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.provision import configuration
@@ -136,8 +136,8 @@ class CellProbes:
             show(record)
 
         cache = self._cache and number == 1
-        request = run.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
-        ended = run.execute(request, self._catalog, self._engine, run.Events(show=show_now, warn=self._warn))
+        request = runner.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
+        ended = runner.execute(request, self._catalog, self._engine, runner.Events(show=show_now, warn=self._warn))
         for record in ended.records:
             if record.key not in reported:
                 show(record)

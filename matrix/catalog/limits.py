@@ -1,4 +1,4 @@
-"""Memory limits of the ranks of a case (`impose` in matrix.execution.ranks.rank sets them)."""
+"""Memory limits of the ranks of a case (`impose` in matrix.execution.ranks.rank_main sets them)."""
 
 from __future__ import annotations
 

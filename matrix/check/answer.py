@@ -15,14 +15,14 @@ from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
-from matrix.check.job import NO_JOB, UserJob
-from matrix.check.stack import UserStack, decide, possible, unrecorded
+from matrix.check.training_job import NO_JOB, UserJob
+from matrix.check.user_stack import UserStack, decide, possible, unrecorded
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
 from matrix.planning.driver_fit import Fit, enough, fitting
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
-    from matrix.check.checkpoint import Checkpoint
+    from matrix.check.checkpoint_settings import Checkpoint
     from matrix.check.job_site import JobSite
     from matrix.contract.finding import Finding
     from matrix.store.trend import PastResult

@@ -13,7 +13,7 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
 from matrix.catalog.stack import MCORE, TE, Stack
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
-from matrix.check.job import UserJob
+from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.signature_match import matched

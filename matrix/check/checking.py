@@ -22,14 +22,14 @@ from matrix.check.answer import (
 )
 from matrix.check.calls import breaking_calls
 from matrix.check.examine import Assumed, examine
-from matrix.check.job import NO_JOB, UserJob
 from matrix.check.remedies import proof, upgrade, version_changes
-from matrix.check.stack import UserStack, unrecorded
+from matrix.check.training_job import NO_JOB, UserJob
+from matrix.check.user_stack import UserStack, unrecorded
 from matrix.kit.launch import UNKNOWN, world_of
 from matrix.kit.preflight import FILE
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
-    from matrix.check.checkpoint import Checkpoint
+    from matrix.check.checkpoint_settings import Checkpoint
     from matrix.check.job_site import JobSite
     from matrix.store.trend import PastResult
 

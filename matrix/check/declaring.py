@@ -11,11 +11,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import UNKNOWN, component_named
 from matrix.catalog.versions import is_version
-from matrix.check import stack
+from matrix.check import user_stack
 from matrix.check.files.declared import Declared, Pin, total
 from matrix.check.files.shell import SHELLS
-from matrix.check.job import UserJob, jobs_of
-from matrix.check.stack import Statement, UserStack
+from matrix.check.training_job import UserJob, jobs_of
+from matrix.check.user_stack import Statement, UserStack
 
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -54,7 +54,7 @@ def declared_stack(
     """Return the stack and the jobs; `statements` come last, as those of the user, and so replace those of files."""
     found, notes = [], list(declared.notes)
     for image in dict.fromkeys(declared.images):
-        made, note = stack.image_statements(catalog, image.reference, image.place)
+        made, note = user_stack.image_statements(catalog, image.reference, image.place)
         found += made
         notes += [note] if note else []
     whole = any(one.name == "transformer-engine" for one in declared.pins)
@@ -62,7 +62,7 @@ def declared_stack(
         axis = component_named(one.name, catalog.packages)
         if axis and not (whole and one.name in PARTS):
             found.append(_statement(axis, one))
-    made_stack = stack.build(
+    made_stack = user_stack.build(
         catalog, [*found, *statements], closed=declared.complete and not declared.images, notes=notes
     )
     return made_stack, jobs_of(declared.commands)

@@ -18,7 +18,7 @@ from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named
 from matrix.catalog.versions import is_version
 from matrix.check.job_site import JobSite
-from matrix.check.stack import Statement, UserStack, build
+from matrix.check.user_stack import Statement, UserStack, build
 from matrix.planning.host_cases import LABEL
 
 INSTALLED: Final = Place("installed")

@@ -10,7 +10,7 @@ from matrix.catalog.failure import Failure
 from matrix.catalog.job_options import JobOption, OptionKind, PreflightOptions, read_options
 from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.catalog.stack import BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
-from matrix.check.job import ANY_SIZE, UserJob
+from matrix.check.training_job import ANY_SIZE, UserJob
 from matrix.errors import MatrixError
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
 from matrix.kit.preflight import Answer, Report, TrainingJob, preflight_of, unjudged

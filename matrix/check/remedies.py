@@ -12,8 +12,8 @@ from matrix.catalog.stack import ABSENT, BASE, MCORE, PYTHON, TE, TORCH, WRITER,
 from matrix.catalog.versions import minor, parse
 from matrix.check.answer import StackChange
 from matrix.check.calls import breaking_calls
-from matrix.check.job import NO_JOB, UserJob
-from matrix.check.stack import UserStack, recorded
+from matrix.check.training_job import NO_JOB, UserJob
+from matrix.check.user_stack import UserStack, recorded
 from matrix.planning.cases import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
 from matrix.planning.night import possible
 

@@ -19,10 +19,10 @@ from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
 from matrix.catalog.versions import is_version, parse
-from matrix.check import stack as stacks
+from matrix.check import user_stack as stacks
 from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand
 from matrix.check.calls import breaking_calls, deciding
-from matrix.check.stack import UserStack
+from matrix.check.user_stack import UserStack
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
 CHOSEN: Final = {

@@ -13,12 +13,12 @@ from matrix.catalog.model import Catalog
 from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
-from matrix.execution import run
+from matrix.execution import runner
 from matrix.execution.engine import RERUN_HERE
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from matrix.planning.host_cases import LABEL
 from matrix.planning.rerun import RERUN
-from matrix.provision import host, installed, sources
+from matrix.provision import host, installed, package_source
 from matrix.store.paths import NIGHT
 from matrix.verdicts.planned import Planned
 
@@ -36,7 +36,7 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--case", action="append", metavar="KEY", help='select one case, "CELL FAILURE CASE LEVEL"; may be repeated'
     )
-    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
+    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {package_source.FORMS}")
     parser.add_argument("--te", metavar="SOURCE", help="Transformer Engine under test, with --case")
     parser.add_argument("--writer", metavar="SOURCE", help="megatron-core that writes the checkpoint, with --case")
     parser.add_argument(
@@ -79,8 +79,10 @@ def selected(known: Catalog, request: CaseRequest) -> tuple[list[Planned], str]:
 
 
 def _inspected(field: str, text: str) -> PackageSource:
-    contents = sources.inspect(sources.parse(text, "transformer-engine" if field == "te_source" else "megatron-core"))
-    on_pypi = contents.source.kind is sources.SourceKind.PYPI
+    contents = package_source.inspect(
+        package_source.parse(text, "transformer-engine" if field == "te_source" else "megatron-core")
+    )
+    on_pypi = contents.source.kind is package_source.SourceKind.PYPI
     return PackageSource(str(contents.source), contents.version, contents.source.revision if on_pypi else "")
 
 
@@ -159,18 +161,18 @@ def checked_limit(parsed: argparse.Namespace) -> float | None:
     return 60 * float(parsed.time_limit)
 
 
-def resumed(parsed: argparse.Namespace) -> run.Request:
+def resumed(parsed: argparse.Namespace) -> runner.Request:
     """Return the request to finish an earlier run. Raises MatrixError with an option that selects cases."""
     selecting = ("select", "within", "case", "mcore", "level", "expect", "here", "te", "writer", "compile", "break_")
     if any(getattr(parsed, name) for name in selecting):
         raise MatrixError(
             "a resumed run keeps its plan", expected="--resume without options that select cases", fix="leave one out"
         )
-    stored = run.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
-    return run.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")
+    stored = runner.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
+    return runner.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")
 
 
-def requested(catalog: Catalog, parsed: argparse.Namespace) -> run.Request:
+def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
     """Return the request for a new run of the selected cases; --break has its own folder. Raises MatrixError."""
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
@@ -178,6 +180,6 @@ def requested(catalog: Catalog, parsed: argparse.Namespace) -> run.Request:
     label = PART if label == NIGHT and (parsed.within or parsed.level) else label
     planned = results.durations(catalog, parsed.out).timed(planned)
     if not parsed.break_:
-        return run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+        return runner.Request(planned, parsed.out, not parsed.no_cache, label=label)
     catalog.failure(parsed.break_)
-    return run.Request(breaking.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")
+    return runner.Request(breaking.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")

@@ -19,7 +19,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
-from matrix.store import night as runs
+from matrix.store import stored_run as runs
 from matrix.store.paths import Paths, write_whole
 
 ACTIONS: Final = {

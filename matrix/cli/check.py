@@ -16,11 +16,11 @@ from matrix.catalog.loading import preflight_options
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import declaring, examine
-from matrix.check import stack as stacks
+from matrix.check import user_stack as stacks
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import COMMAND, UserCommand
-from matrix.check.job import UserJob, is_training, job_of
+from matrix.check.training_job import UserJob, is_training, job_of
 from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
@@ -101,7 +101,7 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
     said = stacks.parse_text(catalog, " ".join(words)) if words else []
     checkpoint = None
     if parsed.checkpoint:
-        from matrix.check.checkpoint import read_checkpoint
+        from matrix.check.checkpoint_settings import read_checkpoint
 
         checkpoint = read_checkpoint(parsed.checkpoint)
     host: JobSite | None = None

@@ -13,7 +13,7 @@ from matrix.cli import places
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution.engine import offer_of
-from matrix.planning import covering, explain, night
+from matrix.planning import cell_explanation, covering, night
 from matrix.provision import configuration, host
 from matrix.report import check_text, explanation
 from matrix.report.json_object import json_object
@@ -34,7 +34,7 @@ def explain_command(parsed: argparse.Namespace) -> int:
     configuration.load()
     machine, engines = host.look(), places.engines(catalog, 1)
     offer = cache(lambda base: offer_of(catalog, engines, base))
-    explained = explain.explain(
+    explained = cell_explanation.explain(
         catalog,
         parsed.cell,
         night.night(catalog, covering.pairwise, tuple(Level)),

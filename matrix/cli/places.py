@@ -14,9 +14,9 @@ from matrix.errors import MatrixError
 from matrix.execution import images
 from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
-from matrix.execution.slurm import commands as slurm
-from matrix.execution.slurm.engine import Slurm
-from matrix.execution.slurm.site import ClusterSite
+from matrix.execution.slurm import client as slurm
+from matrix.execution.slurm.cluster import ClusterSite
+from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.provision import host, tools
 from matrix.provision.image_builds import Builder
 from matrix.verdicts.planned import Planned

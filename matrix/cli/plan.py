@@ -21,7 +21,7 @@ from matrix.errors import ExitStatus, MatrixError
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
 from matrix.planning.estimates import DEFAULT_TEXT, Basis
-from matrix.planning.requirements import BaseOffer, offered
+from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.statistics import Availability
 from matrix.provision import configuration, host
 from matrix.report.json_object import json_object

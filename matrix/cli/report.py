@@ -12,16 +12,16 @@ from matrix.check.table import build_table
 from matrix.cli import results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.execution import run
+from matrix.execution import runner
 from matrix.report import messages, output, site
 from matrix.report.changes import Changes, changes
 from matrix.report.json_object import json_object
 from matrix.report.stack_map import stack_map
 from matrix.report.terminal import warn
-from matrix.store import night as runs
+from matrix.store import stored_run as runs
 from matrix.store.history import History, with_history
-from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths, write_whole
+from matrix.store.stored_run import Night, StoredRun
 from matrix.store.trend import NO_PASTS
 
 FORMATS: Final = {"markdown": messages.job_summary, "issue": messages.issue, "webhook": messages.webhook}
@@ -65,7 +65,7 @@ def report_command(parsed: argparse.Namespace) -> int:
         print(json_object("records/2", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)
-    return run.exit_status(night)
+    return runner.exit_status(night)
 
 
 def publish(parsed: argparse.Namespace) -> int:

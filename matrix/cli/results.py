@@ -17,8 +17,8 @@ from matrix.report.offers import offers
 from matrix.report.run_summary import summary
 from matrix.report.terminal import Prose, show, warn
 from matrix.store.history import History, with_history
-from matrix.store.night import Night
 from matrix.store.paths import Paths, is_night, unwritable
+from matrix.store.stored_run import Night
 
 
 def newest(out: Path, *, night: bool) -> str:

@@ -18,13 +18,13 @@ from matrix.cli import places, results
 from matrix.cli.case_options import add_run, checked_limit, requested, resumed
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
-from matrix.execution import interrupt, run
+from matrix.execution import interrupt, runner
 from matrix.provision import configuration, host
 from matrix.report import output
 from matrix.report.json_object import json_object
 from matrix.report.screen import Screen
 from matrix.report.terminal import warn
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.history import History
 from matrix.store.paths import OUT, Paths, unwritable
 
@@ -62,10 +62,10 @@ def run_command(parsed: argparse.Namespace) -> int:
         say(text)
         return ExitStatus.GOOD if broken else ExitStatus.BAD
     add_step_summary(Paths(parsed.out).pages(finished.run).summary)
-    return exit_code(finished.records) if parsed.exit_code else run.exit_status(finished)
+    return exit_code(finished.records) if parsed.exit_code else runner.exit_status(finished)
 
 
-def executed(request: run.Request, catalog: Catalog, parsed: argparse.Namespace) -> night.Night:
+def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespace) -> stored_run.Night:
     """Run a request where the options say, with its progress on the screen, and return the night."""
     on_slurm = parsed.engine == "slurm"
     workers = parsed.workers or (1 if on_slurm else places.workers_for(request.planned, host.look()))
@@ -75,15 +75,15 @@ def executed(request: run.Request, catalog: Catalog, parsed: argparse.Namespace)
     request = replace(request, site=site)
     screen = Screen(len(request.planned))
 
-    def report(stored: night.StoredRun, history: History) -> night.Night:
+    def report(stored: stored_run.StoredRun, history: History) -> stored_run.Night:
         again = "run it again" if parsed.break_ else f"continue with: {resume_line(stored.folder.name, parsed.out)}"
         parsed.resume_hint = again
         return output.render(stored, request.out, history, catalog)
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
-        return run.execute(request, catalog, engine, run.Events(warn=warn, ended=report))
+        return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
     with screen.animated():
-        return run.execute(request, catalog, engine, run.Events(screen.show, screen.begin, warn, report))
+        return runner.execute(request, catalog, engine, runner.Events(screen.show, screen.begin, warn, report))
 
 
 def add_step_summary(summary: Path) -> None:

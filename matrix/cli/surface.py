@@ -17,8 +17,8 @@ from matrix.contract.provider import TRANSFORMER_ENGINE, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.uses import Calls
 from matrix.errors import ExitStatus, MatrixError
-from matrix.provision import sources
-from matrix.provision.sources import Contents, SourceKind
+from matrix.provision import package_source
+from matrix.provision.package_source import Contents, SourceKind
 
 
 def add_parser(commands: Any) -> None:
@@ -71,7 +71,7 @@ def _identify(text: str) -> tuple[str, Contents]:
     errors = []
     for package in (TE, MCORE):
         try:
-            source = sources.parse(text, package)
+            source = package_source.parse(text, package)
             if source.kind is SourceKind.PYPI:
                 raise MatrixError(
                     "a release is read from a local copy only",
@@ -79,7 +79,7 @@ def _identify(text: str) -> tuple[str, Contents]:
                     expected="a wheel, a folder or PATH@REV",
                     fix=f"pip download --no-deps PACKAGE=={text}, then give the wheel",
                 )
-            return package, sources.inspect(source)
+            return package, package_source.inspect(source)
         except MatrixError as error:
             errors.append(error)
     if errors[0].what == errors[1].what:

@@ -11,7 +11,7 @@ from matrix.contract.definition import absolute, module_name, parsed, uncollecte
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
-from matrix.contract.reach import Reaches, Recorder
+from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.reader import Reader
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.contract.uses import Calls

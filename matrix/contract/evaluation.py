@@ -18,7 +18,7 @@ from matrix.contract.definition import dotted, function_entry
 from matrix.contract.flow import Flow
 from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, negate
 from matrix.contract.provider import Provider
-from matrix.contract.reach import Reaches, Recorder, about_te
+from matrix.contract.reachability import Reaches, Recorder, about_te
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue, Scope
 from matrix.contract.uses import Arguments, Site, Use
 from matrix.contract.value import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, all_of, any_of, negate
-from matrix.contract.reach import PendingUse
+from matrix.contract.reachability import PendingUse
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Scope, bound_names
 from matrix.contract.uses import CATCHES
 from matrix.contract.value import ANYTHING, Choice, Literal, Outside, Reference, values_of

@@ -16,7 +16,7 @@ from matrix.contract.definition import absolute, dotted, function_entry
 from matrix.contract.evaluation import Evaluator, installed, text_of
 from matrix.contract.flow import Attempt
 from matrix.contract.guard import Config, Guard, all_of, any_of, names_te, negate
-from matrix.contract.reach import Function, Recorder, elsewhere, is_local
+from matrix.contract.reachability import Function, Recorder, elsewhere, is_local
 from matrix.contract.scope import (
     ClassDefinition,
     FunctionDefinition,

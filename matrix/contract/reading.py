@@ -19,8 +19,8 @@ from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision import sources
-from matrix.provision.sources import Contents, Source, SourceKind
+from matrix.provision import package_source
+from matrix.provision.package_source import Contents, Source, SourceKind
 from matrix.provision.trees import LAYOUTS, package_files
 
 Select = Callable[[str], bool]
@@ -34,7 +34,7 @@ def surface_of(text: str) -> Surface:
     if text.endswith(SUFFIX):
         return recording.read_surface(Path(text))
     source = _source(text, TE)
-    return recording.load_surface(text) if source is None else extract_surface(sources.inspect(source))
+    return recording.load_surface(text) if source is None else extract_surface(package_source.inspect(source))
 
 
 def calls_of(text: str) -> Calls:
@@ -42,26 +42,28 @@ def calls_of(text: str) -> Calls:
     if text.endswith(SUFFIX):
         return recording.read_calls(Path(text))
     source = _source(text, MCORE)
-    return recording.load_calls(text) if source is None else extract_calls(sources.inspect(source))
+    return recording.load_calls(text) if source is None else extract_calls(package_source.inspect(source))
 
 
 def _source(text: str, package: str) -> Source | None:
     """Return None for a version or tag (which must be recorded), otherwise the source that `text` names."""
     is_tag = "/" not in text and "@" not in text and not Path(text).exists()
-    source = None if is_tag else sources.parse(text, package)
+    source = None if is_tag else package_source.parse(text, package)
     return None if source is None or source.kind is SourceKind.PYPI else source
 
 
 def surface_of_source(text: str, provider: Provider, version: str | None = None) -> Surface:
     """Return the surface of a wheel, a folder or PATH@REV of a provider. Raises MatrixError when there is none."""
     if provider.package in LAYOUTS:
-        return extract_surface(sources.inspect(sources.parse(text, provider.package)), version, provider)
-    path = sources.existing(sources.absolute(Path.cwd(), text), text)
+        return extract_surface(package_source.inspect(package_source.parse(text, provider.package)), version, provider)
+    path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
     if path.suffix != ".whl":
         raise MatrixError(
             f"{provider.package} is read from wheels only", got=text, expected="FILE.whl", fix=provider.fix
         )
-    return extract_surface(sources.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider)
+    return extract_surface(
+        package_source.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider
+    )
 
 
 def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:
@@ -157,13 +159,13 @@ def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
     """Return the name of a project and its Python files."""
     folder, at, revision = text.rpartition("@")
     if at and Path(folder).expanduser().is_dir() and not Path(text).exists():
-        path = sources.absolute(Path.cwd(), folder)
+        path = package_source.absolute(Path.cwd(), folder)
         with Repository(path) as clone:
             commit = clone.commit(revision)
             if not commit:
                 raise MatrixError("no such revision in this clone", where=str(path), got=revision)
             return f"{path.name}@{revision}", _files_of_commit(clone, commit, "", _is_product)
-    path = sources.existing(sources.absolute(Path.cwd(), text), text)
+    path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
     if path.suffix == ".whl":
         try:
             return path.stem, _files_of_wheel(path, _is_product)

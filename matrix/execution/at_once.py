@@ -15,7 +15,7 @@ from matrix.execution.cache_key import case_key
 from matrix.execution.engine import Engine, offer_of
 from matrix.execution.reproduction import not_run
 from matrix.planning.cases import on_python
-from matrix.planning.requirements import lacks
+from matrix.planning.machine_requirements import lacks
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision.case_overlays import overlay_digest, overlay_specs

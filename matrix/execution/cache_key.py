@@ -22,7 +22,7 @@ from matrix.provision.project import PACKAGE
 from matrix.verdicts.planned import Planned
 
 # The modules that run a case and classify its outcome; their imports are included in the hash.
-RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
+RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank_main")
 READS: Final = ("matrix.execution.reproduction", "matrix.execution.preflights")
 # Documentation, without effect on verdicts.
 TITLES: Final = frozenset(

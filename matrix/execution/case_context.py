@@ -17,14 +17,14 @@ from matrix.execution.installation import Installation
 from matrix.execution.ranks import mpirun
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
 from matrix.execution.resolved import Resolved
-from matrix.planning.requirements import Placement, offered, place
+from matrix.planning.machine_requirements import Placement, offered, place
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.cache_folders import default_root
 from matrix.provision.case_overlays import Provision
 from matrix.provision.overlays import Overlay, Overlays
-from matrix.provision.sources import Source
+from matrix.provision.package_source import Source
 from matrix.verdicts.planned import Planned
 
 

@@ -22,7 +22,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
-from matrix.planning.requirements import BaseOffer, offered
+from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, extension, kernel, project
 from matrix.provision import installed as environments
@@ -31,7 +31,7 @@ from matrix.provision.commands import CommandResult
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, WITH_GPU_PACKAGES, base_name
 from matrix.store import scratch
-from matrix.store.night import StoredRun
+from matrix.store.stored_run import StoredRun
 from matrix.verdicts.planned import Planned
 
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.

@@ -15,7 +15,7 @@ from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
 from matrix.execution import inside
 from matrix.execution.engine import EngineRequest, EngineResult
-from matrix.planning.requirements import offered
+from matrix.planning.machine_requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.cache_folders import default_root

@@ -10,7 +10,7 @@ from matrix.catalog.machine import Cuda, Nvml, PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.driver_fit import driver_note, user_mode_driver
-from matrix.planning.requirements import Placement
+from matrix.planning.machine_requirements import Placement
 from matrix.provision.host import LocalSite
 from matrix.provision.nvidia import devices
 from matrix.provision.overlays import Overlay

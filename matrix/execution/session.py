@@ -20,9 +20,9 @@ from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
 from matrix.store.journal import Journal
-from matrix.store.night import StoredRun
 from matrix.store.paths import Paths, make_folder
 from matrix.store.run_lock import RunLock
+from matrix.store.stored_run import StoredRun
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record

@@ -39,7 +39,7 @@ from matrix.planning.cases import (
     run_in,
     versions_of,
 )
-from matrix.planning.requirements import offered, unmet
+from matrix.planning.machine_requirements import offered, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
 

@@ -18,8 +18,8 @@ from matrix.catalog.model import Catalog, Container, Image
 from matrix.catalog.stack import BASE, DRIVER, WRITER
 from matrix.planning.cases import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
+from matrix.planning.machine_requirements import BaseOffer, Placement, place, unmet
 from matrix.planning.packing import Demand, largest_first, schedule
-from matrix.planning.requirements import BaseOffer, Placement, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, ReasonKind
 

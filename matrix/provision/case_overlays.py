@@ -15,11 +15,11 @@ from matrix.catalog.failure import Level
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
-from matrix.provision import sources
+from matrix.provision import package_source
 from matrix.provision.configuration import Configuration
 from matrix.provision.extension import toolkit
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
-from matrix.provision.sources import SourceKind
+from matrix.provision.package_source import SourceKind
 from matrix.verdicts.planned import Planned
 
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
@@ -51,11 +51,11 @@ def overlay_specs(
     )
     # A source of megatron-core has further packages (megatron.training); Transformer Engine is complete everywhere.
     laid = [
-        sources.parse(configuration.resolve(source) or version, package)
+        package_source.parse(configuration.resolve(source) or version, package)
         for package, source, version in required
         if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
     ]
-    laid += [sources.pinned(package) for package in planned.packages]
+    laid += [package_source.pinned(package) for package in planned.packages]
     if planned.compiled and environment.path is None and not environment.image:
         raise MatrixError(
             "--compile can't build in this image",
@@ -97,7 +97,7 @@ def provide(
 
 def overlay_digest(spec: OverlaySpec) -> str:
     """Return the digest of the overlay, existing or not."""
-    return identify([sources.inspect(source) for source in spec.sources], spec)[0]
+    return identify([package_source.inspect(source) for source in spec.sources], spec)[0]
 
 
 def write(path: Path, provided: Mapping[str, Provision]) -> None:

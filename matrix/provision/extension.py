@@ -19,13 +19,13 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, redacted, run
-from matrix.provision.sources import Contents, SourceKind, add_metadata
+from matrix.provision.package_source import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
 
 # Runs a command in the base, where this folder is writable; its two outputs are one.
 RunInBase = Callable[[Sequence[str], Path], CommandResult]
 
-NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.requirements.BaseFeature)
+NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.machine_requirements.BaseFeature)
 CUDA: Final = "/usr/local/cuda"  # where CUDA is installed unless CUDA_HOME names another folder
 VARIABLES: Final = re.compile(r"NVTE_\w+|CUDNN_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST|MAX_JOBS")
 PASSED: Final = "MEGATRIX_BUILD"

@@ -14,7 +14,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda, Machine, Nvml
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
-from matrix.planning.requirements import BaseOffer, unmet
+from matrix.planning.machine_requirements import BaseOffer, unmet
 from matrix.provision.nvidia import devices
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack

@@ -33,7 +33,7 @@ from matrix.provision.cache_folders import locked, making
 from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
-from matrix.provision.sources import Contents, Source, SourceKind, inspect, unpack
+from matrix.provision.package_source import Contents, Source, SourceKind, inspect, unpack
 from matrix.provision.trees import sha256
 
 MANIFEST = "overlay.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import GPUS, MCORE, SM, TE, TORCH
-from matrix.planning.explain import reported_cells
+from matrix.planning.cell_explanation import reported_cells
 from matrix.report import rulings
 from matrix.report.document import document
 from matrix.report.rulings import Grounds

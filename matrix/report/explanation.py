@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from matrix.catalog.stack import PYTHON, TORCH
-from matrix.planning.explain import Explanation, FailureInCell
+from matrix.planning.cell_explanation import Explanation, FailureInCell
 from matrix.report.terminal import Part, Prose, table
 
 

@@ -22,7 +22,7 @@ from matrix.report.page import anchors_of
 from matrix.report.rulings import Grounds
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.store.trend import Flakes, PastResult, Pasts, flakes, turns
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.text import tail

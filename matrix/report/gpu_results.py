@@ -13,7 +13,7 @@ from matrix.report.changes import changes
 from matrix.report.findings.markdown import code, table
 from matrix.report.messages import job_summary
 from matrix.report.words import WORST_FIRST, group_by
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import SILENT, Record
 
 FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend")  # of a record

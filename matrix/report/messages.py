@@ -23,7 +23,7 @@ from matrix.report.words import (
     silent,
     verdict_reason,
 )
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import head, one_line
 

@@ -18,10 +18,10 @@ from matrix.report.page import page
 from matrix.report.site import upgrade_page
 from matrix.report.stack_map import stack_map
 from matrix.report.words import group_by
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.history import History
-from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths, write_whole
+from matrix.store.stored_run import Night, StoredRun
 
 
 def render(run: StoredRun, out: Path, history: History, catalog: Catalog) -> Night:
@@ -32,7 +32,7 @@ def render(run: StoredRun, out: Path, history: History, catalog: Catalog) -> Nig
     May be called repeatedly, also for an interrupted or an older run. Raises MatrixError if the run, the history or
     the output folder can't be used.
     """
-    current, paths = night.added(run, history), Paths(out).pages(run.folder.name)
+    current, paths = stored_run.added(run, history), Paths(out).pages(run.folder.name)
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
     bisections = sorted(path.stem for path in paths.bisections.glob("*.html"))

@@ -14,7 +14,7 @@ from matrix.report.document import document
 from matrix.report.grid import Grid, grids
 from matrix.report.stack_map import MEANS, Seen, StackMap
 from matrix.report.words import WORST_FIRST, causes, group_by, headline, is_red, silent, version_order
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.store.trend import NO_PASTS, Pasts, turns
 from matrix.verdicts.record import SILENT, Record, Verdict
 

@@ -17,8 +17,8 @@ from matrix.report.document import document
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
 from matrix.report.stack_map import MEANS, Colour, MapCall, StackMap, known
-from matrix.store.night import Night
 from matrix.store.paths import write_whole
+from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record

@@ -17,8 +17,8 @@ from matrix.report.bisection import bisection_page
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
-from matrix.store.night import StoredRun, write_plan
 from matrix.store.paths import Paths, write_whole
+from matrix.store.stored_run import StoredRun, write_plan
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser

@@ -13,8 +13,8 @@ from matrix.catalog.stack import MCORE, TE, UNKNOWN
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.remedies import upgrade
-from matrix.check.stack import UserStack, build, parse_text
 from matrix.check.table import Choice, move
+from matrix.check.user_stack import UserStack, build, parse_text
 from matrix.store.paths import Paths
 from tests.browser.chromium import Browser
 from tests.founding import SAVE

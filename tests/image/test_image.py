@@ -18,7 +18,7 @@ from matrix.catalog.loading import load
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.provision.tools import ContainerSpec, Ref, Tool
-from matrix.store import night as nights
+from matrix.store import stored_run as nights
 from matrix.store.paths import Paths
 from matrix.verdicts.planned import Planned
 from tests.founding import BEHIND_MPI, MPI

@@ -16,7 +16,7 @@ import pytest
 
 from matrix.execution.engine import EngineRequest, Tox, environment_folder
 from matrix.provision.indexes import site_environment
-from matrix.store.night import StoredRun
+from matrix.store.stored_run import StoredRun
 from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.store.paths import Paths
 from tests.real.conftest import COMMAND_S, ROOT, command, processes, remaining
 
@@ -62,7 +62,7 @@ class Runs:
         folder = Paths(self.out).run(run)
         results = journal.read(folder).results.items()
         done = {key for key, record in results if record.verdict.value != NOT_REACHED}
-        return {item.key for item in night.StoredRun(folder).planned} - done
+        return {item.key for item in stored_run.StoredRun(folder).planned} - done
 
     def progress(self) -> int:
         """Return how many results the started run has, -1 before its plan is written."""
@@ -104,7 +104,7 @@ def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
         assert last.returncode == 0
     assert killed
     for run in Paths(runs.out).runs():
-        planned = {item.key for item in night.StoredRun(Paths(runs.out).run(run)).planned}
+        planned = {item.key for item in stored_run.StoredRun(Paths(runs.out).run(run)).planned}
         assert runs.results(run) == Counter(planned), run
     assert remaining(runs.mark, GONE_S) == {}
     assert [*temporary.iterdir()] == []

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import parse
+from matrix.provision.package_source import parse
 from tests.founding import BEHIND_SAVE, RESUME, SAVE
 from tests.real.conftest import Megatrix
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.store.paths import Paths
 from tests.founding import SAVE
 from tests.real.conftest import Megatrix, remaining, started, wait_for_first_result
@@ -45,7 +45,7 @@ def test_kill_9_then_resume_gives_every_case_once(megatrix: Megatrix, tmp_path: 
 
     resumed = megatrix("--resume", "--no-cache", out=tmp_path)
 
-    report = night.read(run_folder(tmp_path))
+    report = stored_run.read(run_folder(tmp_path))
     assert Counter(record.verdict.value for record in report.records) == {"reproduced": CASES}, resumed.stderr
     results = [
         json.loads(line)["result"]["planned"]["key"]
@@ -66,7 +66,7 @@ def test_ctrl_c_stops_all_processes_and_reports(tmp_path: Path) -> None:
 
     assert process.returncode == 130, errors
     no_process_left(tmp_path)
-    report = night.read(run_folder(tmp_path))
+    report = stored_run.read(run_folder(tmp_path))
     assert len(report.records) == CASES
     assert len(journal.read(run_folder(tmp_path)).results) >= 1
     assert Paths(tmp_path).pages(run_folder(tmp_path).name).page.is_file()

@@ -16,7 +16,7 @@ from matrix.execution.engine import environment_folder
 from matrix.provision.cache_folders import default_root
 from matrix.provision.installed import at
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import parse
+from matrix.provision.package_source import parse
 from tests.founding import MASK
 from tests.profiles import tries
 from tests.real.conftest import ROOT, Megatrix, Ran

@@ -16,7 +16,7 @@ import pytest
 from matrix.execution.engine import settings
 from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import parse, pinned
+from matrix.provision.package_source import parse, pinned
 from tests.founding import CALL, SAVE
 from tests.real import ngc
 from tests.real.conftest import COMMAND_S, ROOT, made_base, uv

@@ -13,7 +13,7 @@ from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import pinned
+from matrix.provision.package_source import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.founding import MPI
 from tests.real.conftest import Megatrix, processes

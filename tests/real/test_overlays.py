@@ -10,7 +10,7 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.provision.commands import run
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import Source, SourceKind
+from matrix.provision.package_source import Source, SourceKind
 
 BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
 

@@ -15,7 +15,7 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.execution.engine import settings
 from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import parse
+from matrix.provision.package_source import parse
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal
 from matrix.verdicts.record import Record

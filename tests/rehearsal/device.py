@@ -13,7 +13,7 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any, Final
 
-from matrix.execution.ranks.rank import imported
+from matrix.execution.ranks.rank_main import imported
 from matrix.kit import cpu_device, te_extension
 from matrix.kit.rank import Rank
 from matrix.provision.nvidia.cuda import LIBRARY, MAJOR, MINOR, MULTICAST

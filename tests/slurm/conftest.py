@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog.codec import decode
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.verdicts.record import Record
 from tests.founding import BEHIND_MPI, SAVE
 from tests.schemas import records_of
@@ -115,7 +115,7 @@ class Site:
 
     def lost(self) -> list[Record]:
         """Return the records of cases that were not reached."""
-        return [record for record in night.read(self.folder).records if record.verdict.value == "not-reached"]
+        return [record for record in stored_run.read(self.folder).records if record.verdict.value == "not-reached"]
 
     def payloads(self, node: str) -> list[int]:
         """Return the array tasks on a node, the children of its step daemons."""
@@ -130,7 +130,7 @@ class Site:
 
     def whole(self) -> None:
         """Fail unless every planned case has exactly one result, and the queue and the nodes are empty."""
-        planned = [case["key"] for case in night.plan(self.folder)]
+        planned = [case["key"] for case in stored_run.plan(self.folder)]
         assert Counter(self.results()) == Counter(planned)
         assert {record.verdict.colour for record in journal.read(self.folder).results.values()} <= {"green", "learned"}
         self.quiet()

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from matrix.store import night
+from matrix.store import stored_run
 from tests.slurm.cluster import NODES, alive, wait
 from tests.slurm.conftest import MANY, RANKS, Site, ended
 
@@ -41,8 +41,8 @@ def test_cases_of_timed_out_tasks_run_again_alone(site: Site) -> None:
     stopped.append(stop(site, "0001", 0))
     ran = ended(run)
 
-    lost, done = (one["key"] for one in night.plan(site.folder))
-    records = {record.key: record for record in night.read(site.folder).records}
+    lost, done = (one["key"] for one in stored_run.plan(site.folder))
+    records = {record.key: record for record in stored_run.read(site.folder).records}
     assert ran.status == 1, ran.stderr
     assert site.results() == [done]
     assert records[done].verdict.colour == "green"

@@ -12,12 +12,12 @@ import pytest
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.stack import DRIVER
-from matrix.execution.slurm.commands import of
-from matrix.execution.slurm.site import ClusterSite
+from matrix.execution.slurm.client import of
+from matrix.execution.slurm.cluster import ClusterSite
+from matrix.planning.machine_requirements import BaseOffer
 from matrix.planning.night import everything
-from matrix.planning.requirements import BaseOffer
 from matrix.provision import host
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.verdicts.planned import Planned
 from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
@@ -112,7 +112,7 @@ def test_ctrl_c_cancels_the_tasks_and_resume_continues(site: Site) -> None:
     os.killpg(run.pid, signal.SIGINT)
     assert ended(run).status == 130
     site.quiet()
-    assert len(journal.read(site.folder).results) < len(night.plan(site.folder))
+    assert len(journal.read(site.folder).results) < len(stored_run.plan(site.folder))
 
     assert site.run("--resume").status == 0
     site.whole()

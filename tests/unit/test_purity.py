@@ -24,7 +24,7 @@ PURE: Final = (
     "matrix/bisection/noise.py",
     "matrix/bisection/search.py",
     "matrix/check/answer.py",
-    "matrix/check/stack.py",
+    "matrix/check/user_stack.py",
     "matrix/check/table.py",
 )
 # The edges inside these folders, each with what it does there.

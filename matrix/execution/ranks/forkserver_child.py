@@ -25,14 +25,16 @@ from typing import Any, Final
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.descendants import end_below
-from matrix.execution.ranks.rank import work
+from matrix.execution.ranks.rank_main import work
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
 from matrix.provision.nvidia import cuda
 
 READY, STARTED_CUDA, STARTED_THREADS = b"ready\n", b"cuda\n", b"threads\n"  # written to the lifeline after the preload
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "modules": []}
-FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank import resume; resume({fds!r})"
+FRESH: Final = (
+    "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank_main import resume; resume({fds!r})"
+)
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
 SCHEDULED: Final = "SLURM_JOBID"
 

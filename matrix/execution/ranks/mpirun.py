@@ -153,7 +153,7 @@ def run_shim(handoff: str) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.path[:] = spec["path"]
-    from matrix.execution.ranks.rank import work  # not at the top: the rank group does not need it
+    from matrix.execution.ranks.rank_main import work  # not at the top: the rank group does not need it
 
     work(spec, result, stacks)
 

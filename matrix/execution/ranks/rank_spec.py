@@ -30,7 +30,7 @@ class GroupRequest:
     memory_group: str = ""
 
     def specs(self) -> list[str]:
-        """Return the rank spec of each rank as JSON, which matrix.execution.ranks.rank.work reads."""
+        """Return the rank spec of each rank as JSON, which matrix.execution.ranks.rank_main.work reads."""
         port = free_port()
         return [json.dumps(self._spec(rank, port)) for rank in range(self.job.world_size)]
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from matrix.catalog.failure import Case, Level
 from matrix.catalog.limits import MIB
 from matrix.execution.gpus import JOB_WAIT_S
-from matrix.execution.slurm.commands import Node
+from matrix.execution.slurm.client import Node
 from matrix.provision.pyxis import FETCH_S
 from matrix.provision.tools import Ref
 from matrix.verdicts.planned import Planned

@@ -23,8 +23,8 @@ from matrix.provision import configuration, pyxis, tools
 from matrix.provision.installed import REPORTED
 from matrix.provision.tools import Ref, Runtime
 from matrix.store import journal
-from matrix.store.night import StoredRun
 from matrix.store.paths import write_whole
+from matrix.store.stored_run import StoredRun
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 

@@ -17,7 +17,7 @@ from matrix.catalog.codec import decode_json, encode
 from matrix.errors import MatrixError
 from matrix.execution.reproduction import deadline
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, minutes
-from matrix.execution.slurm.commands import REST, Commands, Task
+from matrix.execution.slurm.client import REST, Commands, Task
 from matrix.provision import kernel, project
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import scratch

@@ -22,7 +22,7 @@ from matrix.execution.slurm import image
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.tools import Ref
-from matrix.store.night import StoredRun
+from matrix.store.stored_run import StoredRun
 
 # pytest's exit statuses: all passed, some failed. A failed test is a recorded red verdict, not a failed Slurm task.
 DONE = (0, 1)

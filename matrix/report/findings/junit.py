@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, indent, tostring
 from matrix.catalog.stack import TORCH
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import one_line, tail, visible
 

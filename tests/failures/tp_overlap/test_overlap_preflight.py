@@ -9,8 +9,8 @@ import pytest
 from matrix.catalog.machine import Cuda
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, Stack
 from matrix.check.examine import Assumed, examine
-from matrix.check.job import NO_JOB
 from matrix.check.job_site import JobSite
+from matrix.check.training_job import NO_JOB
 from matrix.kit.preflight import Report
 from tests.founding import BEHIND_MPI, HARDWARE, MPI
 from tests.unit.catalogs import real

@@ -12,9 +12,9 @@ from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
-from matrix.check.job import UserJob, job_of
 from matrix.check.remedies import broken, upgrade
-from matrix.check.stack import build, parse_text
+from matrix.check.training_job import UserJob, job_of
+from matrix.check.user_stack import build, parse_text
 from matrix.contract import pairs
 from matrix.contract.finding import Finding, FindingKind
 from tests.unit.catalogs import catalog, real

@@ -14,8 +14,8 @@ from matrix.check.checking import EXPLAINED, Question, check
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
 from matrix.check.files.declared import Declared, UserCommand
-from matrix.check.job import job_of
-from matrix.check.stack import build, parse_text
+from matrix.check.training_job import job_of
+from matrix.check.user_stack import build, parse_text
 from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.trend import PastResult

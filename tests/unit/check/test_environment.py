@@ -14,7 +14,7 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
 from matrix.check import environment
-from matrix.check.stack import Statement
+from matrix.check.user_stack import Statement
 
 
 @pytest.fixture

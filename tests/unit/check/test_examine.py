@@ -16,8 +16,8 @@ from matrix.catalog.machine import Cuda, Machine
 from matrix.catalog.reach import JobArguments
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
 from matrix.check.examine import Assumed, assume, examine, machine_of, training_job
-from matrix.check.job import NO_JOB, UserJob
 from matrix.check.job_site import JobSite
+from matrix.check.training_job import NO_JOB, UserJob
 from matrix.errors import MatrixError
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Contracts, Error, Examine, Report, Status, TrainingJob

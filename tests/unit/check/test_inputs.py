@@ -18,7 +18,7 @@ from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
 from matrix.check.examine import Assumed, assume
-from matrix.check.stack import parse_text
+from matrix.check.user_stack import parse_text
 from tests.unit.catalogs import real
 
 INPUTS = Path(__file__).with_name("inputs")

@@ -14,9 +14,9 @@ from matrix.catalog.versions import parse
 from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
-from matrix.check.stack import build, parse_text
 from matrix.check.table import KNOWN_BREAK, Choice, Move, build_table, move
-from matrix.planning.explain import explain
+from matrix.check.user_stack import build, parse_text
+from matrix.planning.cell_explanation import explain
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
 
 TABLE = build_table(real())

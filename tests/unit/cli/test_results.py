@@ -9,8 +9,8 @@ import pytest
 from matrix.bisection.probing import RUN_LABEL
 from matrix.cli.results import newest, print_summary
 from matrix.errors import MatrixError
-from matrix.store.night import Night, write_plan
 from matrix.store.paths import Paths
+from matrix.store.stored_run import Night, write_plan
 from tests.unit.report.samples import record
 
 NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in enumerate(("night", "desk", RUN_LABEL)))

@@ -11,7 +11,7 @@ from matrix.catalog import loading
 from matrix.cli import results
 from matrix.cli.main import main
 from matrix.planning.cases import revisions
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.reason import Kind, Lack
 from matrix.verdicts.record import Verdict

@@ -7,7 +7,7 @@ import pytest
 from matrix.contract import recording
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.provider import TORCH
-from matrix.contract.reach import is_local
+from matrix.contract.reachability import is_local
 from matrix.contract.recording import MCORE, TE
 from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
 from matrix.contract.uses import Site

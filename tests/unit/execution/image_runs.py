@@ -13,7 +13,7 @@ from matrix.execution.engine import EngineRequest, EngineResult
 from matrix.execution.images import Images
 from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.paths import PLAN
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
@@ -94,7 +94,7 @@ class ImageRun:
     def plan(self, *cases: Planned) -> None:
         """Write these cases to the plan of the run."""
         (self.run_folder / PLAN).unlink(missing_ok=True)
-        night.write_plan(self.run_folder, [plan_entry(one, os.environ) for one in cases])
+        stored_run.write_plan(self.run_folder, [plan_entry(one, os.environ) for one in cases])
 
     @property
     def engine(self) -> Images:
@@ -111,7 +111,7 @@ class ImageRun:
     @property
     def request(self) -> EngineRequest:
         log = self.run_folder / "engine.log"
-        return EngineRequest(["debian-13"], night.StoredRun(self.run_folder), log, str(self.relay))
+        return EngineRequest(["debian-13"], stored_run.StoredRun(self.run_folder), log, str(self.relay))
 
 
 Make = Callable[..., ImageRun]

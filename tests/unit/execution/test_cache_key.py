@@ -140,7 +140,7 @@ def test_closure_follows_late_imports(folder: Path) -> None:
     [
         (
             Level.CPU,
-            {"verdicts/judge.py", "verdicts/signature_match.py", "execution/ranks/rank.py", "verdicts/crash.py"},
+            {"verdicts/judge.py", "verdicts/signature_match.py", "execution/ranks/rank_main.py", "verdicts/crash.py"},
         ),
         (Level.CONTRACT, {"verdicts/judge.py", "contract/calling.py", "contract/finding.py", "contract/guard.py"}),
     ],

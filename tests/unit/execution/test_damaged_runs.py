@@ -16,15 +16,15 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.execution.run import Events, Request, earlier, execute
+from matrix.execution.runner import Events, Request, earlier, execute
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.report import output
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.history import History, HistoryError
 from matrix.store.journal import read
-from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths
+from matrix.store.stored_run import Night, StoredRun
 from tests.unit.catalogs import case, catalog, clause, failure
 from tests.unit.engines import HOST, FakeEngine
 
@@ -156,7 +156,7 @@ def test_fifo_or_device_is_an_error(name: str, run: Path) -> None:
         (run / name).unlink(missing_ok=True)
         make(run / name)
         with pytest.raises(MatrixError, match="can't be read"):
-            night.read(run)
+            stored_run.read(run)
         (run / name).rename(run / "elsewhere") if (run / name).is_dir() else None
 
 

@@ -20,8 +20,8 @@ from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEn
 from matrix.planning.rerun import plan_entry
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
-from matrix.store import night, scratch
-from matrix.store.night import StoredRun
+from matrix.store import scratch, stored_run
+from matrix.store.stored_run import StoredRun
 from tests.unit.catalogs import catalog, failure, planned, wheels
 from tests.unit.processes import ended
 
@@ -101,7 +101,7 @@ def test_a_base_runs_again_without_tox(
 
     At level gpu ranks get every variable, and tox selects them.
     """
-    night.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level), os.environ)])
+    stored_run.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level), os.environ)])
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
     call = fake("sys.exit(0)")

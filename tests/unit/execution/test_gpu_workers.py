@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from matrix.provision.project import ROOT
-from matrix.store import night
+from matrix.store import stored_run
 
 pytest.importorskip("xdist", reason="the tests of the project install it")
 HANG_S = 300.0  # limit for hanging tests
@@ -57,7 +57,7 @@ class Machine:
     def verdicts(self, name: str) -> Counter[str]:
         """Return the verdicts of the run in an output folder, counted."""
         (run,) = (self.folder / name / "runs").iterdir()
-        return Counter(record.verdict.value for record in night.read(run).records)
+        return Counter(record.verdict.value for record in stored_run.read(run).records)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.execution.engine import EngineRequest, EngineResult, Engines
 from matrix.execution.images import pull, to_pull
-from matrix.planning.requirements import BaseOffer
+from matrix.planning.machine_requirements import BaseOffer
 from matrix.provision import case_overlays as provision
 from matrix.provision.commands import CommandResult
 from matrix.provision.image_builds import Builder
 from matrix.provision.overlays import Overlay
 from matrix.provision.tools import Tool
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 from tests.unit.catalogs import case, catalog, failure, image, planned
@@ -121,7 +121,7 @@ class FakeBases:
 def test_each_base_runs_on_its_engine(tmp_path: Path) -> None:
     images, others = FakeBases(EngineResult(0, {"debian-13": "no"})), FakeBases(EngineResult(1))
     engines = Engines({"debian-13"}, images, others)
-    request = EngineRequest(["debian-13", "torch-2.4.0"], night.StoredRun(tmp_path), tmp_path)
+    request = EngineRequest(["debian-13", "torch-2.4.0"], stored_run.StoredRun(tmp_path), tmp_path)
     assert engines.run(request) == EngineResult(1, {"debian-13": "no"})
     assert (images.bases, others.bases) == (["debian-13"], ["torch-2.4.0"])
     assert engines.run(replace(request, bases=["torch-2.4.0"])) == EngineResult(1)

@@ -19,7 +19,7 @@ from matrix.execution.session import Session
 from matrix.planning.estimates import DEFAULT_S
 from matrix.planning.rerun import plan_entry
 from matrix.provision.case_overlays import Provision
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.catalogs import case, catalog, failure
@@ -41,7 +41,7 @@ def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
     assert current.planned == [replace(CASE, seconds=DEFAULT_S[Level.CPU])]
     current.journal.close()
-    assert [plan_entry(planned, os.environ) for planned in current.planned] == night.plan(current.run_folder)
+    assert [plan_entry(planned, os.environ) for planned in current.planned] == stored_run.plan(current.run_folder)
 
 
 def test_interpreter_without_asserts_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

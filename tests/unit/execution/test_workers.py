@@ -22,8 +22,8 @@ from matrix.catalog.failure import Level
 from matrix.catalog.stack import MCORE
 from matrix.execution.workers import Groups, group
 from matrix.provision.project import ROOT
-from matrix.store import journal, night
-from matrix.store.night import Night
+from matrix.store import journal, stored_run
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, failure, planned
 from tests.unit.processes import HANG_S, ended
@@ -82,7 +82,7 @@ class Site:
     def night(self) -> Night:
         """Return the newest run, which must have one journal."""
         assert len(list(self.runs[-1].glob("journal-*"))) == 1
-        return night.read(self.runs[-1])
+        return stored_run.read(self.runs[-1])
 
     def waiting(self) -> int:
         """Wait for a case that waits; return the process that runs it."""
@@ -173,7 +173,7 @@ def test_stopped_controller_interrupts_its_workers(site: Site, number: signal.Si
     assert ended(worker)
     state = journal.read(site.runs[-1])
     (waiting,) = [
-        item.key for item in night.StoredRun(site.runs[-1]).planned if (item.case, item.cell.stack[MCORE]) == WAITS
+        item.key for item in stored_run.StoredRun(site.runs[-1]).planned if (item.case, item.cell.stack[MCORE]) == WAITS
     ]
     assert waiting in state.started.keys() - state.results.keys()  # perhaps beside a case of the other worker
 

@@ -15,13 +15,13 @@ from matrix.contract import reading
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository, write_tree
 from matrix.kit.rank import LackError
-from matrix.provision import sources
+from matrix.provision import package_source
 from matrix.provision.overlays import Overlays, OverlaySpec
 from tests.unit.provision.makers import commit, git, make_clone, make_hostile_clone
 
 
-def contents(clone: Path, revision: str = "main") -> sources.Contents:
-    return sources.inspect(sources.parse(f"{clone}@{revision}", MCORE))
+def contents(clone: Path, revision: str = "main") -> package_source.Contents:
+    return package_source.inspect(package_source.parse(f"{clone}@{revision}", MCORE))
 
 
 def by_bisect(clone: Path) -> None:
@@ -39,7 +39,7 @@ def by_contract(clone: Path) -> None:
 
 
 def by_run(clone: Path) -> None:
-    spec = OverlaySpec((sources.parse(f"{clone}@main", MCORE),), "3.10", {})
+    spec = OverlaySpec((package_source.parse(f"{clone}@main", MCORE),), "3.10", {})
     folder = Overlays(clone.parent / "cache").provide(spec).path
     assert sorted(path.name for path in (folder / "megatron").rglob("*.py")) == [
         "__init__.py", "model.py", "package_info.py",

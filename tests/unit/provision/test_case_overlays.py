@@ -12,7 +12,7 @@ from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.provision.configuration import Configuration
-from matrix.provision.sources import SourceKind
+from matrix.provision.package_source import SourceKind
 from tests.unit.catalogs import catalog, failure, planned
 
 CASE = planned(catalog(failure()))

@@ -20,7 +20,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision import clones, configuration, sources
+from matrix.provision import clones, configuration, package_source
 from matrix.provision.clones import Fetched, age, fetch, local_url, note_of
 from matrix.provision.overlays import Overlays, OverlaySpec
 from tests.unit.provision.makers import commit, git, make_clone
@@ -60,7 +60,7 @@ def test_a_fetched_clone_needs_no_server(upstream: Path, cached: Path) -> None:
     fetched(upstream, cached)
     shutil.rmtree(upstream)
 
-    source = sources.parse(f"{cached}@core_v0.9.0", "megatron-core")
+    source = package_source.parse(f"{cached}@core_v0.9.0", "megatron-core")
     overlay = Overlays(cached.parents[1]).provide(OverlaySpec((source,), "3.10", {}))
 
     assert (overlay.path / "megatron/core/model.py").read_text() == "LAYERS = 2\n"

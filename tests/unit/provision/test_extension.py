@@ -14,7 +14,7 @@ from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.commands import CommandResult
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import parse
+from matrix.provision.package_source import parse
 from tests import compiled
 from tests.unit.provision.makers import git
 

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda, Gpu, Machine, Nvml
-from matrix.planning.requirements import BaseOffer
+from matrix.planning.machine_requirements import BaseOffer
 from matrix.provision.host import LocalSite, look
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.planning.requirements import BaseFeature
+from matrix.planning.machine_requirements import BaseFeature
 from matrix.provision.extension import NVCC, PASSED
 from matrix.provision.installed import FEATURES, at, features_in, here
 

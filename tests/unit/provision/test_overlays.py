@@ -18,7 +18,7 @@ from matrix.errors import MatrixError
 from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult
 from matrix.provision.overlays import MANIFEST, Overlay, Overlays, OverlaySpec, PackageMetadata, contradictions, uv
-from matrix.provision.sources import Source, SourceKind, parse
+from matrix.provision.package_source import Source, SourceKind, parse
 from tests.profiles import tries
 from tests.unit.provision.makers import FolderUv, make_clone, make_tree, make_wheel
 

@@ -8,8 +8,8 @@ from matrix.catalog.place import Place
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
-from matrix.check.job import job_of
-from matrix.check.stack import build, parse_text
+from matrix.check.training_job import job_of
+from matrix.check.user_stack import build, parse_text
 from matrix.report.check_text import render, summary
 from tests.founding import MPI, SAVE
 from tests.unit.catalogs import real

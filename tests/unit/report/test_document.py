@@ -19,7 +19,7 @@ from matrix.report.bisection import bisection_page
 from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.site import upgrade_page
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from matrix.report.explanation import render
-from tests.unit.planning.test_explain import explained
+from tests.unit.planning.test_cell_explanation import explained
 from tests.unit.terminals import piped, shown
 
 CELL = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"

@@ -10,7 +10,7 @@ from pathlib import Path
 from matrix.catalog.failure import Claim, Failure, Level, Workaround
 from matrix.catalog.stack import MCORE
 from matrix.report.failure_page import failure_page
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict

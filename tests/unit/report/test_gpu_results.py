@@ -7,7 +7,7 @@ from dataclasses import replace
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Gpu
 from matrix.report import gpu_results
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import Verdict
 from tests.unit.report.samples import record
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.report.changes import Changes, changes
 from matrix.report.findings.markdown import block, code
 from matrix.report.messages import issue, job_summary, webhook
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict

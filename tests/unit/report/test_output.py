@@ -13,8 +13,8 @@ from matrix.errors import MatrixError
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
-from matrix.store.night import Night, StoredRun, write_plan
 from matrix.store.paths import Paths, write_whole
+from matrix.store.stored_run import Night, StoredRun, write_plan
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import real

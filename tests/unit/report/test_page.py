@@ -19,8 +19,8 @@ from matrix.report.findings.junit import night_junit
 from matrix.report.page import page
 from matrix.report.run_summary import summary
 from matrix.report.screen import Screen
-from matrix.store.night import Night
 from matrix.store.paths import page_name
+from matrix.store.stored_run import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind

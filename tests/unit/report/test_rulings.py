@@ -11,15 +11,15 @@ from functools import cache
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.execution.reproduction import CaseContext, make_record
+from matrix.planning.cell_explanation import explain
 from matrix.planning.covering import pairwise
-from matrix.planning.explain import explain
 from matrix.planning.night import everything, night, of_source
 from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.rulings import PLANNED
 from matrix.report.stack_map import StackMap
 from matrix.report.words import group_by
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned

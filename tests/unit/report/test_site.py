@@ -13,7 +13,7 @@ import pytest
 
 from matrix.cli.main import main
 from matrix.report.site import picture, published, write_site
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict
 from tests.schemas import validator

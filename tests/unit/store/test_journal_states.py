@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from matrix.errors import MatrixError
 from matrix.planning.rerun import plan_entry
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
@@ -53,7 +53,7 @@ class Run(RuleBasedStateMachine):
         self.temporary = TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "run"
         self.folder.mkdir()
-        night.write_plan(self.folder, [plan_entry(item, os.environ) for item in PLAN])
+        stored_run.write_plan(self.folder, [plan_entry(item, os.environ) for item in PLAN])
         self.results: dict[str, set[Verdict]] = {}  # a case that two processes ran has two
         self.started: set[str] = set()
         self.opened: list[Process] = []
@@ -121,7 +121,7 @@ class Run(RuleBasedStateMachine):
 
     @invariant()
     def report_has_each_case_once(self) -> None:
-        records = night.read(self.folder).records
+        records = stored_run.read(self.folder).records
         assert [one.key for one in records] == [item.key for item in PLAN]
         assert {one.key for one in records if one.verdict is not Verdict.NOT_REACHED} == self.results.keys()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import PythonEnvironment
 from matrix.execution.engine import EngineRequest, EngineResult, Tox
-from matrix.execution.slurm.commands import CommandOutput
+from matrix.execution.slurm.client import CommandOutput
 from matrix.planning.night import everything
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure
@@ -81,7 +81,7 @@ def work_off(part: Path, index: int, whole: bool) -> None:
     """Write the records of a task's cases, or only of its first case."""
     folder = part.parent.parent
     keys = json.loads(part.read_text())["tasks"][index]
-    cases = [item for item in night.StoredRun(folder).pending() if item.key in keys]
+    cases = [item for item in stored_run.StoredRun(folder).pending() if item.key in keys]
     with journal.Journal.new(folder) as kept:
         for item in cases[: None if whole else 1]:
             kept.result(replace(EXAMPLE, planned=item))

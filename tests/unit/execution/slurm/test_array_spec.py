@@ -12,7 +12,7 @@ from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.schema import Size
 from matrix.catalog.stack import DRIVER
 from matrix.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
-from matrix.execution.slurm.commands import Node
+from matrix.execution.slurm.client import Node
 from matrix.provision.tools import Ref
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import catalog, failure, planned

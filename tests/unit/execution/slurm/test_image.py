@@ -13,17 +13,17 @@ import pytest
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.model import Image
 from matrix.execution import inside
-from matrix.execution.run import Request, earlier, execute
+from matrix.execution.runner import Request, earlier, execute
 from matrix.execution.slurm import image, task
 from matrix.execution.slurm.array_spec import ArraySpec
-from matrix.execution.slurm.commands import Commands
-from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.client import Commands
+from matrix.execution.slurm.cluster import ClusterSite
 from matrix.execution.slurm.queue import Polling
-from matrix.execution.slurm.site import ClusterSite
+from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
 from matrix.provision.tools import NO_TOOL, ContainerSpec, Ref
-from matrix.store import journal, night
+from matrix.store import journal, stored_run
 from matrix.verdicts.record import Record
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 from tests.unit.engines import HOST
@@ -105,7 +105,7 @@ def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Rec
     """The image was built meanwhile: recorded results stay, and the cases without a result run."""
     folder = tmp_path / "out" / "runs" / "20260101-night"
     (folder / "slurm").mkdir(parents=True)
-    night.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
+    stored_run.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
     image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
     assert {record.verdict.value for record in run_cases(reporting(HOLDS), folder.name)} == {"holds"}
 
@@ -158,7 +158,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     """Run the task of the cases on a node; its container writes no record."""
     folder = tmp_path / "run"
     folder.mkdir()
-    night.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
+    stored_run.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
     monkeypatch.setattr(image, "load", lambda: KNOWN)
     monkeypatch.setenv("MEGATRIX_KEYS", "[]")
     monkeypatch.setenv("MEGATRIX_PLACE", "node n470")
@@ -171,7 +171,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
             monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
         keys = [item.key for item in CASES[:2]]
         part = ArraySpec((tuple(keys),), {}, IMAGE, "sha256:ab")
-        image.run(image.NodeTask(folder / "0000.json", part, 0, "n470", night.StoredRun(folder)), IMAGE, keys)
+        image.run(image.NodeTask(folder / "0000.json", part, 0, "n470", stored_run.StoredRun(folder)), IMAGE, keys)
         return [*journal.read(folder).results.values()]
 
     return run

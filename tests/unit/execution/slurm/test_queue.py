@@ -8,7 +8,7 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest
-from matrix.execution.slurm.commands import Commands, Task
+from matrix.execution.slurm.client import Commands, Task
 from matrix.execution.slurm.queue import ArrayJob, Polling, Queue
 from tests.unit.execution.slurm.memory import Cluster
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.findings.junit import junit, night_junit
-from matrix.store.night import Night
+from matrix.store.stored_run import Night
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
 from tests.unit.report.findings.samples import finding

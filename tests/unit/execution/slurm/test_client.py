@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.slurm.commands import REST, CommandOutput, Commands, Node, Task, call, of, spread, words
+from matrix.execution.slurm.client import REST, CommandOutput, Commands, Node, Task, call, of, spread, words
 
 NO_FEATURE = "allocation failure: Invalid feature specification\n"
 FINE = "sbatch: Job 3 to start at 2026-01-31T02:00:00 using 1 processors on nodes n535 in partition gpu\n"

@@ -16,15 +16,15 @@ from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.stack import DRIVER, SM
 from matrix.errors import ExitStatus, MatrixError
-from matrix.execution.run import Events, Request, earlier, execute, exit_status
+from matrix.execution.runner import Events, Request, earlier, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.report import output
 from matrix.store import journal
 from matrix.store.history import History
-from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths
+from matrix.store.stored_run import Night, StoredRun
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind

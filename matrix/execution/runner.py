@@ -17,13 +17,13 @@ from matrix.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.provision import host
-from matrix.store import night
+from matrix.store import stored_run
 from matrix.store.history import History, with_history
 from matrix.store.journal import Journal, settle
-from matrix.store.night import Night, StoredRun
 from matrix.store.paths import NIGHT, Paths
 from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
+from matrix.store.stored_run import Night, StoredRun
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -64,7 +64,7 @@ class Events:
     show: Callable[[Record], None] = ignore
     begun: Callable[[str], None] = ignore
     warn: Callable[[str], None] = ignore
-    ended: Callable[[StoredRun, History], Night] = night.added
+    ended: Callable[[StoredRun, History], Night] = stored_run.added
 
 
 def execute(request: Request, catalog: Catalog, engine: Engine, events: Events = Events()) -> Night:

@@ -12,7 +12,7 @@ from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.machine import Cuda, Gpu, Machine
 from matrix.catalog.model import RequiredModule
 from matrix.catalog.schema import Identifier, Size
-from matrix.planning.requirements import BaseFeature, BaseOffer, Placement, lacks, offered, place, unmet
+from matrix.planning.machine_requirements import BaseFeature, BaseOffer, Placement, lacks, offered, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, values

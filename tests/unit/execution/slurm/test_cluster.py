@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import Level
-from matrix.execution.slurm.commands import Commands
-from matrix.execution.slurm.site import ClusterSite
-from matrix.planning.requirements import offered
+from matrix.execution.slurm.client import Commands
+from matrix.execution.slurm.cluster import ClusterSite
+from matrix.planning.machine_requirements import offered
 from tests.unit.catalogs import planned, real
 from tests.unit.engines import HOST
 from tests.unit.execution.slurm.memory import KNOWN, Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.check.checkpoint import class_names, read_checkpoint
+from matrix.check.checkpoint_settings import class_names, read_checkpoint
 from matrix.errors import MatrixError
 
 
@@ -82,7 +82,7 @@ def test_other_folder_raises(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-@pytest.mark.parametrize("cut", [None, 90])
+@pytest.mark.parametrize("cut", [None, 120])
 def test_class_of_a_pickle_is_found(protocol: int, cut: int | None) -> None:
     pickled = pickle.dumps([MCoreMetadata(), "x" * 500], protocol)
     assert "MCoreMetadata" in set(class_names(pickled[:cut]))

@@ -20,9 +20,9 @@ from matrix.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays
+from matrix.execution.slurm.cluster import ClusterSite
 from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import ArrayJob, Polling, Queue
-from matrix.execution.slurm.site import ClusterSite
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.cache_folders import default_root

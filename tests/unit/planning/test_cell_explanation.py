@@ -9,10 +9,10 @@ import pytest
 
 from matrix.catalog.machine import Machine
 from matrix.errors import MatrixError
+from matrix.planning.cell_explanation import Explanation, explain
 from matrix.planning.covering import pairwise
-from matrix.planning.explain import Explanation, explain
+from matrix.planning.machine_requirements import BaseOffer
 from matrix.planning.night import night
-from matrix.planning.requirements import BaseOffer
 from matrix.provision.host import LocalSite
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from matrix.catalog.codec import encode
 from matrix.errors import MatrixError
 from matrix.store.journal import Journal
-from matrix.store.night import read, write_plan
 from matrix.store.paths import PLAN
+from matrix.store.stored_run import read, write_plan
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import MCORES, cell, changed, planned, record

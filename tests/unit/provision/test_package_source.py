@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision.sources import Source, SourceKind, inspect, parse, unpack
+from matrix.provision.package_source import Source, SourceKind, inspect, parse, unpack
 from matrix.provision.trees import package_files
 from tests.unit.provision.makers import commit, git, make_clone, make_tree, make_wheel
 

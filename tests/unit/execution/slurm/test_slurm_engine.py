@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.run import Events, Request, earlier, execute
-from matrix.execution.slurm.commands import Commands
-from matrix.execution.slurm.engine import Slurm
+from matrix.execution.runner import Events, Request, earlier, execute
+from matrix.execution.slurm.client import Commands
+from matrix.execution.slurm.cluster import ClusterSite
 from matrix.execution.slurm.queue import Polling
-from matrix.execution.slurm.site import ClusterSite
+from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.store import journal
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record, Verdict

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks.rank import VALUE, encode_value, imported, impose
+from matrix.execution.ranks.rank_main import VALUE, encode_value, imported, impose
 from matrix.kit.rank import LackError
 
 NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}

@@ -6,7 +6,7 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, PYTHON, TE, TORCH, UNKNOWN
-from matrix.check.stack import Statement, UserStack, build, image_of, parse_text, possible, unrecorded
+from matrix.check.user_stack import Statement, UserStack, build, image_of, parse_text, possible, unrecorded
 from matrix.errors import MatrixError
 from tests.unit.catalogs import real
 

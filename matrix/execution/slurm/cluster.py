@@ -9,9 +9,9 @@ from matrix.catalog.failure import Level
 from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog
 from matrix.execution.slurm.array_spec import ResourceRequest, needs
-from matrix.execution.slurm.commands import Commands, Node
+from matrix.execution.slurm.client import Commands, Node
 from matrix.planning import driver_fit
-from matrix.planning.requirements import BaseOffer, unmet
+from matrix.planning.machine_requirements import BaseOffer, unmet
 from matrix.provision.host import LocalSite
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack

@@ -7,7 +7,7 @@ import pytest
 from matrix.catalog.place import Place
 from matrix.check.files.declared import UserCommand
 from matrix.check.files.shell import read_script
-from matrix.check.job import is_training, job_of
+from matrix.check.training_job import is_training, job_of
 
 
 def command(text: str, **environ: str) -> UserCommand:

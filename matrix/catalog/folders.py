@@ -30,9 +30,11 @@ def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     for path in site:
         if not (path.is_absolute() and path.is_dir()):
             raise MatrixError(
-                "no such folder of failures", where=SITE, got=path,
+                "no such folder of failures",
+                where=SITE,
+                got=path,
                 expected="absolute paths of folders that hold a folder for each failure",
-            )  # fmt: skip
+            )
     return (FAILURES, *site)
 
 

@@ -108,8 +108,10 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
     if folder_name(failure.id) != path.parent.name:
         raise MatrixError(
             "a failure's folder is named like its id, with _ for -",
-            where=f"{path}: id", got=failure.id, expected=f"an id for the folder {path.parent.name}",
-        )  # fmt: skip
+            where=f"{path}: id",
+            got=failure.id,
+            expected=f"an id for the folder {path.parent.name}",
+        )
     given = tuple(_named(name, shared.stand_in, "stand-in", f"{path}: stand_ins") for name in names)
     case = failure.case
     if failure.contract and all(Level.CONTRACT not in one.levels for one in case):

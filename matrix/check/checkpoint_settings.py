@@ -83,9 +83,11 @@ def read_checkpoint(folder: Path, facts: Path = FACTS / "checkpoints.toml") -> C
     if any(place.glob("mp_rank_*/*.pt")):
         return Checkpoint(str(place), "torch")
     raise MatrixError(
-        "not a checkpoint", where=str(folder), expected=f"{CONFIG}, {LATEST} or mp_rank_*",
+        "not a checkpoint",
+        where=str(folder),
+        expected=f"{CONFIG}, {LATEST} or mp_rank_*",
         fix="name the folder of --save, or one of its iter_*",
-    )  # fmt: skip
+    )
 
 
 def class_names(pickled: bytes) -> Iterator[str]:

@@ -117,6 +117,8 @@ def enough(service: str, made: Sequence[CiJob]) -> None:
     """Raise MatrixError when these are more jobs than a service allows."""
     if len(made) > MOST[service]:
         raise MatrixError(
-            f"too many jobs for {service}", got=f"{len(made)} jobs", expected=f"at most {MOST[service]}",
+            f"too many jobs for {service}",
+            got=f"{len(made)} jobs",
+            expected=f"at most {MOST[service]}",
             fix="plan a part of the night: --within 'driver==none', or one --level at a time",
-        )  # fmt: skip
+        )

@@ -21,9 +21,10 @@ def pairwise(
         from covertable.main import Controller  # type: ignore[import-untyped]  # it has no stubs
     except ModuleNotFoundError:
         raise MatrixError(
-            "covertable is needed to plan a night", got=f"no covertable in {sys.prefix}",
+            "covertable is needed to plan a night",
+            got=f"no covertable in {sys.prefix}",
             fix="pip install covertable",
-        ) from None  # fmt: skip
+        ) from None
     rule = {"operator": "fn", "requires": list(keys), "evaluate": allowed}
     rows = Controller({name: list(values) for name, values in factors.items()}, constraints=[rule]).make()
     return sorted(

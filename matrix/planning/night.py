@@ -85,28 +85,23 @@ def of_base(
     installed Transformer Engine. `te_line` ("1.9") selects the cells of that minor instead of the installed one's. For
     a base that only reads, and for an image, the cells are those of the night.
     """
-    line = te_line or (minor(engine) if engine else "")
-    installed = engine if engine and minor(engine) == line else None
     nightly = isinstance(catalog.bases.get(base), (ReaderBase, Image))
     planned = []
     for failure in catalog.failures:
         if nightly:
-            found = [*night_cells(catalog, failure), *picked_cells(catalog, failure)]
+            cells = [*night_cells(catalog, failure), *picked_cells(catalog, failure)]
         else:
-            found = cells_of(catalog, failure, [base])  # all bases have a hundred thousand cells
+            cells = cells_of(catalog, failure, [base])  # all bases have a hundred thousand cells
         # Of writers and readers, only the pairs with a claim: all pairs would be hundreds.
         cells = [
             cell
-            for cell in found
+            for cell in cells
             if cell.base == base
             and core in (None, cell.stack[MCORE])
             and (not cell.writer or claimed(catalog, failure, cell.stack))
         ]
-        if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
-            cells = list(
-                dict.fromkeys(cell.with_({TE: installed}) if cell.stack.version(TE) else cell for cell in cells)
-            )
-        cells = [cell for cell in cells if nightly or not (te := cell.stack.version(TE)) or minor(te) == line]
+        if not nightly:
+            cells = _with_engine(cells, engine, te_line)
         if core and not cells and TE not in failure.axes:
             cells = [catalog.cell(base, {MCORE: core})]  # a build that is no release: NGC's, or a local one
         planned += [
@@ -116,6 +111,18 @@ def of_base(
             if not masked_by(catalog, failure, cell.stack, case.name)
         ]
     return planned
+
+
+def _with_engine(cells: Sequence[Cell], engine: str | None, te_line: str) -> list[Cell]:
+    """Return the cells of one minor of Transformer Engine, with the installed version of it, and those that use none.
+
+    The minor is `te_line`, or that of `engine`, the installed version. An installed build of NGC's, and its minor, are
+    in no list of releases: it replaces the release of each cell.
+    """
+    line = te_line or (minor(engine) if engine else "")
+    if engine and minor(engine) == line:
+        cells = [*dict.fromkeys(cell.with_({TE: engine}) if cell.stack.version(TE) else cell for cell in cells)]
+    return [cell for cell in cells if not (te := cell.stack.version(TE)) or minor(te) == line]
 
 
 def of_source(

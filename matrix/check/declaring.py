@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import UNKNOWN, component_named
-from matrix.catalog.versions import is_version
-from matrix.check import user_stack
-from matrix.check.files.declared import Declared, Pin, total
+from matrix.catalog.stack import component_named
+from matrix.check.files.declared import Declared, Statement, total
 from matrix.check.files.shell import SHELLS
 from matrix.check.training_job import UserJob, jobs_of
-from matrix.check.user_stack import Statement, UserStack
+from matrix.check.user_stack import UserStack, build, image_contents
 
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -52,26 +49,18 @@ def declared_stack(
     catalog: Catalog, declared: Declared, statements: Sequence[Statement] = ()
 ) -> tuple[UserStack, tuple[UserJob, ...]]:
     """Return the stack and the jobs; `statements` come last, as those of the user, and so replace those of files."""
-    found, notes = [], list(declared.notes)
-    for image in dict.fromkeys(declared.images):
-        made, note = user_stack.image_statements(catalog, image.reference, image.place)
-        found += made
-        notes += [note] if note else []
-    whole = any(one.name == "transformer-engine" for one in declared.pins)
-    for one in declared.pins:
-        axis = component_named(one.name, catalog.packages)
-        if axis and not (whole and one.name in PARTS):
-            found.append(_statement(axis, one))
-    made_stack = user_stack.build(
-        catalog, [*found, *statements], closed=declared.complete and not declared.images, notes=notes
+    images = total(image_contents(catalog, image) for image in dict.fromkeys(declared.images))
+    whole = any(pin.name == "transformer-engine" for pin in declared.pins)
+    named = (
+        replace(pin, name=component)
+        for pin in declared.pins
+        if (component := component_named(pin.name, catalog.packages)) and not (whole and pin.name in PARTS)
     )
-    return made_stack, jobs_of(declared.commands)
-
-
-def _statement(axis: str, one: Pin) -> Statement:
-    if one.version:
-        return Statement(axis, one.version if is_version(one.version) else UNKNOWN, one.place)
-    try:
-        return Statement(axis, UNKNOWN, one.place, str(Requirement(one.text).specifier))
-    except InvalidRequirement:
-        return Statement(axis, UNKNOWN, one.place)
+    user = build(
+        catalog,
+        [*images.pins, *named, *statements],
+        closed=declared.complete and not declared.images,
+        notes=declared.notes,
+        unread=(*declared.unread, *images.unread),
+    )
+    return user, jobs_of(declared.commands)

@@ -17,8 +17,9 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named
 from matrix.catalog.versions import is_version
+from matrix.check.files.declared import Statement
 from matrix.check.job_site import JobSite
-from matrix.check.user_stack import Statement, UserStack, build
+from matrix.check.user_stack import UserStack, build
 from matrix.planning.host_cases import LABEL
 
 INSTALLED: Final = Place("installed")
@@ -44,7 +45,7 @@ def statements(python: PythonEnvironment, folders: Iterable[str]) -> list[Statem
         component = component_named(package) or package
         installed[component] = Statement(component, version, INSTALLED)
     absent = {name: Statement(name, ABSENT, Place("not installed")) for name in DISTRIBUTIONS if name not in installed}
-    clone = {clone.component: clone for clone in itertools.islice(_clones(folders), 1)}
+    clone = {clone.name: clone for clone in itertools.islice(_clones(folders), 1)}
     return list({**installed, **absent, **clone}.values())
 
 

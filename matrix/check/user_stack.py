@@ -31,6 +31,7 @@ from matrix.catalog.stack import (
     short,
 )
 from matrix.catalog.versions import Range, is_version, parse
+from matrix.check.files.declared import Declared, ImageUse, Statement, Unread, UnreadKind, not_read
 from matrix.errors import MatrixError
 
 COMMAND_LINE: Final = Place("command line")  # of a version that the user types
@@ -45,27 +46,18 @@ FAMILY: Final = {"pytorch": "ngc", "nemo": "nemo"}
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What a source states of one component: its value, UNKNOWN where it states only `limits` (a specifier set)."""
-
-    component: str
-    value: Value
-    place: Place
-    limits: str = ""
-
-
-@dataclass(frozen=True)
 class UserStack:
     """The stack that a user checks.
 
-    `places` are where the components are stated, `limits` the specifier sets of unknown ones. `notes` are what could
-    not be read or contradicts itself.
+    `places` are where the components are stated, `limits` the specifier sets of unknown ones. `unread` is what
+    the input names and was not read or is not known, `notes` are other remarks.
     """
 
     stack: Stack
     places: Mapping[str, Place] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
     def place(self, component: str) -> Place | None:
         """Return where a component is stated, None where it is not."""
@@ -84,6 +76,7 @@ class UserStack:
             "limits": dict(self.limits),
             "sources": {name: place for name, _, place in self.named},
             "notes": list(self.notes),
+            "unread": [item.to_json() for item in self.unread],
         }
 
 
@@ -124,13 +117,14 @@ def image_of(catalog: Catalog, reference: str) -> Container | None:
     return base if isinstance(base, Container) else None
 
 
-def image_statements(catalog: Catalog, reference: str, place: Place) -> tuple[list[Statement], str]:
-    """Return what an image states, and a note where the catalog does not know it."""
-    if container := image_of(catalog, reference):
-        return [Statement(BASE, container.id, place)], ""
-    if torch := TORCH_IMAGE.search(reference):
-        return [Statement(TORCH, torch[1], place)], ""
-    return [], f"{place}: the catalog does not know the image {reference}, so its packages are not known"
+def image_contents(catalog: Catalog, image: ImageUse) -> Declared:
+    """Return what an image states; one that the catalog does not know is not read."""
+    if container := image_of(catalog, image.reference):
+        return Declared(pins=(Statement(BASE, container.id, image.place),))
+    if torch := TORCH_IMAGE.search(image.reference):
+        return Declared(pins=(Statement(TORCH, torch[1], image.place),))
+    text = f"the catalog does not know the image {image.reference}, so its packages are not known"
+    return not_read(UnreadKind.IMAGE, text, image.place)
 
 
 def build(
@@ -140,6 +134,7 @@ def build(
     closed: bool = False,
     label: str = "",
     notes: Sequence[str] = (),
+    unread: Sequence[Unread] = (),
 ) -> UserStack:
     """Return the stack of these statements; a later one replaces an earlier one, and a note names the two.
 
@@ -153,9 +148,8 @@ def build(
     brought = _brought(base) if base else {}
     torch = values.get(TORCH, brought.get(TORCH))
     if base and isinstance(base, Container) and (missing := {TORCH, TE} - {*brought, *values}):
-        remarks.append(
-            f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
-        )
+        text = f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
+        unread = (*unread, Unread(UnreadKind.IMAGE, text, places.get(BASE, COMMAND_LINE)))
     for name, version in brought.items():
         if name not in values:
             values[name], places[name] = version, Place(f"in {base.id if base else ''}")
@@ -176,7 +170,7 @@ def build(
         values = {**dict.fromkeys(outside, unknown), **values}
         places |= {name: Place("absent") for name in (TORCH, MCORE, TE) if name not in values}
     limits = {name: each.limits for name, each in stated.items() if each.limits and name not in values}
-    return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks))
+    return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), tuple(unread))
 
 
 def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list[str]]:
@@ -184,12 +178,12 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
     stated: dict[str, Statement] = {}
     remarks = []
     for each in statements:
-        before = stated.get(each.component)
+        before = stated.get(each.name)
         if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
-            remarks.append(f"{component_title(each.component)}: {versions}; the later one counts")
+            remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
         if not (before and before.value is not UNKNOWN and each.value is UNKNOWN):
-            stated[each.component] = each
+            stated[each.name] = each
     return stated, remarks
 
 

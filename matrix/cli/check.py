@@ -76,7 +76,7 @@ def check_command(parsed: argparse.Namespace) -> int:
         )
     result, machine = answer(catalog, parsed)
     if parsed.json:
-        print(json_object("check/2", [result.to_json()]))
+        print(json_object("check/3", [result.to_json()]))
     elif parsed.format:
         from matrix.report.findings.formats import FORMATS
         from matrix.report.findings.from_check import of_check

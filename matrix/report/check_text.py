@@ -99,6 +99,7 @@ def _stack(result: CheckResult) -> Iterator[Part]:
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {note}") for note in result.stack.notes)
+    yield from (Prose(f"not read or not known: {item}") for item in result.stack.unread)
     yield ""
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from packaging.utils import canonicalize_name
 
 from matrix.catalog.place import Place
+from matrix.catalog.stack import UNKNOWN, Value
+from matrix.catalog.versions import is_version
 
 # Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
 Open = Callable[[str], "tuple[str, str] | None"]
@@ -18,16 +21,59 @@ COMMAND: Final = Place("the command")  # of what the user starts with `check -- 
 
 
 @dataclass(frozen=True)
-class Pin:
-    """A distribution that a file declares.
+class Statement:
+    """What a source states of one component: its value, UNKNOWN where it states only `limits` (a specifier set).
 
-    `name` is canonical. `version` is exact, or "" where the file leaves it open; `text` is the declaration itself.
+    `name` is that of the component; of what a file declares, the canonical name of the distribution.
     """
 
     name: str
-    version: str
+    value: Value
+    place: Place
+    limits: str = ""
+
+    @property
+    def version(self) -> str:
+        """The exact version, "" without one."""
+        return self.value if isinstance(self.value, str) else ""
+
+
+class UnreadKind(str, Enum):
+    """What kind of thing an input names that was not read or is not known."""
+
+    FILE = "file"
+    IMAGE = "image"
+    PACKAGE = "package"
+    VERSION = "version"
+    YAML = "kind of YAML"
+
+
+FIXES: Final = {
+    UnreadKind.FILE: "add the file, or name what it states, such as torch=2.9.1",
+    UnreadKind.IMAGE: "name what it contains, such as torch=2.9.1 te=2.9.0, or the image that it is built from",
+    UnreadKind.PACKAGE: "state its name and version, such as torch==2.9.1",
+    UnreadKind.VERSION: "name a version that is known",
+    UnreadKind.YAML: "name what it states, such as torch=2.9.1, or check the file that it is made from",
+}
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Something that an input names and that was not read or is not known. `fix` is what to do about it."""
+
+    kind: UnreadKind
     text: str
     place: Place
+    fix: str = ""
+
+    def __str__(self) -> str:
+        """Return the text with its place."""
+        return f"{self.place}: {self.text}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return plain JSON values."""
+        fix = self.fix or FIXES[self.kind]
+        return {"kind": self.kind.value, "text": self.text, "source": str(self.place), "fix": fix}
 
 
 @dataclass(frozen=True)
@@ -49,16 +95,18 @@ class UserCommand:
 
 @dataclass(frozen=True)
 class Declared:
-    """All that one or several files declare. `notes` name what could not be read, each with its place.
+    """All that one or several files declare. `unread` is what they name besides, and what could not be read.
 
-    `complete`: a lock file is among them, which names every package of the environment.
+    `complete`: a lock file is among them, which names every package of the environment. `notes` are remarks that
+    leave nothing open, each with its place.
     """
 
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[Statement, ...] = ()
     images: tuple[ImageUse, ...] = ()
     commands: tuple[UserCommand, ...] = ()
     notes: tuple[str, ...] = ()
     complete: bool = False
+    unread: tuple[Unread, ...] = ()
 
     def __add__(self, other: Declared) -> Declared:
         return total((self, other))
@@ -73,9 +121,15 @@ def total(parts: Iterable[Declared]) -> Declared:
         tuple(command for one in every for command in one.commands),
         tuple(note for one in every for note in one.notes),
         any(one.complete for one in every),
+        tuple(unread for one in every for unread in one.unread),
     )
 
 
-def pin(name: str, version: str, place: Place, text: str = "") -> Pin:
-    """Return a pin with a canonical name."""
-    return Pin(canonicalize_name(name), version, text or (f"{name}=={version}" if version else name), place)
+def pin(name: str, version: str, place: Place, limits: str = "") -> Statement:
+    """Return the statement of a distribution, with its canonical name; a `version` that is none leaves it open."""
+    return Statement(canonicalize_name(name), version if is_version(version) else UNKNOWN, place, limits)
+
+
+def not_read(kind: UnreadKind, text: str, place: Place, fix: str = "") -> Declared:
+    """Return the declaration of something that was not read or is not known."""
+    return Declared(unread=(Unread(kind, text, place, fix),))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, Open, Pin, pin, total
+from matrix.check.files.declared import Declared, Open, Statement, pin, total
 from matrix.check.files.requirements import holds, read_arguments
 from matrix.errors import MatrixError
 
@@ -97,10 +97,10 @@ def load_yaml(text: str, where: str) -> Any:
         raise MatrixError("not YAML", where=where, got=str(error).splitlines()[0]) from error
 
 
-def _conda(line: str, place: Place) -> Iterable[Pin]:
-    found = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+)\s*(?:==?\s*([\w.+!]+)(?:=[\w.*]+)?)?.*", line.strip())
+def _conda(line: str, place: Place) -> Iterable[Statement]:
+    found = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+)\s*(?:==?\s*([\w.+!]+)(?:=[\w.*]+)?)?(.*)", line.strip())
     if found:
-        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, line)
+        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, "" if found[2] else found[3].strip())
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
@@ -118,7 +118,9 @@ def _tables(found: Any) -> list[Mapping[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _locked(packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[tuple[str, str], int]) -> Iterable[Pin]:
+def _locked(
+    packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[tuple[str, str], int]
+) -> Iterable[Statement]:
     """Yield the packages of Linux; of several builds of one package, that for CUDA comes last, and so counts."""
     found = []
     for one in packages:

@@ -15,7 +15,7 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sd
 from matrix.catalog.place import Place
 from matrix.catalog.reach import OPEN_VALUE
 from matrix.catalog.versions import is_version
-from matrix.check.files.declared import Declared, Open, Pin, pin, total
+from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, total
 
 DEEPEST: Final = 20  # files that include each other; a cycle ends here. Real projects nest two or three
 # Markers are evaluated for the machines that train; the Python is the one that runs megatrix.
@@ -72,7 +72,7 @@ def _options(words: Sequence[str], place: Place, open_file: Open, seen: tuple[st
 def _included(name: str, place: Place, open_file: Open, seen: tuple[str, ...]) -> Declared:
     found = open_file(name)
     if found is None:
-        return Declared(notes=(f"{place}: {name} is missing",))
+        return not_read(UnreadKind.FILE, f"{name} is missing", place)
     path, text = found
     if path in seen or len(seen) > DEEPEST:
         return Declared(notes=(f"{place}: includes {name} again",))
@@ -102,17 +102,18 @@ def _requirement(text: str, place: Place) -> Declared:
         if found := from_location(text, place):
             return Declared(pins=(found,))
         kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
-        return Declared(notes=(f"{place}: {kind}: {text[:100]}",))
+        return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):
             return Declared()
     except (UndefinedComparison, UndefinedEnvironmentName):
-        return Declared(notes=(f"{place}: a marker that can't be evaluated: {text[:100]}",))
+        return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
     if parsed.url:
         found = from_location(parsed.url, place)
-        return Declared(pins=(pin(parsed.name, found.version if found else "", place, text),))
+        return Declared(pins=(pin(parsed.name, found.version if found else "", place),))
     exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
-    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, text),))
+    limits = "" if exact else str(parsed.specifier)
+    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
 
 
 def holds(marker: str, extra: str) -> bool:
@@ -123,7 +124,7 @@ def holds(marker: str, extra: str) -> bool:
         return True
 
 
-def from_location(text: str, place: Place) -> Pin | None:
+def from_location(text: str, place: Place) -> Statement | None:
     """Return the pin of a URL or path: of a wheel or sdist by its name, of a git repository by the tag of a release."""
     url, _, fragment = text.partition("#")
     try:
@@ -134,10 +135,10 @@ def from_location(text: str, place: Place) -> Pin | None:
     try:
         if name.endswith(".whl"):
             distribution, version, *_ = parse_wheel_filename(name)
-            return pin(distribution, str(version), place, text)
+            return pin(distribution, str(version), place)
         if name.endswith((".tar.gz", ".zip")) and "+" not in url.partition("://")[0]:
             distribution, version = parse_sdist_filename(name)
-            return pin(distribution, str(version), place, text)
+            return pin(distribution, str(version), place)
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
     if not text.startswith("git+") and ".git" not in path:
@@ -146,4 +147,4 @@ def from_location(text: str, place: Place) -> Pin | None:
     stem = basename(repository).removesuffix(".git").lower()
     egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
     tag = TAG.search(revision)
-    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place, text)
+    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place)

@@ -33,8 +33,9 @@ from matrix.check.answer import (
     standing_of,
 )
 from matrix.check.checkpoint_settings import Checkpoint, Mark
+from matrix.check.files.declared import Statement
 from matrix.check.training_job import UserJob
-from matrix.check.user_stack import Statement, UserStack, build, decide
+from matrix.check.user_stack import UserStack, build, decide
 from matrix.kit.preflight import Answer, Error, Report, Status, unjudged
 from tests.founding import SAVE
 from tests.unit.catalogs import catalog, clause, failure, masked, real, values

@@ -14,7 +14,7 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
 from matrix.check import environment
-from matrix.check.user_stack import Statement
+from matrix.check.files.declared import Statement
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_clone_on_the_import_path_comes_first(tmp_path: Path) -> None:
     info.write_text("MAJOR = 0\nMINOR = 15\nPATCH = 0\nPRE_RELEASE = 'rc7'\n")
     interpreter = PythonEnvironment(packages={"megatron-core": "0.8.0"})
     folders = environment.import_path({"PYTHONPATH": f"/nowhere:{tmp_path}"}, Path("/"))
-    found = {one.component: one for one in environment.statements(interpreter, folders)}
+    found = {one.name: one for one in environment.statements(interpreter, folders)}
     assert found[MCORE] == Statement(MCORE, "0.15.0rc7", Place(str(info)))
 
 
@@ -82,9 +82,7 @@ def test_damaged_clone_is_left_out(tmp_path: Path, text: str) -> None:
     info.parent.mkdir(parents=True)
     info.write_text(text)
     interpreter = PythonEnvironment(packages={"megatron-core": "0.8.0"})
-    assert [one.value for one in environment.statements(interpreter, [str(tmp_path)]) if one.component == MCORE] == [
-        "0.8.0"
-    ]
+    assert [one.value for one in environment.statements(interpreter, [str(tmp_path)]) if one.name == MCORE] == ["0.8.0"]
 
 
 def test_lock_is_checked_with_few_modules(tmp_path: Path) -> None:

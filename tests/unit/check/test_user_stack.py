@@ -6,7 +6,8 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, PYTHON, TE, TORCH, UNKNOWN
-from matrix.check.user_stack import Statement, UserStack, build, image_of, parse_text, possible, unrecorded
+from matrix.check.files.declared import Statement, Unread, UnreadKind
+from matrix.check.user_stack import COMMAND_LINE, UserStack, build, image_of, parse_text, possible, unrecorded
 from matrix.errors import MatrixError
 from tests.unit.catalogs import real
 
@@ -50,10 +51,9 @@ def test_torch_of_a_container_stands_for_it(torch: str) -> None:
     assert stack(f"torch={torch} mcore=0.8.0").stack[BASE] == "ngc-24.07"
 
 
-def test_unknown_contents_of_an_image_are_noted() -> None:
-    assert stack("base=ngc-26.08").notes == (
-        "the catalog does not know the torch and the Transformer Engine of ngc-26.08",
-    )
+def test_unknown_contents_of_an_image_are_unread() -> None:
+    text = "the catalog does not know the torch and the Transformer Engine of ngc-26.08"
+    assert stack("base=ngc-26.08").unread == (Unread(UnreadKind.IMAGE, text, COMMAND_LINE),)
 
 
 def test_torch_over_an_image_replaces_its_rules() -> None:

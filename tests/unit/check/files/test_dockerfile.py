@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.check.files.declared import Declared
+from matrix.check.files.declared import Declared, UnreadKind
 from matrix.check.files.dockerfile import read_dockerfile
 
 
@@ -85,7 +85,7 @@ def test_file_of_the_build_context_is_read(instructions: str) -> None:
 )  # fmt: skip
 def test_other_file_of_the_image_is_missing(instructions: str) -> None:
     found = read(f"FROM a\n{instructions}", **{"requirements.txt": "torch==2.4.1", "../requirements.txt": "x"})
-    assert (found.pins, len(found.notes)) == ((), 1)
+    assert (found.pins, [item.kind for item in found.unread]) == ((), [UnreadKind.FILE])
 
 
 def test_argument_of_the_build_is_no_environment() -> None:
@@ -103,4 +103,4 @@ def test_json_form_names_copied_files(instruction: str) -> None:
     text = f'FROM some\n{instruction} ["req/base file.txt", "/app/r.txt"]\nRUN pip install -r /app/r.txt\n'
     files = {"req/base file.txt": "torch==2.4.1\n"}
     declared = read_dockerfile(text, "Dockerfile", lambda name: (name, files[name]) if name in files else None)
-    assert ([(pin.name, pin.version) for pin in declared.pins], declared.notes) == ([("torch", "2.4.1")], ())
+    assert ([(pin.name, pin.version) for pin in declared.pins], declared.unread) == ([("torch", "2.4.1")], ())

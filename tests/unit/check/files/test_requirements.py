@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, Open
+from matrix.check.files.declared import Declared, Open, Unread, UnreadKind
 from matrix.check.files.requirements import read_arguments, read_requirements
 
 
@@ -53,7 +53,7 @@ def versions(found: Declared) -> dict[str, str]:
 )
 def test_line_gives_name_and_exact_version(line: str, expected: dict[str, str]) -> None:
     found = read_requirements(line, "r.txt", nothing)
-    assert (versions(found), found.notes) == (expected, ())
+    assert (versions(found), found.notes, found.unread) == (expected, (), ())
 
 
 def test_pin_has_its_line() -> None:
@@ -65,7 +65,8 @@ def test_included_files_are_read_once() -> None:
     files = {"base.txt": "-r more.txt\ntorch==2.4.1", "more.txt": "-r base.txt\nnumpy==1.26.4"}
     found = read_requirements("-r base.txt\n-c missing.txt", "r.txt", opened(files))
     assert versions(found) == {"torch": "2.4.1", "numpy": "1.26.4"}
-    assert found.notes == ("more.txt:1: includes base.txt again", "r.txt:2: missing.txt is missing")
+    assert found.notes == ("more.txt:1: includes base.txt again",)
+    assert found.unread == (Unread(UnreadKind.FILE, "missing.txt is missing", Place("r.txt", 2)),)
 
 
 def test_included_file_is_relative_to_its_includer() -> None:
@@ -84,13 +85,14 @@ def test_included_file_is_relative_to_its_includer() -> None:
         ("x==1; sys_platform ~= '1'", "r.txt:1: a marker that can't be evaluated: x==1; sys_platform ~= '1'"),
     ],
 )
-def test_bad_line_is_noted(line: str, note: str) -> None:
-    assert read_requirements(line, "r.txt", nothing).notes == (note,)
+def test_bad_line_is_unread(line: str, note: str) -> None:
+    (unread,) = read_requirements(line, "r.txt", nothing).unread
+    assert (unread.kind, str(unread)) == (UnreadKind.PACKAGE, note)
 
 
-def test_deeply_nested_marker_is_noted() -> None:
-    (note,) = read_requirements(f"x; {'(' * 5000}", "r.txt", nothing).notes
-    assert note.startswith("r.txt:1: not a requirement: x; (((")
+def test_deeply_nested_marker_is_unread() -> None:
+    (unread,) = read_requirements(f"x; {'(' * 5000}", "r.txt", nothing).unread
+    assert str(unread).startswith("r.txt:1: not a requirement: x; (((")
 
 
 def test_arguments_of_pip_skip_option_values() -> None:

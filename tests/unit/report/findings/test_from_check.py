@@ -10,7 +10,8 @@ from matrix.catalog.place import Place
 from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Clash
 from matrix.check.checking import Question, check
-from matrix.check.user_stack import Statement, build
+from matrix.check.files.declared import Statement
+from matrix.check.user_stack import build
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.findings.from_check import line_of, of_check
 from tests.founding import MASK, SAVE

@@ -15,13 +15,14 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.descendants import end_below
@@ -35,6 +36,7 @@ REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "m
 FRESH: Final = (
     "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank_main import resume; resume({fds!r})"
 )
+UNFLUSHED: Final = 120  # exit status of CPython when it can't write what a standard stream holds (sys.exit)
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
 SCHEDULED: Final = "SLURM_JOBID"
 
@@ -106,18 +108,61 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
 
 
 class ForkedProcess(get_context("forkserver").Process):  # type: ignore[misc]  # made at run time
-    """A process forked from the forkserver. It runs its exit handlers, as an interpreter that torchrun starts does.
+    """A process forked from the forkserver. It ends as an interpreter that torchrun starts does.
 
     multiprocessing ends its children by os._exit: a handler that hangs or changes the exit status would have no effect.
     Exit handlers of C libraries and the teardown of modules do not run here; they do with fresh=True.
     """
 
-    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        status: int = super()._bootstrap(parent_sentinel)
+    def run(self) -> NoReturn:
+        """Call the target, then do what CPython does after a script (Py_RunMain), with its output and exit status."""
+        status, interrupted = 0, False
+        try:
+            super().run()
+        except BaseException as error:
+            status, interrupted = exit_status(error), isinstance(error, KeyboardInterrupt)
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; as CPython calls it
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
+        if not all([flushed("stdout"), flushed("stderr")]):
+            status = UNFLUSHED
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        os._exit(status)
+
+
+def exit_status(error: BaseException) -> int:
+    """Print an exception that nothing caught, as CPython does; return the exit status of the process."""
+    if not isinstance(error, SystemExit):
+        try:
+            sys.excepthook(type(error), error, error.__traceback__)
+        except BaseException as error_of_hook:
+            sys.excepthook = sys.__excepthook__
+            return exit_status(error_of_hook)
+        return 1
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF  # CPython reads a C long, or -1
+    try:
+        sys.stderr.write(f"{error.code}\n")
+    except Exception as unwritable:
+        missing = isinstance(unwritable, AttributeError)  # stderr is None or deleted, not closed
+        os.write(2, f"{error.code if missing else ''}\n".encode(errors="backslashreplace"))
+    return 1
+
+
+def flushed(name: str) -> bool:
+    """Flush a standard stream; return whether that succeeds: one that is closed or missing has nothing to flush."""
+    stream = getattr(sys, name, None)
+    try:
+        if stream is not None and not getattr(stream, "closed", False):
             stream.flush()
-        return status
+    except Exception as error:
+        if name == "stdout":  # CPython reports an error of stdout only
+            sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+        return False
+    return True
 
 
 def enter(task: str, log: Connection, result: Connection, stacks: Connection) -> None:

@@ -347,6 +347,11 @@ def leave_at_exit(rank: Rank, how: str) -> None:
     atexit.register(ends[how])
 
 
+def run_source(rank: Rank, source: str) -> None:
+    """Run Python source as the body."""
+    exec(source, {"__name__": "body"})
+
+
 def write_report(rank: Rank, line: str) -> None:
     """Write a line to the report pipe, as a body that writes to any open descriptor may."""
     os.write(sys._getframe(1).f_locals["result"], line.encode() + b"\n")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from matrix.bisection.ancestry import Ancestry, unchanged
 from matrix.bisection.clone import Clone, Commit
@@ -17,15 +17,17 @@ from matrix.catalog.stack import (
     BASE,
     DRIVER,
     MCORE,
+    NOTHING,
     TE,
     TORCH,
     WRITER_MCORE,
+    Stack,
     Value,
     component_title,
     components,
     known_component,
 )
-from matrix.catalog.versions import NONE, is_version, parse
+from matrix.catalog.versions import is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import excluded as excluded_from
@@ -33,94 +35,77 @@ from matrix.planning.cases import package_sets, plan_case
 from matrix.provision import package_source
 from matrix.verdicts.planned import Planned
 
-# The components with an axis of releases, by their words on the command line. `writer` wrote the checkpoint.
+# The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
 WORDS: Final = {"torch": TORCH, "te": TE, "mcore": MCORE, "container": BASE, "driver": DRIVER, "writer": WRITER_MCORE}
+# The packages that a point can take from a clone, by the component that they are in its stack.
+PACKAGES: Final = {MCORE: MCORE, TE: TE, WRITER_MCORE: MCORE}
 
 
-class AxisName(str):
-    """The component that changes along an axis, by its word on the command line."""
-
-    TORCH: ClassVar[AxisName]
-    TE: ClassVar[AxisName]
-    MCORE: ClassVar[AxisName]
-    CONTAINER: ClassVar[AxisName]
-    DRIVER: ClassVar[AxisName]
-    WRITER: ClassVar[AxisName]
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, word: str) -> AxisName:
-        """Return the axis of a word, or of any package. Raises MatrixError for what can't be varied alone."""
-        if word in WORDS:
-            return cls(word)
-        name = known_component(word)
-        for usual, component in WORDS.items():
-            if component == name:
-                return cls(usual)
-        if not components()[name].distribution:
-            expected = f"{', '.join(WORDS)}, or a package"
-            raise MatrixError(f"{component_title(name)} can't be varied alone", got=f"--axis {word}", expected=expected)
-        return cls(name)
+def axis_named(word: str) -> str:
+    """Return the component that a word means: any package, too. Raises MatrixError for what can't be varied alone."""
+    component = WORDS.get(word) or known_component(word)
+    if component not in WORDS.values() and not components()[component].distribution:
+        expected = f"{', '.join(WORDS)}, or a package"
+        raise MatrixError(
+            f"{component_title(component)} can't be varied alone", got=f"--axis {word}", expected=expected
+        )
+    return component
 
 
-for _word in WORDS:
-    setattr(AxisName, _word.upper(), AxisName(_word))
-
-PACKAGES: Final = {AxisName.MCORE: MCORE, AxisName.TE: TE, AxisName.WRITER: MCORE}
-
-
-@dataclass(frozen=True)
-class Side:
-    """One package under test: its version, and its source unless that is PyPI or the catalog."""
-
-    version: str = NONE
-    source: str = ""
-
-    def __str__(self) -> str:
-        return self.source or self.version
+def axis_word(component: str) -> str:
+    """Return the word of a component on the command line: a package's own name."""
+    return next((word for word, named in WORDS.items() if named == component), component)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The case that every point runs: of a failure, at a level, with the sides that the axis does not change."""
+    """The case that every point runs: of a failure, at a level, on a stack of which the axis changes one component.
+
+    `stack` has the base, where the points share one, and what is laid over it. `sources` are, by component, those of
+    the packages that are neither from PyPI nor the catalog's. `compiled`: Transformer Engine from a source has its
+    extension.
+    """
 
     catalog: Catalog
     failure: Failure
     case: Case
     level: Level
-    base: str = ""
-    mcore: Side = field(default_factory=Side)
-    te: Side = field(default_factory=Side)
-    driver: str = NONE
-    writer: Side = field(default_factory=Side)
-    packages: Mapping[str, str] = field(default_factory=dict)  # further packages, laid over the base
-    compiled: bool = False  # Transformer Engine from a source has its extension
+    stack: Stack = NOTHING
+    sources: Mapping[str, str] = field(default_factory=dict)
+    compiled: bool = False
+
+    @property
+    def base(self) -> str:
+        """Return the id of the base, "" where each point has its own."""
+        return self.stack.version(BASE) or ""
 
     def planned(self) -> Planned:
-        """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
-        packages = {**affected_packages(self.failure), **self.packages}
-        sides = {MCORE: self.mcore.version, TE: self.te.version, DRIVER: self.driver, WRITER_MCORE: self.writer.version}
-        values = {name: ABSENT if version == NONE else version for name, version in sides.items()}
-        cell = self.catalog.cell(self.base, {**values, **packages}, packages)
+        """Return the planned case. A package with a source of its own has no expectation in the catalog: UNKNOWN."""
+        laid = {name: self.stack[name] for name in (MCORE, TE, DRIVER, WRITER_MCORE)}
+        further = {name: value for name, value in self.stack.versions.items() if name not in (BASE, *laid)}
+        packages = {**affected_packages(self.failure), **further}
+        cell = self.catalog.cell(self.base, {**laid, **packages}, packages)
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell, compiled=self.compiled)
-        if not (self.mcore.source or self.te.source or self.writer.source):
+        if not self.sources:
             return planned
         return replace(
             planned,
-            source=self.mcore.source or planned.source,
-            te_source=self.te.source or planned.te_source,
-            writer_source=self.writer.source,
+            source=self.sources.get(MCORE, planned.source),
+            te_source=self.sources.get(TE, planned.te_source),
+            writer_source=self.sources.get(WRITER_MCORE, ""),
             expectation=Expectation.UNKNOWN,
         )
 
-    def with_side(self, axis: AxisName, side: Side) -> Subject:
-        """Return the subject with another side; on the axes torch and container the side is a base's id."""
-        if axis not in WORDS:
-            return replace(self, packages={**self.packages, str(axis): side.version})
-        if axis == AxisName.DRIVER:
-            return replace(self, driver=side.version)
-        changes: dict[str, Any] = {axis: side} if axis in PACKAGES else {"base": side.version}
-        return replace(self, **changes)
+    def with_(self, component: str, value: Value, source: str = "") -> Subject:
+        """Return the subject with another value of a component, and its source; a torch comes with its base."""
+        sources = {name: text for name, text in self.sources.items() if name != component}
+        changed = {**sources, component: source} if source else sources
+        return replace(self, stack=self.stack.with_({component: value}), sources=changed)
+
+    def text(self, component: str) -> str:
+        """Return the source or the version of a component, "none" where it is absent."""
+        stack = self.stack if component != TORCH else self.catalog.cell(self.base).stack
+        return self.sources.get(component) or str(stack[component])
 
 
 def affected_packages(failure: Failure) -> dict[str, Value]:
@@ -145,9 +130,9 @@ class Point:
 
 @dataclass(frozen=True)
 class BisectionAxis:
-    """A stretch of a history, both ends included. `case_at` plans the case of a place on demand."""
+    """A stretch of a component's history, both ends included. `case_at` plans the case of a place on demand."""
 
-    name: AxisName
+    component: str
     points: tuple[Point, ...]
     order: Ancestry
     case_at: Callable[[int], Planned]
@@ -156,16 +141,19 @@ class BisectionAxis:
     clone: str = ""  # the path of their clone
 
 
-def side_of(text: str, package: str) -> Side:
-    """Return the side that `text` names: a version, PATH@REV, a folder or a wheel. Raises MatrixError."""
+def read_package(text: str, package: str) -> tuple[Value, str]:
+    """Return the version that `text` names, and its source unless that is PyPI: ABSENT for "". Raises MatrixError.
+
+    `text` is a version, PATH@REV, a folder or a wheel.
+    """
     if not text or is_version(text):
-        return Side(text or NONE)
+        return text or ABSENT, ""
     contents = package_source.inspect(package_source.parse(text, package))
-    return Side(contents.version, str(contents.source))
+    return contents.version, str(contents.source)
 
 
 def releases(
-    subject: Subject, axis: AxisName, first: str, last: str, base_of: Callable[[str], str] = str
+    subject: Subject, axis: str, first: str, last: str, base_of: Callable[[str], str] = str
 ) -> tuple[BisectionAxis, bool]:
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
@@ -174,7 +162,7 @@ def releases(
     twin. Raises MatrixError.
     """
     release_of = released(subject, axis, first, last)
-    if axis == AxisName.CONTAINER:
+    if axis == BASE:
         sizes = Counter(map(family, release_of))
         series = family(first or last or max(release_of, key=lambda id: sizes[family(id)]))
         release_of = {id: base_of(id) for id in release_of if family(id) == series}
@@ -182,14 +170,15 @@ def releases(
     for name in (first, last):
         if name and name not in release_of:
             raise MatrixError(
-                f"no such point on the axis {axis}",
+                f"no such point on the axis {axis_word(axis)}",
                 got=name,
                 expected=f"{ids[0]} ... {ids[-1]}",
                 fix=closest(name, ids) + "; a commit needs --repo CLONE",
             )
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
     selected = ids[min(ends) : max(ends) + 1]
-    subjects = {id: subject.with_side(axis, Side(release_of[id])) for id in selected}
+    varied = BASE if axis == TORCH else axis
+    subjects = {id: subject.with_(varied, release_of[id]) for id in selected}
     excluded = {id: excluded_from(subject.catalog, subject.failure, one.planned().cell) for id, one in subjects.items()}
     for id in (first, last):
         if id and excluded[id]:
@@ -197,7 +186,7 @@ def releases(
     included = [id for id in selected if not excluded[id]]
     stretches = [(reason, [*ids]) for reason, ids in groupby(excluded, excluded.__getitem__) if reason]
     notes = tuple(f"left out {' to '.join(dict.fromkeys((ids[0], ids[-1])))}: {reason}" for reason, ids in stretches)
-    if axis == AxisName.CONTAINER and any(release_of[id] != id for id in included):
+    if axis == BASE and any(release_of[id] != id for id in included):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     axis_of_releases = BisectionAxis(
         axis,
@@ -209,25 +198,25 @@ def releases(
     return axis_of_releases, ends[0] > ends[1]
 
 
-def released(subject: Subject, axis: AxisName, *ends: str) -> dict[str, str]:
+def released(subject: Subject, axis: str, *ends: str) -> dict[str, str]:
     """Return the points of an axis, oldest first: id -> the version, or the base that provides it.
 
     Of a package without recorded releases they are the versions that the catalog names, and the ends.
     """
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
-    if axis not in WORDS:
+    if axis not in WORDS.values():
         pinned = [base.contents(python).version(axis) for base in catalog.wheels for python in base.pythons]
         open_ = [package.version for package in subject.failure.package if axis == str(package.name)]
         stated = {version for version in (*pinned, *open_, *ends) if version and is_version(version)}
         return {version: version for version in sorted(stated, key=parse)}
-    if axis == AxisName.TORCH:
+    if axis == TORCH:
         return {base.torch: base.id for base in sorted(catalog.standard, key=lambda base: parse(base.torch))}
-    if axis == AxisName.CONTAINER:
+    if axis == BASE:
         return {id: id for id in sorted(image.id for image in catalog.containers)}  # an id ends with its month
-    if axis == AxisName.DRIVER:
+    if axis == DRIVER:
         branches = sorted({driver.branch for driver in catalog.drivers}, key=parse)
         return {branch: branch for branch in branches}
-    group = catalog.transformer_engine if axis == AxisName.TE else catalog.megatron_core
+    group = catalog.transformer_engine if axis == TE else catalog.megatron_core
     versions = [str(release.version) for release in group if release.on_pypi]
     return {version: version for version in (recording.released(PACKAGES[axis]) if contract else versions)}
 
@@ -237,7 +226,7 @@ def family(image: str) -> str:
     return image.rpartition("-")[0]
 
 
-def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Commit) -> BisectionAxis:
+def commits(subject: Subject, axis: str, clone: Clone, old: Commit, new: Commit) -> BisectionAxis:
     """Return the commits that lead from `old` to `new`, without those that have all content of one of their parents.
 
     A commit's parents are then the commits that stand for them. Raises MatrixError when `new` does not descend from
@@ -282,9 +271,9 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
     )
 
 
-def at_commit(subject: Subject, axis: AxisName, clone: Clone, commit: str) -> Planned:
+def at_commit(subject: Subject, axis: str, clone: Clone, commit: str) -> Planned:
     """Return the planned case at a commit of a clone."""
-    return subject.with_side(axis, Side(clone.version(commit), str(clone.source(commit)))).planned()
+    return subject.with_(axis, clone.version(commit), str(clone.source(commit))).planned()
 
 
 def choose_case(failure: Failure, level: Level | None, name: str) -> tuple[Case, Level]:
@@ -309,7 +298,7 @@ def choose_case(failure: Failure, level: Level | None, name: str) -> tuple[Case,
     return fitting[0], probed_level
 
 
-def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
+def base_for(subject: Subject, named: str, torch: str, axis: str) -> str:
     """Return the id of the base that all points share, "" where each point has its own. Raises MatrixError.
 
     It is the named base, the one with this torch, or the reader at level contract.
@@ -330,6 +319,6 @@ def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
         return bases[0].id
     if subject.level is Level.CONTRACT:
         return catalog.readers[0].id
-    if axis in (AxisName.TORCH, AxisName.CONTAINER):
+    if axis in (TORCH, BASE):
         return ""
     raise MatrixError(f"level {subject.level.value} runs on a base", got="none", fix="name one: --torch 2.4.1")

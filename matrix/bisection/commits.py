@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from matrix.bisection.axes import AxisName, Subject, at_commit, commits
+from matrix.bisection.axes import Subject, at_commit, commits
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.noise import CERTAIN, ProbeResult
 from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, wrong_end
@@ -94,7 +94,7 @@ class Searcher:
     """Searches the commits of one clone: every search shares the subject, the plan and the session."""
 
     subject: Subject
-    axis: AxisName
+    axis: str
     clone: Clone
     plan: Plan
     session: BisectionSession

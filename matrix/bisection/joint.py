@@ -3,106 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
-from matrix.bisection.axes import WORDS, AxisName, Side, Subject, releases, side_of
+from matrix.bisection.axes import Subject, axis_word, releases
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.bisection.search import Plan
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Level
-from matrix.catalog.model import Catalog, Container, ReaderBase
-from matrix.catalog.stack import ABSENT, DRIVER, MCORE, TE, short
-from matrix.catalog.versions import NONE
+from matrix.catalog.model import Container
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, NOTHING, TE, TORCH
 from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
-BASE: Final = str(AxisName.TORCH)  # the package that a stack's base provides
-
-
-@dataclass(frozen=True)
-class BisectionStack:
-    """One of the two stacks: `base` provides its torch, and the sides are laid over it."""
-
-    base: str
-    torch: str
-    mcore: Side
-    te: Side
-    driver: str
-    notes: tuple[str, ...] = ()
-
-
-def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable[[str], str]) -> BisectionStack:
-    """Return the stack that BASE or BASE/mcore-V/te-V/driver-V names; `mcore` and `te` are the defaults.
-
-    The twin replaces an image that can't run on this machine (`lacks` returns the reason). Raises MatrixError.
-    """
-    parsed: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
-    values = parsed["values"]
-    parts = {"base": parsed["base"], **{short(name): str(values.get(name, ABSENT)) for name in (MCORE, TE, DRIVER)}}
-    base = catalog.base(parts["base"])
-    sides = []
-    for package, default in ((MCORE, mcore), (TE, te)):
-        version = parts[short(package)]
-        side = side_of("" if version == NONE else version, package)
-        sides.append(side if side.version != NONE else default)
-    core, engine = sides
-    if isinstance(base, ReaderBase):
-        return BisectionStack(base.id, NONE, core, engine, parts["driver"])
-    if not isinstance(base, Container):
-        return BisectionStack(base.id, getattr(base, "torch", None) or NONE, core, engine, parts["driver"])
-    engine = engine if engine.version != NONE else Side(base.te or NONE)
-    core = core if core.version != NONE else Side(base.megatron_core or NONE)
-    twin, lack = catalog.twin(base), lacks(base.id)
-    if lack and twin:
-        note = f"the twin {twin.id} replaces {base.id}: {lack}"
-        return BisectionStack(twin.id, twin.torch, core, engine, parts["driver"], (note,))
-    return BisectionStack(base.id, base.torch or NONE, core, engine, parts["driver"])
+AXES: Final = (TORCH, MCORE, TE, DRIVER)  # the components in which two stacks are compared
 
 
 @dataclass(frozen=True)
 class StackPair:
-    """The good and the bad stack; `subject` is the case that runs on each mixture of them."""
+    """A case on a good and on a bad stack, and on each mixture of them; `replaced` names twins that stand for images.
 
-    subject: Subject
-    good: BisectionStack
-    bad: BisectionStack
+    `reader` is the base of every mixture at level contract.
+    """
 
-    def versions(self, package: str) -> tuple[str, str]:
-        """Return the good and the bad version or source of a package, as text."""
-        return str(getattr(self.good, package)), str(getattr(self.bad, package))
+    good: Subject
+    bad: Subject
+    reader: str = ""
+    replaced: tuple[str, ...] = ()
+
+    def versions(self, component: str) -> tuple[str, str]:
+        """Return the good and the bad version or source of a component, as text."""
+        return self.good.text(component), self.bad.text(component)
 
     @cached_property
     def differing(self) -> list[str]:
-        """Return the packages whose versions differ, also where the failure does not depend on them."""
-        packages = [str(axis) for axis in (AxisName.TORCH, AxisName.MCORE, AxisName.TE, AxisName.DRIVER)]
-        return [name for name in packages if len({*self.versions(name)}) > 1]
+        """Return the components that differ, also where the failure does not depend on them."""
+        return [component for component in AXES if len({*self.versions(component)}) > 1]
 
     @property
-    def packages(self) -> list[str]:
-        """Return the packages whose versions differ, without a Transformer Engine that the failure does not use."""
-        return [name for name in self.differing if name != "te" or TE in self.subject.failure.axes]
+    def components(self) -> list[str]:
+        """Return the components that differ, without a Transformer Engine that the failure does not use."""
+        return [name for name in self.differing if name != TE or TE in self.good.failure.axes]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the replaced images, and the packages that are left out."""
-        left_out = f"Transformer Engine is left out: the catalog gives {self.subject.failure.id} no te axis"
-        return (*self.good.notes, *self.bad.notes, *([left_out] if self.packages != self.differing else []))
+        """Return the replaced images, and the components that are left out."""
+        left_out = f"Transformer Engine is left out: the catalog gives {self.good.failure.id} no te axis"
+        return (*self.replaced, *([left_out] if self.components != self.differing else []))
 
     def mixture(self, taken: Packages) -> Subject:
         """Return the subject with `taken` from the bad stack and everything else from the good one."""
-        side = {word: self.bad if word in taken else self.good for word in WORDS}
-        base = self.subject.base if self.subject.level is Level.CONTRACT else side[BASE].base
-        te = side["te"].te if TE in self.subject.failure.axes else Side()
-        return replace(self.subject, base=base, mcore=side["mcore"].mcore, te=te, driver=side["driver"].driver)
+        mixed = self.good if TE in self.good.failure.axes else self.good.with_(TE, ABSENT)
+        for component in taken:
+            varied = BASE if component == TORCH else component
+            mixed = mixed.with_(varied, self.bad.stack[varied], self.bad.sources.get(varied, ""))
+        return mixed.with_(BASE, self.reader) if self.reader else mixed
 
     def label(self, taken: Packages) -> str:
-        """Return a mixture as text: every package that differs, and its version."""
-        return ", ".join(f"{name} {self.versions(name)[name in taken]}" for name in self.packages)
+        """Return a mixture as text: every component that differs, and its version."""
+        return ", ".join(f"{axis_word(name)} {self.versions(name)[name in taken]}" for name in self.components)
+
+
+def read_pair(subject: Subject, good: str, bad: str, lacks: Callable[[str], str]) -> StackPair:
+    """Return the pair of two stacks, each BASE or BASE/mcore-V/te-V/driver-V.
+
+    The packages that a text does not name are the subject's or, of an image, its own. The twin replaces an image that
+    can't run on this machine (`lacks` returns the reason). Raises MatrixError.
+    """
+    (good_subject, good_note), (bad_subject, bad_note) = (_read_stack(subject, text, lacks) for text in (good, bad))
+    reader = subject.base if subject.level is Level.CONTRACT else ""
+    return StackPair(good_subject, bad_subject, reader, tuple(note for note in (good_note, bad_note) if note))
+
+
+def _read_stack(subject: Subject, text: str, lacks: Callable[[str], str]) -> tuple[Subject, str]:
+    """Return the subject on the stack that `text` names, and which twin replaces its image ("" for none)."""
+    cell: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
+    base = subject.catalog.base(cell["base"])
+    image = base.contents() if isinstance(base, Container) else NOTHING
+    named = subject.with_(BASE, base.id).with_(DRIVER, cell["values"].get(DRIVER, ABSENT))
+    for package in (MCORE, TE):
+        version = cell["values"].get(package, ABSENT)
+        if version is not ABSENT:
+            named = named.with_(package, version)
+        elif named.stack[package] is ABSENT:
+            named = named.with_(package, image.version(package) or ABSENT)
+    twin = subject.catalog.twin(base) if isinstance(base, Container) else None
+    lack = lacks(base.id) if twin else ""
+    if not (twin and lack):
+        return named, ""
+    return named.with_(BASE, twin.id), f"the twin {twin.id} replaces {base.id}: {lack}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class BisectionAnswer:
-    """The answer to the question of a bisection: the search along each axis, by axis.
+    """The answer to the question of a bisection: the search along each axis, by its component.
 
     Without a `comparison` of two stacks it is the one search of the question; with one, those in the guilty packages.
     """
@@ -135,30 +128,29 @@ def jointly(
 
     Raises MatrixError when the good stack is not good, or the bad stack is not bad.
     """
-    subject = stacks.subject
+    subject = stacks.good
     comparison = compared(stacks, plan, session)
     bisections: dict[str, Bisection] = {}
     notes = [*stacks.notes]
     for carrier in comparison.attribution.carriers:
         around = stacks.mixture(carrier.packages)
-        for package in sorted(carrier.packages):
-            axis = AxisName(package)
-            if subject.level is Level.CONTRACT and axis == AxisName.TORCH:
+        for component in sorted(carrier.packages, key=axis_word):
+            if subject.level is Level.CONTRACT and component == TORCH:
                 continue
             try:
-                stretch, swapped = releases(around, axis, *stacks.versions(package))
+                stretch, swapped = releases(around, component, *stacks.versions(component))
                 old = ProbeResult.BAD if swapped else ProbeResult.GOOD
-                bisections[package] = bisect(
+                bisections[component] = bisect(
                     around, stretch, old, plan, session, cheap=lambda item: cheap(item, session)
                 )
             except MatrixError as error:
-                notes.append(f"{package} was not bisected by release: {error.brief}")
+                notes.append(f"{axis_word(component)} was not bisected by release: {error.brief}")
     return BisectionAnswer(subject, bisections, comparison, tuple(notes))
 
 
 def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Comparison:
     """Return the packages that carry the failure. Raises MatrixError for a stack that is not good or bad as stated."""
-    subject = stacks.subject
+    subject = stacks.good
     cases: dict[Packages, Planned] = {}
 
     def probe(mixtures: Sequence[Packages]) -> Iterable[ProbeResult]:
@@ -170,7 +162,7 @@ def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Compar
         )
 
     try:
-        attribution = attribute(stacks.packages, probe)
+        attribution = attribute(stacks.components, probe)
     except WrongStackError as error:
         kind, item = "bad" if error.taken else "good", cases[error.taken]
         raise MatrixError(

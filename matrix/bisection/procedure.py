@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.bisection import axes
-from matrix.bisection.axes import AxisName, Subject
+from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Suspects, none, of_call, of_signatures
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
@@ -116,7 +116,7 @@ class Procedure:
         store = self._store(subject, fresh=arguments.fresh)
         self._clone: Clone | None = None
         if question.repo:
-            package = axes.PACKAGES[AxisName.of(question.axis)]
+            package = axes.PACKAGES[axes.axis_named(question.axis)]
             self._clone = stack.enter_context(Clone(question.repo, package, compiled=question.compile))
         self._engine, self._site = start_engine()
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from matrix.bisection import axes
-from matrix.bisection.axes import WORDS, AxisName, BisectionAxis, Subject
+from matrix.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, Suspects, none
-from matrix.bisection.joint import BisectionAnswer, StackPair, jointly, stack_of
+from matrix.bisection.joint import BisectionAnswer, jointly, read_pair
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
-from matrix.catalog.stack import MCORE, TE
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
 from matrix.verdicts.planned import Planned
@@ -62,31 +61,36 @@ class BisectionQuestion:
         """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
         failure = known.failure(self.failure)
         case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
-        mcore, te = axes.side_of(self.mcore, MCORE), axes.side_of(self.te, TE)
-        writer = axes.side_of(self.writer, MCORE)
-        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, compiled=bool(self.compile))
-        if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE)):
+        subject = Subject(known, failure, case, level, compiled=bool(self.compile))
+        for component, text in ((MCORE, self.mcore), (TE, self.te), (WRITER_MCORE, self.writer)):
+            subject = subject.with_(component, *read_package(text, axes.PACKAGES[component]))
+        subject = subject.with_(DRIVER, ABSENT if self.driver in ("", str(ABSENT)) else self.driver)
+        axis = axis_named(self.axis) if self.axis else ""
+        if self.compile and not (TE in subject.sources or (self.repo and axis == TE)):
             raise MatrixError(
                 "--compile builds a Transformer Engine from its source",
                 got="none",
                 expected="--axis te --repo CLONE, or --te PATH@REV",
             )
-        if not self.axis:
+        if not axis:
             self._check_stacks()
-            return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
-        axis = AxisName.of(self.axis)
+            return subject.with_(BASE, known.readers[0].id) if level is Level.CONTRACT else subject
         self._check_axis(axis)
-        if not case.write and (axis == AxisName.WRITER or self.writer):
+        if not case.write and (axis == WRITER_MCORE or self.writer):
             raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
-        required = {
-            "mcore": (mcore, not self.own),
-            "te": (te, reads_only(failure, level)),
-            "writer": (writer, case.write),
-        }
-        for name, (side, is_required) in required.items():
-            if is_required and side.version == NONE and axis != name:
-                raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
-        return replace(subject, base=axes.base_for(subject, self.base, self.torch, axis))
+        for name in self._missing(subject):
+            if name != axis:
+                raise MatrixError(
+                    f"--{axis_word(name)} is required: it is the same at every point", got="none", expected=SIDE
+                )
+        base = axes.base_for(subject, self.base, self.torch, axis)
+        return subject.with_(BASE, base) if base else subject
+
+    def _missing(self, subject: Subject) -> list[str]:
+        """Return the components that the subject's points need and its stack lacks."""
+        reads = reads_only(subject.failure, subject.level)
+        needs = {MCORE: not self.own, TE: reads, WRITER_MCORE: bool(subject.case.write)}
+        return [name for name, is_needed in needs.items() if is_needed and subject.stack[name] is ABSENT]
 
     def _check_stacks(self) -> None:
         """Raise MatrixError for options that do not compare two stacks."""
@@ -97,18 +101,18 @@ class BisectionQuestion:
                 fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
             )
 
-    def _check_axis(self, axis: AxisName) -> None:
+    def _check_axis(self, axis: str) -> None:
         """Raise MatrixError for options that do not fit the axis."""
         base = self.torch or self.base
-        fixed = {AxisName.TORCH: base, AxisName.CONTAINER: base, AxisName.MCORE: self.mcore, AxisName.TE: self.te}
-        if value := {**fixed, AxisName.WRITER: self.writer}.get(axis):
+        fixed = {TORCH: base, BASE: base, MCORE: self.mcore, TE: self.te, WRITER_MCORE: self.writer}
+        if value := fixed.get(axis):
             raise MatrixError(
-                f"the axis {axis} can't be fixed",
+                f"the axis {axis_word(axis)} can't be fixed",
                 got=f"{value} held fixed",
                 fix="give its ends with --good and --bad",
             )
         if self.repo and axis not in axes.PACKAGES:
-            raise MatrixError("--repo requires axis mcore, te or writer", got=f"--axis {axis} --repo")
+            raise MatrixError("--repo requires axis mcore, te or writer", got=f"--axis {axis_word(axis)} --repo")
         if self.repo and not (self.good and self.bad):
             raise MatrixError(
                 "--repo requires both ends",
@@ -126,7 +130,7 @@ class BisectionQuestion:
         differ(self.good, self.bad)
         if not self.axis:
             return self._stacks(subject, lacks)
-        axis = AxisName.of(self.axis)
+        axis = axis_named(self.axis)
         if clone:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
             differ(good.id, bad.id)
@@ -155,20 +159,15 @@ class BisectionQuestion:
         )
 
     def _stacks(self, subject: Subject, lacks: Callable[[str], str]) -> Stretch:
-        good, bad = (
-            stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (self.good, self.bad)
-        )
-        stacks = StackPair(subject, good, bad)
-        if not stacks.packages:
+        stacks = read_pair(subject, self.good, self.bad, lacks)
+        if not stacks.components:
             differ(self.bad, self.bad)
-        reads = reads_only(subject.failure, subject.level)
-        for text, stack in ((self.good, good), (self.bad, bad)):
-            for name, side, is_required in (("mcore", stack.mcore, not self.own), ("te", stack.te, reads)):
-                if is_required and side.version == NONE:
-                    raise MatrixError(
-                        f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
-                    )
-        unmixed = (frozenset[str](), frozenset(stacks.packages))
+        for text, named in ((self.good, stacks.good), (self.bad, stacks.bad)):
+            for name in map(axis_word, self._missing(named)):
+                raise MatrixError(
+                    f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
+                )
+        unmixed = (frozenset[str](), frozenset(stacks.components))
         good_end, bad_end = (End(stacks.mixture(mixture).planned(), stacks.label(mixture)) for mixture in unmixed)
         return Stretch(subject, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
 
@@ -181,7 +180,7 @@ def along(
         (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
         old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
     bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
-    return BisectionAnswer(subject, {str(axis.name): bisection})
+    return BisectionAnswer(subject, {axis.component: bisection})
 
 
 def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.bisection.attribution import Carrier
-from matrix.bisection.axes import AxisName
+from matrix.bisection.axes import axis_named, axis_word
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import Bisection, BisectionSession, seen_of, why
 from matrix.bisection.search import ResultKind
 from matrix.catalog.codec import encode
 from matrix.catalog.failure import Level
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.verdicts.outcome import Raised
 
 PACKAGE: Final = {
-    AxisName.MCORE: "Megatron-LM",
-    AxisName.TE: "Transformer Engine",
-    AxisName.TORCH: "PyTorch",
-    AxisName.CONTAINER: "container",
-    AxisName.DRIVER: "driver",
-    AxisName.WRITER: "Megatron-LM that wrote the checkpoint",
+    MCORE: "Megatron-LM",
+    TE: "Transformer Engine",
+    TORCH: "PyTorch",
+    BASE: "container",
+    DRIVER: "driver",
+    WRITER_MCORE: "Megatron-LM that wrote the checkpoint",
 }
+# What every point can share, and its name in `fixed`.
+FIXED: Final = {BASE: "base", **{name: axis_word(name) for name in (MCORE, TE, DRIVER, WRITER_MCORE)}}
 SHOWN: Final = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed"}
 
 
@@ -63,8 +65,9 @@ class Cost:
 class ChangePoint:
     """Where the result changes along one axis.
 
-    `answer` is the point where the result changes, None if it is ambiguous; `candidates` are then the points that it
-    may be. `before` is the nearest ancestor that was probed and still has the old result.
+    `axis` is the word of the component. `answer` is the point where the result changes, None if it is ambiguous;
+    `candidates` are then the points that it may be. `before` is the nearest ancestor that was probed and still has the
+    old result.
     """
 
     answer: str | None
@@ -72,7 +75,7 @@ class ChangePoint:
     confidence: float
     label: str
     before: str
-    axis: AxisName
+    axis: str
     fixed: Mapping[str, str]
     clone: str
     candidates: tuple[str, ...]
@@ -94,7 +97,7 @@ class ChangePoint:
     @property
     def headline(self) -> str:
         """Return the result in one line."""
-        package = PACKAGE.get(self.axis, self.axis)
+        package = PACKAGE.get(axis_named(self.axis), self.axis)
         if not self.ambiguous:
             return f"{SHOWN[self.kind]}: {package} {self.label}"
         if len(self.candidates) == 1 and not self.flips:
@@ -201,7 +204,7 @@ class BisectionSummary:
 def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSummary:
     """Return the summary of an answer; its cost is what the session ran and took."""
     subject, compared = answer.subject, answer.comparison
-    changes = {axis: _change(bisection) for axis, bisection in answer.bisections.items()}
+    changes = {axis_word(name): _change(bisection) for name, bisection in answer.bisections.items()}
     case = (subject.failure.id, subject.failure.title, subject.case.name, subject.level)
     if not compared:
         alone = {
@@ -213,15 +216,19 @@ def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSu
     mixtures = tuple(
         MixtureSummary(
             stacks.label(mixture),
-            tuple(sorted(mixture)),
+            tuple(sorted(map(axis_word, mixture))),
             result,
             why(compared.records[mixture]),
             compared.lines[mixture],
         )
         for mixture, result in attribution.probed.items()
     )
-    carriers = tuple(sorted(attribution.carriers, key=lambda carrier: sorted(carrier.packages)))
-    differ = {name: stacks.versions(name) for name in stacks.packages}
+    worded = [
+        Carrier(*(frozenset(map(axis_word, names)) for names in (carrier.packages, carrier.doubtful)))
+        for carrier in attribution.carriers
+    ]
+    carriers = tuple(sorted(worded, key=lambda carrier: sorted(carrier.packages)))
+    differ = {axis_word(name): stacks.versions(name) for name in stacks.components}
     attributed = AttributionSummary(carriers, differ, mixtures, session.ran, round(session.seconds, 3), answer.notes)
     return BisectionSummary(*case, changes, attributed)
 
@@ -235,7 +242,7 @@ def _change(bisection: Bisection) -> ChangePoint:
         confidence=round(result.confidence, 6),
         label=points[result.candidates[0]].label if claimed else "",
         before=points[old_place].label if old_place is not None else "",
-        axis=bisection.axis.name,
+        axis=axis_word(bisection.axis.component),
         fixed=_fixed(bisection),
         clone=bisection.axis.clone,
         candidates=() if claimed else tuple(points[place].label for place in result.candidates),
@@ -279,10 +286,8 @@ def _raised(raised: Raised) -> str:
 
 
 def _fixed(bisection: Bisection) -> dict[str, str]:
-    """Return the base, sides and driver that every point shares, by axis."""
-    subject, name = bisection.subject, bisection.axis.name
-    varied = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name)
-    base = subject.base if subject.level is not Level.CONTRACT else ""
-    sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
-    sides["writer"] = str(subject.writer)
-    return {axis: value for axis, value in sides.items() if axis != varied and value not in ("", NONE)}
+    """Return the versions and sources that every point shares, by their names."""
+    subject, component = bisection.subject, bisection.axis.component
+    varied = {BASE if component == TORCH else component, *([BASE] if subject.level is Level.CONTRACT else [])}
+    shared = (name for name in FIXED if name not in varied and subject.stack[name] not in (ABSENT, ""))
+    return {FIXED[name]: subject.text(name) for name in shared}

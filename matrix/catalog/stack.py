@@ -103,6 +103,9 @@ class Stack:
         return Stack({**base.components, **self.components}, base.rest)
 
 
+NOTHING: Final = Stack(rest=ABSENT)
+
+
 @dataclass(frozen=True)
 class Component:
     """A component that a stack can name, as components.toml describes it."""

@@ -10,7 +10,6 @@ from matrix.bisection.axes import WORDS
 from matrix.bisection.procedure import CHECKS_READ, BisectArguments
 from matrix.bisection.question import SIDE, BisectionQuestion
 from matrix.catalog.failure import Level
-from matrix.catalog.versions import NONE
 from matrix.cli import places
 from matrix.cli.command_options import add_findings, add_out
 
@@ -32,7 +31,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--mcore": {"metavar": "V", "help": f"megatron-core of every point: {SIDE}"},
     "--te": {"metavar": "V", "help": f"Transformer Engine of every point: {SIDE}"},
     "--writer": {"metavar": "V", "help": f"megatron-core that writes the checkpoint: {SIDE}"},
-    "--driver": {"default": NONE, "metavar": "V", "help": "driver of every point"},
+    "--driver": {"metavar": "V", "help": "driver of every point"},
     "--compile": {
         "action": "store_true",
         "help": "build Transformer Engine's commits with their extension; needs nvcc",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from matrix.bisection.axes import PACKAGES
+from matrix.bisection.axes import PACKAGES, axis_named
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
 from matrix.catalog.failure import Level
@@ -117,7 +117,7 @@ def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
 
 def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
     """Return how a reader repeats a probe: by this project, without a folder of this machine, or by its packages."""
-    layout = LAYOUTS[PACKAGES[change.axis]] if change.clone else None
+    layout = LAYOUTS[PACKAGES[axis_named(change.axis)]] if change.clone else None
     if not command:
         line = re.sub(rf"^{SITE}=\S+ ", "", probe.reproduce)
         return f"`{line.replace(change.clone, f'./{layout.project}') if layout else line}`"

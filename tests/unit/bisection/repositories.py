@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import Show
-from matrix.catalog.stack import MCORE
+from matrix.catalog.stack import ABSENT, BASE, MCORE, NOTHING, Stack
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -19,6 +19,11 @@ from tests.unit.catalogs import case, clause, failure
 ENTRY = failure("break", affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(torch="<2.4"),), case=(case(),))
 KNOWN = catalogs.catalog(ENTRY)
 INFO = 'MAJOR, MINOR, PATCH, PRE_RELEASE = 0, 9, 0, "rc0"\n__version__ = "0.9.0rc0"\n'
+
+
+def on(base: str, mcore: str = "") -> Stack:
+    """Return the stack that the points of a bisection share."""
+    return NOTHING.with_({BASE: base, MCORE: mcore or ABSENT})
 
 
 def clone(folder: Path, history: Sequence[tuple[str, Sequence[str], Mapping[str, str]]]) -> Path:

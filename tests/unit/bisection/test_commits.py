@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection.axes import AxisName, Subject
+from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.probe_session import Bisection, BisectionSession, ProbeStore
 from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
-from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, broken_in, chain, clone, ids
+from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, broken_in, chain, clone, ids, on
 
-SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0")
+SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, on("torch-2.4.0"))
 PLAIN = {"megatron/a.py": "x"}
 
 
@@ -28,7 +29,7 @@ def searcher(path: Path, *broken: str) -> Iterator[tuple[Searcher, FakeProbe, Cl
     store = ProbeStore(path.parent / "store")
     with Clone(str(path), "megatron-core") as opened:
         session = BisectionSession(probe, store, lambda report: None)
-        yield Searcher(SUBJECT, AxisName.MCORE, opened, Plan(), session), probe, opened
+        yield Searcher(SUBJECT, MCORE, opened, Plan(), session), probe, opened
     store.close()
 
 

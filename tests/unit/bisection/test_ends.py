@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection.axes import AxisName, Subject, releases
+from matrix.bisection.axes import Subject, releases
 from matrix.bisection.ends import ended, learn, twice
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
@@ -18,12 +18,12 @@ from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
 from tests.unit import catalogs
-from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, record_of
+from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, on, record_of
 
 RAISED = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
 PASSED = Outcome(OutcomeKind.PASSED)
 ITEM = catalogs.planned(KNOWN)
-SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0")
+SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, on("torch-2.4.0"))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_second_run_must_repeat_the_first(tmp_path: Path, flaky: bool, kind: Res
         return catalogs.shown(ENTRY) if broken else PASSED
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
-    axis, _ = releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.9.0")
+    axis, _ = releases(SUBJECT, MCORE, "0.7.0", "0.9.0")
     found = bisect(SUBJECT, axis, ProbeResult.BAD, Plan(), session)
     answer = twice(BisectionAnswer(SUBJECT, {"mcore": found}), session)
 

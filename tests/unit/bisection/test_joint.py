@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection.axes import Side, Subject
-from matrix.bisection.joint import StackPair, jointly, stack_of
+from matrix.bisection.axes import Subject
+from matrix.bisection.joint import jointly, read_pair
 from matrix.bisection.noise import Noise
 from matrix.bisection.probe_session import BisectionSession, ProbeStore
 from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, summarize
@@ -39,8 +39,8 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
         return catalogs.shown(ENTRY) if broken else Outcome(OutcomeKind.PASSED)
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
-    good, bad = (stack_of(KNOWN, text, Side(), Side(), lambda base: "") for text in (GOOD, BAD))
-    answer = jointly(StackPair(SUBJECT, good, bad), plan or Plan(), session, lambda item, session: True)
+    stacks = read_pair(SUBJECT, GOOD, BAD, lambda base: "")
+    answer = jointly(stacks, plan or Plan(), session, lambda item, session: True)
     return summarize(answer, session)
 
 
@@ -126,9 +126,10 @@ def test_mislabeled_stack_is_an_error(tmp_path: Path) -> None:
 
 def test_twin_replaces_an_image_that_cannot_run() -> None:
     """The stack keeps the image's Transformer Engine."""
-    stack = stack_of(KNOWN, "ngc-24.07", Side("0.8.0"), Side(), lambda base: "no container tool")
-    real = stack_of(KNOWN, "ngc-24.07", Side("0.8.0"), Side(), lambda base: "")
+    subject = SUBJECT.with_(MCORE, "0.8.0")
+    twin = read_pair(subject, "ngc-24.07", "torch-2.5.1", lambda base: "no container tool")
+    real = read_pair(subject, "ngc-24.07", "torch-2.5.1", lambda base: "")
 
-    assert (stack.base, stack.te.version, stack.mcore.version) == ("torch-2.4.0", "1.8", "0.8.0")
-    assert "the twin torch-2.4.0 replaces ngc-24.07: no container tool" in stack.notes[0]
-    assert (real.base, real.notes) == ("ngc-24.07", ())
+    assert [twin.good.text(name) for name in (BASE, TE, MCORE)] == ["torch-2.4.0", "1.8", "0.8.0"]
+    assert "the twin torch-2.4.0 replaces ngc-24.07: no container tool" in twin.notes[0]
+    assert (real.good.base, real.notes) == ("ngc-24.07", ())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.bisection import metric as metrics
-from matrix.bisection.axes import AxisName, Side, Subject, at_commit
+from matrix.bisection.axes import Subject, at_commit
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.ends import confirmed, measured
@@ -23,20 +23,21 @@ from matrix.bisection.probe_session import Bisection, BisectionSession, End, Pro
 from matrix.bisection.probing import Show
 from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.kit.command import METRIC
 from matrix.verdicts.outcome import Outcome, OutcomeKind, RankEnd
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.unit.bisection import repositories
-from tests.unit.bisection.repositories import ENTRY, KNOWN, record_of, revision
+from tests.unit.bisection.repositories import ENTRY, KNOWN, on, record_of, revision
 
 COMMITS = 64
 WORSE = 0.05
 
 
 def subject() -> Subject:
-    return Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0", Side("0.9.0"))
+    return Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, on("torch-2.4.0", "0.9.0"))
 
 
 class Stopwatch:
@@ -75,10 +76,10 @@ def searched(
         commits = [clone.commit(f"c{number}") for number in range(COMMITS)]
         probe = Stopwatch(seconds, noise, seed, {commit.id: place for place, commit in enumerate(commits)})
         session = BisectionSession(probe, Unwritten(folder), lambda _: None, read=metric_of)
-        ends = [End(at_commit(subject(), AxisName.MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
+        ends = [End(at_commit(subject(), MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
         noise_of = measured(session, subject(), ends[0], ends[1], WORSE, 0.95)
         plan = Plan(noise=noise_of, checks=2)
-        found = Searcher(subject(), AxisName.MCORE, clone, plan, session).between(commits[0], commits[-1])
+        found = Searcher(subject(), MCORE, clone, plan, session).between(commits[0], commits[-1])
         found = confirmed(found, noise_of, session)
         return found, probe.runs
 

@@ -9,7 +9,7 @@ import pytest
 from matrix.bisection.axes import Subject
 from matrix.bisection.question import BisectionQuestion, run_by
 from matrix.catalog.failure import Level
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import ENTRY
@@ -19,26 +19,24 @@ KNOWN = catalogs.catalog(ENTRY, containers=(image("ngc-24.07", "2.4.0a0+3bcc3cd"
 
 
 def question(**given: Any) -> BisectionQuestion:
-    names = ("axis", "good", "bad", "repo", "case", "level", "base", "torch", "mcore", "te", "writer")
-    return BisectionQuestion(
-        **{"failure": "break", **dict.fromkeys(names, ""), "driver": NONE, "compile": False, "own": (), **given}
-    )
+    names = ("axis", "good", "bad", "repo", "case", "level", "base", "torch", "mcore", "te", "writer", "driver")
+    return BisectionQuestion(**{"failure": "break", **dict.fromkeys(names, ""), "compile": False, "own": (), **given})
 
 
 @pytest.mark.parametrize(
     ("given", "base", "mcore"),
     [
         ({"axis": "torch", "mcore": "0.8.0"}, "", "0.8.0"),
-        ({"axis": "mcore", "torch": "2.4.0"}, "torch-2.4.0", NONE),
-        ({"axis": "mcore", "base": "torch-2.4.0"}, "torch-2.4.0", NONE),
+        ({"axis": "mcore", "torch": "2.4.0"}, "torch-2.4.0", "none"),
+        ({"axis": "mcore", "base": "torch-2.4.0"}, "torch-2.4.0", "none"),
         ({"good": "torch-2.3.1", "bad": "torch-2.4.0", "mcore": "0.8.0"}, "", "0.8.0"),
-        ({"axis": "torch", "own": ("x",)}, "", NONE),
+        ({"axis": "torch", "own": ("x",)}, "", "none"),
     ],
 )
 def test_subject_holds_what_is_fixed(given: dict[str, Any], base: str, mcore: str) -> None:
     """A command needs no package."""
     subject = question(**given).subject(KNOWN)
-    assert (subject.base, subject.mcore.version, subject.level) == (base, mcore, Level.CPU)
+    assert (subject.base, subject.text(MCORE), subject.level) == (base, mcore, Level.CPU)
 
 
 @pytest.mark.parametrize(

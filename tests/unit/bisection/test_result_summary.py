@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from matrix.bisection.attribution import Carrier
-from matrix.bisection.axes import AxisName
 from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, Cost
 from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Level
@@ -18,7 +17,7 @@ from tests.schemas import validator
 from tests.unit.bisection.test_joint import found, since
 
 FIRST_BAD = ChangePoint(
-    "2.4.0", ResultKind.FIRST_BAD, 1.0, "2.4.0 (torch-2.4.0)", "2.3.1", AxisName.TORCH, {}, "", (), (), (),
+    "2.4.0", ResultKind.FIRST_BAD, 1.0, "2.4.0 (torch-2.4.0)", "2.3.1", "torch", {}, "", (), (), (),
     Cost(3, 3, 3, 0, 1.0), (),
 )  # fmt: skip
 AMBIGUOUS = replace(FIRST_BAD, answer=None, kind=ResultKind.AMBIGUOUS, label="", candidates=("2.4.0", "2.5.1"))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from matrix.bisection.axes import AxisName
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.result_summary import (
     AttributionSummary,
@@ -189,7 +188,7 @@ def bisection(text: str) -> BisectionSummary:
         ProbeSummary(text, text, seen, {seen: 1}, text, text, (text,), 1.0, text, {text: text}) for seen in ProbeResult
     )
     change = ChangePoint(
-        text, ResultKind.FIRST_BAD, 0.95, text, text, AxisName.MCORE, {text: text}, text, (text,), ((text, text),),
+        text, ResultKind.FIRST_BAD, 0.95, text, text, "mcore", {text: text}, text, (text,), ((text, text),),
         probes, Cost(5, 4, 3, 2, 1.5), (text,),
     )  # fmt: skip
     return BisectionSummary(text, text, text, Level.CPU, {text: change})

@@ -54,7 +54,7 @@ def axis_named(word: str) -> str:
 
 def axis_word(component: str) -> str:
     """Return the word of a component on the command line: a package's own name."""
-    return next((word for word, named in WORDS.items() if named == component), component)
+    return {component: word for word, component in WORDS.items()}.get(component, component)
 
 
 @dataclass(frozen=True)

@@ -84,18 +84,18 @@ def _read_stack(subject: Subject, text: str, lacks: Callable[[str], str]) -> tup
     cell: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
     base = subject.catalog.base(cell["base"])
     image = base.contents() if isinstance(base, Container) else NOTHING
-    named = subject.with_(BASE, base.id).with_(DRIVER, cell["values"].get(DRIVER, ABSENT))
+    on_stack = subject.with_(BASE, base.id).with_(DRIVER, cell["values"].get(DRIVER, ABSENT))
     for package in (MCORE, TE):
         version = cell["values"].get(package, ABSENT)
         if version is not ABSENT:
-            named = named.with_(package, version)
-        elif named.stack[package] is ABSENT:
-            named = named.with_(package, image.version(package) or ABSENT)
+            on_stack = on_stack.with_(package, version)
+        elif on_stack.stack[package] is ABSENT:
+            on_stack = on_stack.with_(package, image.version(package) or ABSENT)
     twin = subject.catalog.twin(base) if isinstance(base, Container) else None
     lack = lacks(base.id) if twin else ""
     if not (twin and lack):
-        return named, ""
-    return named.with_(BASE, twin.id), f"the twin {twin.id} replaces {base.id}: {lack}"
+        return on_stack, ""
+    return on_stack.with_(BASE, twin.id), f"the twin {twin.id} replaces {base.id}: {lack}"
 
 
 @dataclass(frozen=True)

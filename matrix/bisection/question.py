@@ -162,8 +162,8 @@ class BisectionQuestion:
         stacks = read_pair(subject, self.good, self.bad, lacks)
         if not stacks.components:
             differ(self.bad, self.bad)
-        for text, named in ((self.good, stacks.good), (self.bad, stacks.bad)):
-            for name in map(axis_word, self._missing(named)):
+        for text, on_stack in ((self.good, stacks.good), (self.bad, stacks.bad)):
+            for name in map(axis_word, self._missing(on_stack)):
                 raise MatrixError(
                     f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                 )

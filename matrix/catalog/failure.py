@@ -257,12 +257,10 @@ class NightShare:
 
 
 @dataclass(frozen=True)
-class Pick:
+class Pick(CellName):
     """A cell that a night includes by name, with these cases or all. The only way to plan cells on an image."""
 
-    base: Identifier
-    reason: str
-    versions: Mapping[str, VersionText] = field(default_factory=dict, metadata=COMPONENT_KEYS)
+    reason: str = field(kw_only=True)
     cases: tuple[Identifier, ...] = ()
 
 

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from matrix.catalog.cell import DECIDED, Cell, Clause
-from matrix.catalog.failure import Failure, ReportedStack
+from matrix.catalog.failure import CellName, Failure, ReportedStack
 from matrix.catalog.schema import Identifier, VersionText
 from matrix.catalog.stack import (
     ABSENT,
@@ -370,9 +370,9 @@ class Catalog:
         unused = [name for name in DECIDED if name not in contents.components and name not in (TORCH, PYTHON)]
         return contents.with_(dict.fromkeys((*unused, MCORE, TE), ABSENT))
 
-    def cell_of(self, report: ReportedStack) -> Cell:
-        """Return the cell of a report, with the hardware that it names."""
-        return self.cell(report.cell.base, report.cell.versions)
+    def cell_named(self, name: CellName) -> Cell:
+        """Return the cell that an entry names, of a report with its hardware."""
+        return self.cell(name.base, name.versions)
 
     def excluded(self, stack: Stack, overridden: Collection[str] = ()) -> str | None:
         """Return why a cell with this stack must not be planned, None if it may.

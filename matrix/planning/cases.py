@@ -82,7 +82,7 @@ def package_sets(failure: Failure) -> list[dict[str, Value]]:
 
 def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells that a failure picks by name."""
-    return [catalog.cell(pick.base, pick.versions) for pick in failure.pick]
+    return [catalog.cell_named(pick) for pick in failure.pick]
 
 
 def versions_of(catalog: Catalog, failure: Failure, component: str, base: Base) -> list[Value]:

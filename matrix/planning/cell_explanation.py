@@ -127,7 +127,7 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
 
 def reported_cells(catalog: Catalog) -> dict[str, Cell]:
     """Return the cells of the reports' stacks by id."""
-    return {cell.id: cell for cell in map(catalog.cell_of, catalog.reports)}
+    return {cell.id: cell for cell in (catalog.cell_named(report.cell) for report in catalog.reports)}
 
 
 def _twin(catalog: Catalog, cell: Cell) -> str:

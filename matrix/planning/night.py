@@ -351,7 +351,7 @@ def stack_cases(catalog: Catalog, levels: Collection[Level]) -> Iterable[tuple[P
     On a wheels base at each of `levels`; in an image, which is the reported environment, at the case's highest level.
     """
     for failure, report in ((entry, report) for entry in catalog.failures for report in entry.stack):
-        cell = catalog.cell_of(report)
+        cell = catalog.cell_named(report.cell)
         image = isinstance(catalog.base(cell.base), Container)
         found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
         if not failure.case:

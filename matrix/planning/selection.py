@@ -119,7 +119,7 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
         *(catalog.cell(reader, {package: version, written[package]: version}) for package, version in versions),
         *(catalog.cell(reader, values, values) for failure in failures for values in package_sets(failure)),
         *(cell for failure in failures for cell in picked_cells(catalog, failure)),
-        *map(catalog.cell_of, catalog.reports),
+        *(catalog.cell_named(report.cell) for report in catalog.reports),
     ]
     of_names: dict[str, set[str]] = {
         "failure": {failure.id for failure in failures},

@@ -57,7 +57,7 @@ def test_the_first_stand_in_that_fits_is_taken() -> None:
     [pytest.param(entry, stack, id=stack.name) for entry in real().failures for stack in entry.stack],
 )
 def test_the_stack_of_a_report_is_expected_broken(entry: Failure, stack: ReportedStack) -> None:
-    assert Expectation.BROKEN is entry.expectation(real().cell_of(stack).stack)
+    assert Expectation.BROKEN is entry.expectation(real().cell_named(stack.cell).stack)
 
 
 DRIVEN = failure(

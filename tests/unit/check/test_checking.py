@@ -228,7 +228,7 @@ def test_upgrade_without_an_answer_says_so() -> None:
 def test_every_founding_report_is_found_from_its_stack() -> None:
     for failure in (SAVE, CALL, MASK, MPI):
         for reported in real().failure(failure).stack:
-            cell = real().cell_of(reported)
+            cell = real().cell_named(reported.cell)
             axes = {"base": cell.base, **{short(name): str(cell.stack[name]) for name in (TORCH, MCORE, TE)}}
             left_out = "torch" if cell.base.startswith("ngc") else "base"
             words = " ".join(f"{axis}={one}" for axis, one in axes.items() if axis != left_out and one != "none")

@@ -25,7 +25,7 @@ NAMEABLE: Final = [one for one in KNOWN.failures if any(rule.bounds and not rule
 def breaking_cell(failure: Failure) -> Cell:
     """Return a cell in which the failure is expected; the newest one where that depends on the driver, too."""
     cells = cells_of(KNOWN, failure)
-    every = (*cells, *picked_cells(KNOWN, failure), *map(KNOWN.cell_of, failure.stack))
+    every = (*cells, *picked_cells(KNOWN, failure), *(KNOWN.cell_named(report.cell) for report in failure.stack))
     return next((cell for cell in every if failure.expectation(cell.stack) is Expectation.BROKEN), cells[-1])
 
 

@@ -31,7 +31,7 @@ def on_image(name: str = "mpi", **more: object) -> Case:
 
 
 def pick(core: str = "0.8.0", *cases: str) -> Pick:
-    return Pick("debian-13", "named", {MCORE: VersionText(core)}, cases)  # type: ignore[arg-type]
+    return Pick("debian-13", {MCORE: VersionText(core)}, cases, reason="named")  # type: ignore[arg-type]
 
 
 def entry(*cases: Case, **more: object) -> Failure:

@@ -130,7 +130,7 @@ def test_reports_stack_is_ruled_with_its_hardware() -> None:
     """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
     (reported,) = (one for one in real().reports if one.name == "TransformerEngine#985")
     pages = CellPages(real(), passed(real(), real_night()))
-    assert pages.expectation(real().cell_of(reported).id, HARDWARE) == "works"
+    assert pages.expectation(real().cell_named(reported.cell).id, HARDWARE) == "works"
 
 
 def test_failure_page_rules_by_hardware() -> None:
@@ -150,7 +150,7 @@ def test_part_of_a_night_keeps_reported_hardware() -> None:
     other, entry = failure("other", works=(clause(),)), failure("hardware", affected=(clause(sm="<9"),))
     reported = stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0")
     known = catalog(other, entry, stacks=(reported,))
-    (cell,) = map(known.cell_of, known.reports)
+    (cell,) = (known.cell_named(report.cell) for report in known.reports)
     part = [item for item in everything(known, (Level.CPU,)) if (item.cell.id, item.failure) == (cell.id, "other")]
     assert CellPages(known, passed(known, part)).expectation(cell.id, "hardware") == "broken"
 

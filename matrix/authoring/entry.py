@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.authoring import examples
-from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
+from matrix.catalog.regular_file import read_regular
 from matrix.contract import recording
+from matrix.errors import MatrixError
 from matrix.kit.preflight import FILE, preflight_of
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
@@ -100,7 +101,7 @@ def _literals(annotation: ast.expr | None) -> Iterator[object]:
 
 def find_function(path: Path, name: str) -> ast.FunctionDef | None:
     """Return a function of a file, or None; an import from the kit or the same folder is followed."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    tree = ast.parse(read_regular(path), str(path))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
@@ -168,7 +169,7 @@ def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProbl
             where = f"examples/{kind}/{path.name}"
             try:
                 files[where] = examples.read(path)
-            except (OSError, UnicodeDecodeError, MalformedError) as error:
+            except (UnicodeDecodeError, MatrixError) as error:
                 yield EntryProblem(where, f"not an outcome: {error}", "megatrix catalog keep RUN")
     for where, outcome in outcomes[examples.SHOWS].items():
         matches = [entry.id for entry in catalog.failures if entry.id != failure.id and matched(entry, outcome)]

@@ -14,6 +14,7 @@ from typing import Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.codec import decode_json, encode
 from matrix.catalog.failure import Failure, Signature
+from matrix.catalog.regular_file import read_regular_text
 from matrix.catalog.stack import MCORE, TE, TORCH, short
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
@@ -53,8 +54,8 @@ class Example:
 
 
 def read(path: Path) -> Outcome:
-    """Return the outcome of an example. Raises OSError, UnicodeDecodeError or MalformedError."""
-    return decode_json(Outcome, path.read_text(encoding="utf-8"), str(path))
+    """Return the outcome of an example. Raises UnicodeDecodeError or MatrixError."""
+    return decode_json(Outcome, read_regular_text(path, errors="strict"), str(path))
 
 
 def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:

@@ -20,6 +20,7 @@ from matrix.catalog.failure import Failure, Level, Signature
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.model import Catalog
+from matrix.catalog.regular_file import read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TE, short
 from matrix.errors import MatrixError
@@ -63,7 +64,7 @@ class OwnCommand:
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
-        files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.named.values()]
+        files = [hashlib.sha256(read_regular(path)).hexdigest() for path in self.named.values()]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
         content = json.dumps([*values, self.deadline, self.repeats])
         return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
@@ -84,7 +85,7 @@ class OwnCommand:
         """Return the text files that the command names as Markdown, without secrets and long ones."""
         blocks = []
         for word, path in self.named.items():
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = read_regular_text(path)
             lines = mask(text).splitlines()
             if "\0" not in text and len(lines) <= ATTACHED:
                 blocks.append("\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""]))

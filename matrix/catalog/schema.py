@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.codec import MalformedError, decode, shown
 from matrix.catalog.patterns import ambiguity
+from matrix.catalog.regular_file import read_regular_text
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 
@@ -82,8 +83,6 @@ class Pattern(str):
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's table. Raises MatrixError when it can't be read or is no TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise MatrixError("the file can't be read", where=str(path), got=error.strerror) from None
+        return tomllib.loads(read_regular_text(path, errors="strict"))
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number of 5,000 digits, nested 1,000 times
         raise MatrixError("the file is not TOML", where=str(path), got=error, expected="TOML 1.0 in UTF-8") from None

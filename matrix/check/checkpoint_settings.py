@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from matrix.catalog.codec import decode
 from matrix.catalog.loading import FACTS
+from matrix.catalog.regular_file import UnreadableError, open_regular, read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
@@ -113,17 +114,16 @@ def _fits(mark: Mark, place: Path, names: set[str]) -> bool:
 
 def _iteration(folder: Path) -> Path:
     try:
-        number = (folder / LATEST).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError):
+        number = read_regular_text(folder / LATEST, largest=LARGEST).strip()
+    except UnreadableError:
         return folder
     return folder / (f"iter_{int(number):07d}" if number.isdecimal() and len(number) < 16 else "release")
 
 
 def _backend(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(LARGEST))
-    except (OSError, ValueError, RecursionError) as error:
+        content = json.loads(read_regular(path, largest=LARGEST))
+    except (ValueError, RecursionError) as error:
         raise MatrixError("not the metadata of a checkpoint", where=str(path), got=error) from None
     found = content.get("sharded_backend") if isinstance(content, dict) else None
     if not isinstance(found, str):
@@ -133,7 +133,7 @@ def _backend(path: Path) -> str:
 
 def _start(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(START)
-    except OSError:
+    except (OSError, UnreadableError):
         return b""

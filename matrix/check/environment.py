@@ -15,6 +15,7 @@ from typing import Final
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
+from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named
 from matrix.catalog.versions import is_version
 from matrix.check.files.declared import Statement
@@ -83,8 +84,8 @@ def torch_cuda() -> str | None:
     """Return the CUDA that torch is built for ("12.4"), "none" for a build without, None where torch does not say."""
     try:
         path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
-        text = Path(str(path)).read_text(encoding="utf-8")
-    except (importlib.metadata.PackageNotFoundError, OSError, UnicodeError):
+        text = read_regular_text(Path(str(path)))
+    except (importlib.metadata.PackageNotFoundError, UnreadableError):
         return None
     match = re.search(r"^cuda\s*(?::[^=]+)?=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
     return (match[1] or "none") if match else None
@@ -104,8 +105,8 @@ def _clones(folders: Iterable[str]) -> Iterator[Statement]:
     for folder in folders:
         path = Path(folder) / PACKAGE_INFO
         try:
-            parts = dict(_PART.findall(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeError):
+            parts = dict(_PART.findall(read_regular_text(path)))
+        except UnreadableError:
             continue
         if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
             version = f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from matrix.catalog import loading
+from matrix.catalog.regular_file import open_regular
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
@@ -16,6 +17,9 @@ from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 from matrix.verdicts.lines import texts
 from matrix.verdicts.log_match import match
+
+UNREADABLE: Final = "the log can't be read"
+FIX: Final = "name a readable file, or - for standard input: COMMAND | megatrix match -"
 
 
 def add_parser(commands: Any) -> None:
@@ -29,15 +33,10 @@ def add_parser(commands: Any) -> None:
 def match_command(parsed: argparse.Namespace) -> int:
     """Print the known failures in the log; return 1 where there are none."""
     try:
-        with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
-            matched = match(texts(file), loading.load().failures)
+        with sys.stdin.buffer if parsed.log == "-" else open_regular(Path(parsed.log), what=UNREADABLE, fix=FIX) as log:
+            matched = match(texts(log), loading.load().failures)
     except OSError as error:
-        raise MatrixError(
-            "the log can't be read",
-            where=parsed.log,
-            got=error.strerror,
-            fix="name a readable file, or - for standard input",
-        ) from error
+        raise MatrixError(UNREADABLE, where=parsed.log, got=error.strerror, fix=FIX) from error
     if parsed.json:
         print(json_object("match/1", (known_failure.to_json() for known_failure in matched.known)))
     else:

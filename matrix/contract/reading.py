@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from matrix.catalog.regular_file import open_regular, read_regular
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
@@ -107,13 +108,13 @@ def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     if source.kind is SourceKind.TREE:
         root = Path(source.location)
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
-        return {name: file.read_bytes() for name, file in paths.items() if part(name)}
+        return {name: read_regular(file) for name, file in paths.items() if part(name)}
     with Repository(source.location) as clone:
         return _files_of_commit(clone, contents.identity.split()[1], source.layout.folder, part)
 
 
 def _files_of_wheel(path: Path, part: Select) -> Mapping[str, bytes]:
-    with zipfile.ZipFile(path) as wheel:
+    with open_regular(path) as file, zipfile.ZipFile(file) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
 
 
@@ -173,7 +174,7 @@ def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
             raise MatrixError("the wheel can't be read", where=str(path), got=error) from None
     if not path.is_dir():
         raise MatrixError("not a project", where=str(path), got="a file", expected="a folder, PATH@REV or a wheel")
-    return path.name, {name: (path / name).read_bytes() for name in _walk(path)}
+    return path.name, {name: read_regular(path / name) for name in _walk(path)}
 
 
 def _walk(root: Path) -> Iterator[str]:

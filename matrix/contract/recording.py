@@ -11,6 +11,7 @@ names, parameters, positions and guards in a form of their own, and no upstream 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 import zlib
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from matrix.catalog import versions
+from matrix.catalog.regular_file import LARGEST, read_regular
 from matrix.contract.api import Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
 from matrix.contract.provider import Provider
@@ -186,7 +188,15 @@ def _text(facts: Surface | Calls) -> str:
 @cache
 def read_file(path: Path) -> dict[str, Any]:
     """Return the record in a file. Raises MatrixError when it is unreadable, damaged or of another format."""
-    return _checked(_unpacked(path, lambda content: json.loads(gzip.decompress(content))), path)
+    return _checked(_unpacked(path, lambda content: json.loads(_gunzipped(content))), path)
+
+
+def _gunzipped(content: bytes) -> bytes:
+    """Return the content of gzip. Raises ValueError for more than LARGEST bytes."""
+    unpacked = gzip.GzipFile(fileobj=io.BytesIO(content)).read(LARGEST + 1)
+    if len(unpacked) > LARGEST:
+        raise ValueError(f"it unpacks to more than {LARGEST:,} bytes")
+    return unpacked
 
 
 @cache
@@ -198,10 +208,8 @@ def read_archive(path: Path) -> dict[str, str]:
 
 def _unpacked(path: Path, unpack: Callable[[bytes], Any]) -> Any:
     try:
-        return unpack(path.read_bytes())
-    except OSError as error:
-        raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
-    except (EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+        return unpack(read_regular(path, what="this surface can't be read", fix=FIX))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError) as error:
         raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
 
 

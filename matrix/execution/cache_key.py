@@ -15,8 +15,8 @@ from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.machine import PythonEnvironment
+from matrix.catalog.regular_file import read_regular
 from matrix.contract.recording import MCORE, TE, recorded_file
-from matrix.errors import MatrixError
 from matrix.provision.host import ExecutionSite
 from matrix.provision.project import PACKAGE
 from matrix.verdicts.planned import Planned
@@ -169,16 +169,8 @@ def file_digest(path: Path) -> str:
 
 def read(path: Path) -> bytes:
     """Return the content of a file. Raises MatrixError if it can't be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise MatrixError(
-            "a file that verdicts depend on can't be read",
-            where=str(path),
-            got=error.strerror,
-            expected="a readable file",
-            fix="restore it: cached verdicts depend on its content",
-        ) from None
+    what, fix = "a file that verdicts depend on can't be read", "restore it: cached verdicts depend on its content"
+    return read_regular(path, what=what, fix=fix)
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from matrix.catalog.regular_file import read_regular_text
 from matrix.errors import MatrixError
 from matrix.kit.rank import LackError
 
@@ -225,7 +226,7 @@ def git_folder(path: Path) -> Path | None:
     """Return the git folder of a clone, a linked work tree or a bare clone; None for another folder."""
     inner = path / ".git"
     if inner.is_file():  # a linked work tree, or a submodule
-        text = inner.read_text(encoding="utf-8", errors="replace")
+        text = read_regular_text(inner)
         return path / text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") else None
     if inner.is_dir():
         return inner

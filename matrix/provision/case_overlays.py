@@ -13,6 +13,7 @@ from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import PythonEnvironment
+from matrix.catalog.regular_file import read_regular
 from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.provision import package_source
@@ -114,8 +115,8 @@ def write(path: Path, provided: Mapping[str, Provision]) -> None:
 def read(path: Path) -> dict[str, Provision]:
     """Return the provisions that `write` wrote. Raises MatrixError when the file can't be read."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        values = json.loads(read_regular(path))
+    except ValueError as error:
         raise MatrixError("the provisions of this image can't be read", where=str(path), got=error) from None
     provided = {}
     for key, provision in values.items():

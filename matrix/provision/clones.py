@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.regular_file import UnreadableError, read_regular, read_regular_text
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.cache_folders import default_root, locked, making
@@ -64,9 +65,9 @@ def folder_of(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def note_of(folder: Path) -> Fetched | None:
     """Return what `fetch` noted in a clone, None for a clone that it did not make."""
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        note = json.loads(read_regular(folder / NOTE))
         return Fetched(note["url"], note["at"], tuple(note["revisions"]), tuple(note["missing"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UnreadableError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -83,7 +84,7 @@ def fetch(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str],
     """
     url = local_url(url)
     with locked(folder.with_name(f"{folder.name}.lock")):
-        if folder.is_dir() and "promisor" not in (folder / "config").read_text(encoding="utf-8"):
+        if folder.is_dir() and "promisor" not in read_regular_text(folder / "config"):
             return _fill(folder, url, revisions, say)
         with making(folder) as temporary:
             return _fill(temporary, url, revisions, say)

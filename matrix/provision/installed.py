@@ -13,6 +13,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from matrix.catalog.machine import PythonEnvironment
+from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.provision.extension import NVCC, nvcc
 
 # What versions do not show (matrix.planning.machine_requirements.BaseFeature), by files in the folders of packages. The
@@ -43,8 +44,8 @@ def current() -> PythonEnvironment:
 def at(folder: Path) -> PythonEnvironment | None:
     """Return the virtual environment in `folder`, None when there is none."""
     try:
-        lines = (folder / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
-    except OSError:
+        lines = read_regular_text(folder / "pyvenv.cfg").splitlines()
+    except UnreadableError:
         return None
     settings = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
     # venv writes `version`, virtualenv and uv write `version_info`.

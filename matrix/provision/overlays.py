@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.cache_folders import locked, making
@@ -209,9 +210,7 @@ def intact(folder: Path) -> dict[str, Any] | None:
     2 - 60 ms on two busy cores.
     """
     try:
-        if not (folder / MANIFEST).is_file():  # reading a FIFO would never end
-            return None
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(read_regular(folder / MANIFEST))
         if manifest.pop("digest") != digest_of(manifest):
             return None
         for name, (size, time, digest) in manifest["files"].items():
@@ -220,7 +219,7 @@ def intact(folder: Path) -> dict[str, Any] | None:
                 return None
             if status.st_mtime_ns != time and sha256(folder / name) != digest:
                 return None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (UnreadableError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return manifest
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from matrix.catalog.regular_file import open_regular, read_regular_text
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError, closest
 from matrix.kit.git import Repository
@@ -130,7 +131,7 @@ def inspect_wheel(source: Source) -> Contents:
     """Return a wheel's content hash and the version in its metadata."""
     path = Path(source.location)
     try:
-        with zipfile.ZipFile(path) as wheel:
+        with open_regular(path) as file, zipfile.ZipFile(file) as wheel:
             names = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
             headers = HeaderParser().parsestr(wheel.read(names[0]).decode() if names else "")
         digest = sha256(path)
@@ -183,7 +184,7 @@ def inspect_tree(source: Source) -> Contents:
 
     def text_of(path: str) -> str | None:
         file = root / path
-        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+        return read_regular_text(file) if file.exists() else None
 
     digest = tree_hash(root / source.layout.folder)
     version = f"{declared(source.layout, str(source), text_of)}+tree.{digest[:7]}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.regular_file import open_regular, read_regular_text
 from matrix.provision.commands import CommandResult, Runner, redacted, run
 from matrix.provision.tools import ANSWER_S, START_S, ContainerSpec, Ref, last_line
 
@@ -74,9 +75,9 @@ class Pyxis:
             return image.tag
         recorded = file.with_name(f"{file.name}.sha256")
         if recorded.is_file() and recorded.stat().st_mtime >= file.stat().st_mtime:
-            return f"sha256:{recorded.read_text('utf-8').split()[0]}"
+            return f"sha256:{read_regular_text(recorded).split()[0]}"
         digest = hashlib.sha256()
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             while block := content.read(BLOCK):
                 digest.update(block)
         return f"sha256:{digest.hexdigest()}"

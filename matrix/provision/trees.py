@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from matrix.catalog.regular_file import open_regular
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 
@@ -169,7 +170,7 @@ def copy_files(files: Iterable[Path], root: Path, target: Path) -> None:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, read in blocks of 1 MiB."""
     total = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(1 << 20):
             total.update(block)
     return total.hexdigest()

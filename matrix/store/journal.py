@@ -25,8 +25,9 @@ from types import TracebackType
 from typing import Any
 
 from matrix.catalog.codec import MalformedError, decode, encode
+from matrix.catalog.regular_file import open_regular
 from matrix.errors import MatrixError
-from matrix.store.paths import regular, sync_folder, unwritable
+from matrix.store.paths import sync_folder, unwritable
 from matrix.store.secrets import bare, masked_outcome, values
 from matrix.verdicts.record import Record, Verdict
 
@@ -206,7 +207,7 @@ class _JournalLines:
         """Read the lines that were added. Raises MatrixError."""
         bad = False
         try:
-            with regular(self._path) as file:
+            with open_regular(self._path, what="the journal can't be read") as file:
                 file.seek(self._end)
                 for line in file:
                     if bad or (entry := _opened(line.rstrip(b"\n"))) is None:

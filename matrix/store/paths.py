@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from matrix.errors import MatrixError
 
@@ -117,15 +116,6 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def regular(path: Path) -> BinaryIO:
-    """Open a file to read bytes. Raises OSError, also for a FIFO, which would block, or a device."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def write_whole(path: Path, text: str, *, durable: bool = True) -> None:

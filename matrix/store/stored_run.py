@@ -8,18 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from matrix.catalog.codec import MalformedError, decode
 from matrix.catalog.folders import with_site
+from matrix.catalog.regular_file import read_regular
 from matrix.errors import MatrixError
 from matrix.planning.rerun import PlanEntry, reproduce_line
 from matrix.store import journal
 from matrix.store.history import History
-from matrix.store.paths import PLAN, is_night, regular, write_whole
+from matrix.store.paths import PLAN, is_night, write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record, Verdict
+
+LARGEST: Final = 2**30  # bytes of a plan; one of 100,000 cases has 100 MB
 
 
 @dataclass(frozen=True)
@@ -129,16 +132,16 @@ def read(run_folder: Path) -> Night:
 def plan(run_folder: Path) -> list[dict[str, Any]]:
     """Return the cases of a run's plan, as `write_plan` received them."""
     path = run_folder / PLAN
-    try:
-        with regular(path) as file:
-            cases: list[dict[str, Any]] = json.loads(file.read())
-        if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
-            raise MatrixError("not a plan", where=str(path), expected="a JSON list of objects, one per case")
-    except FileNotFoundError as error:
+    if not path.exists():
         raise MatrixError(
             "no such run, or it ended before it had a plan", where=str(path), fix="name another run, or start a new one"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
+        )
+    try:
+        content = read_regular(path, what="the plan can't be read", largest=LARGEST, fix="start a new run")
+        cases: list[dict[str, Any]] = json.loads(content)
+        if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+            raise MatrixError("not a plan", where=str(path), expected="a JSON list of objects, one per case")
+    except (ValueError, RecursionError) as error:
         raise MatrixError("the plan can't be read", where=str(path), got=error, fix="start a new run") from error
     return cases
 

@@ -31,7 +31,7 @@ PURE: Final = (
 EDGES: Final = {
     "matrix/catalog/folders.py": "finds the folders of failures",
     "matrix/catalog/loading.py": "reads the catalog",
-    "matrix/catalog/schema.py": "reads one TOML file",
+    "matrix/catalog/regular_file.py": "opens files",
     "matrix/report/document.py": "reads templates",
     "matrix/report/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
     "matrix/report/output.py": "writes the pages",

@@ -8,6 +8,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.regular_file import read_regular
 from matrix.check.files.config import read_config
 from matrix.check.files.declared import Declared, Open
 from matrix.check.files.dockerfile import read_dockerfile
@@ -16,7 +17,6 @@ from matrix.check.files.requirements import read_requirements
 from matrix.check.files.shell import read_script
 from matrix.errors import MatrixError
 
-LARGEST: Final = 64 * 2**20  # bytes; the uv.lock of a large monorepo has 3 MB
 Reader = Callable[[str, str, Open], Declared]
 KINDS: Final = (
     "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
@@ -61,14 +61,7 @@ def reader_of(name: str, text: str, where: str) -> Reader:
 
 
 def _text(path: Path, where: str) -> str:
-    try:
-        if not path.is_file():  # a FIFO or a device would block
-            raise MatrixError("not a file", got=where, expected=KINDS)
-        if (size := path.stat().st_size) > LARGEST:
-            raise MatrixError("the file is too large", got=f"{where}: {size} bytes", expected=f"at most {LARGEST}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise MatrixError("the file can't be read", where=where, got=error.strerror) from error
+    content = read_regular(path)
     if b"\0" in content[:8192] and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MatrixError("a binary file", got=where, expected=KINDS)
     return content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors="replace")

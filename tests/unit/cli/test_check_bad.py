@@ -29,11 +29,11 @@ def huge(path: Path) -> None:
 
 # Name, content or what makes it, exit status, a part of what is printed.
 FILES: list[tuple[str, str | bytes | Callable[[Path], object], int, str]] = [
-    ("missing.txt", lambda path: None, 2, "not a file"),
-    ("folder.lock", Path.mkdir, 2, "not a file"),
-    ("pipe.txt", os.mkfifo, 2, "not a file"),
-    ("huge.txt", huge, 2, "too large"),
-    ("loop.txt", lambda path: path.symlink_to(path), 2, "not a file"),
+    ("missing.txt", lambda path: None, 2, "No such file"),
+    ("folder.lock", Path.mkdir, 2, "a folder"),
+    ("pipe.txt", os.mkfifo, 2, "a FIFO"),
+    ("huge.txt", huge, 2, "a file of 68,157,440 bytes"),
+    ("loop.txt", lambda path: path.symlink_to(path), 2, "Too many levels"),
     ("binary.txt", b"\x7fELF\0\0\0", 2, "a binary file"),
     ("image.Dockerfile", b"\x89PNG\0", 2, "a binary file"),
     ("prose", "hello there", 2, "not a file that declares a stack"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from matrix.catalog.regular_file import LARGEST
 from matrix.contract import recording
 from matrix.contract.finding import find
 from matrix.contract.recording import MCORE, TE
@@ -66,6 +67,8 @@ def test_truncated_file_is_rejected(tmp_path: Path) -> None:
         (b"{}", "can't be read|damaged"),
         (gzip.compress(b"not json", mtime=0), "damaged"),
         (gzip.compress(b"[1]", mtime=0), "not a surface of this format"),
+        (gzip.compress(b"[" * 100_000, mtime=0), "damaged"),
+        (gzip.compress(bytes(LARGEST + 1), mtime=0), "unpacks to more than"),
         (gzip.compress(json.dumps({"format": 99}).encode(), mtime=0), "not a surface of this format"),
     ],
 )

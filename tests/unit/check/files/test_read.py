@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.regular_file import LARGEST
 from matrix.check.files.config import read_config
 from matrix.check.files.dockerfile import read_dockerfile
 from matrix.check.files.locks import read_conda, read_toml_lock
-from matrix.check.files.read import LARGEST, Reader, read_file, reader_of
+from matrix.check.files.read import Reader, read_file, reader_of
 from matrix.check.files.requirements import read_requirements
 from matrix.check.files.shell import read_script
 from matrix.errors import MatrixError
@@ -79,10 +80,10 @@ def make_huge(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, "not a file"),
-        (Path.mkdir, "not a file"),
-        (make_fifo, "not a file"),
-        (make_huge, "too large"),
+        (lambda path: None, "No such file"),
+        (Path.mkdir, "a folder"),
+        (make_fifo, "a FIFO"),
+        (make_huge, "a file of 67,108,865 bytes"),
         (lambda path: path.write_bytes(b"\x7fELF\0\0"), "binary"),
         (lambda path: path.write_text("hello"), "not a file that declares a stack"),
     ],

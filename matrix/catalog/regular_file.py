@@ -1,0 +1,78 @@
+"""Open and read files that others wrote: regular files of a limited size, never a pipe, a device or an endless file.
+
+It runs in cells: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from matrix.errors import MatrixError
+
+LARGEST: Final = 64 * 2**20  # bytes of a file that is read whole; the uv.lock of a large monorepo has 3 MB
+LARGEST_IN_PARTS: Final = 2**40  # bytes of a file that is read in parts, such as a log: 1 TiB; /proc/kcore has 128
+UNREADABLE: Final = "the file can't be read"
+
+
+class UnreadableError(MatrixError):
+    """A file that is missing, not readable, not a regular file, or too large."""
+
+
+def open_regular(
+    path: Path, *, what: str = UNREADABLE, largest: int = LARGEST_IN_PARTS, fix: str | None = None
+) -> BinaryIO:
+    """Open a regular file of at most `largest` bytes to read bytes, links followed.
+
+    Raises UnreadableError with `what` and `fix`: also for a FIFO, which would block, a device, a socket, a folder, and
+    a file that the kernel generates while it is read (/proc/kmsg), whose size is 0 and whose end may never come.
+    """
+    expected, descriptor = f"a regular file of at most {largest:,} bytes", -1
+    try:
+        got = _refused(path.stat(), largest)  # before it is opened: opening a device may have effects
+        if not got:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            got = _refused(os.fstat(descriptor), largest)  # it may have been replaced
+        if not got and os.pread(descriptor, 1, 0) and not os.fstat(descriptor).st_size:
+            got = "a file that the kernel generates"
+        if not got:
+            return os.fdopen(descriptor, "rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        got = getattr(error, "strerror", None) or str(error)
+    if descriptor >= 0:
+        os.close(descriptor)
+    raise UnreadableError(what, where=str(path), got=got, expected=expected, fix=fix or "name a readable file")
+
+
+def read_regular(path: Path, *, what: str = UNREADABLE, largest: int = LARGEST, fix: str | None = None) -> bytes:
+    """Return the content of a regular file of at most `largest` bytes. Raises UnreadableError, as open_regular does."""
+    with open_regular(path, what=what, largest=largest, fix=fix) as file:
+        try:
+            content = file.read(largest + 1)
+            got = "" if len(content) <= largest else f"more than {largest:,} bytes: it grows while it is read"
+        except OSError as error:
+            got = error.strerror or str(error)
+    if got:
+        raise UnreadableError(what, where=str(path), got=got, expected=f"at most {largest:,} bytes", fix=fix)
+    return content
+
+
+def read_regular_text(path: Path, *, errors: str = "replace", what: str = UNREADABLE, largest: int = LARGEST) -> str:
+    """Return the text of a regular file in UTF-8. Raises UnreadableError; with errors="strict" UnicodeDecodeError."""
+    return read_regular(path, what=what, largest=largest).decode("utf-8", errors)
+
+
+def _refused(status: os.stat_result, largest: int) -> str:
+    """Return why a file of this status is not opened, "" for one that is."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a FIFO (named pipe)",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    if not stat.S_ISREG(status.st_mode):
+        return kinds.get(stat.S_IFMT(status.st_mode), "no regular file")
+    return f"a file of {status.st_size:,} bytes" if status.st_size > largest else ""

@@ -6,8 +6,11 @@
 
 mutmut makes the changes (mutants), in a copy of the checkout, and runs the tests of TARGETS against each. Error texts
 (`raise MatrixError(...)`) are not changed: they decide nothing. mutmut leaves decorated functions out, so that the copy
-of the module has no caches, and its properties call methods. The exit status is 1 where a module's tests notice less
-than 90 % of its mutants, without those that EQUIVALENT names.
+of the module has no caches, and its properties call methods.
+
+A mutant that survives shows a line whose effect no test states: write that test, or delete the line if it has no
+effect, or name the mutant in EQUIVALENT with the reason why nobody can notice it. The exit status is 1 where a module's
+tests notice less than 90 % of its mutants, without those that EQUIVALENT names.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -43,117 +46,116 @@ COPIED: Final = (
 )
 UNNOTICED: Final = ("survived", "no tests", "suspicious", "skipped", "not checked")
 
-# Deciding modules -> their tests. The first are those of the module itself.
+# `mutmut show` of all these mutants in one process, which takes half a second to start.
+SHOW: Final = """\
+import sys
+from mutmut.__main__ import cli
+for name in sys.argv[1:]:
+    cli(["show", name], standalone_mode=False)
+"""
+
+# Deciding modules -> their tests.
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/bisection/ancestry.py": ("tests/unit/bisection/test_ancestry.py",),
     "matrix/bisection/attribution.py": ("tests/unit/bisection/test_attribution.py",),
     "matrix/bisection/metric.py": ("tests/unit/bisection/test_metric.py",),
     "matrix/bisection/noise.py": ("tests/unit/bisection/test_noise.py",),
     "matrix/bisection/search.py": ("tests/unit/bisection/test_search.py",),
+    "matrix/catalog/cell.py": ("tests/unit/catalog/test_cell.py",),
+    "matrix/catalog/failure.py": ("tests/unit/catalog/test_failure.py",),
     "matrix/catalog/reach.py": ("tests/unit/catalog/test_reach.py",),
+    "matrix/catalog/stack.py": ("tests/unit/catalog/test_stack.py",),
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
-    "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
     "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
+    "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
-    "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
-    "matrix/planning/night.py": ("tests/unit/planning/test_night.py", "tests/unit/planning/test_images.py"),
+    "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
+    "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
+    "matrix/planning/driver_fit.py": ("tests/unit/planning/test_driver_fit.py",),
     "matrix/planning/machine_requirements.py": ("tests/unit/planning/test_machine_requirements.py",),
+    "matrix/planning/night.py": (
+        "tests/unit/planning/test_night.py",
+        "tests/unit/planning/test_images.py",
+        "tests/unit/planning/test_of_base.py",
+    ),
+    "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
+    "matrix/planning/selection.py": ("tests/unit/planning/test_selection.py",),
     "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),
+    "matrix/verdicts/crash.py": ("tests/unit/verdicts/test_crash.py",),
     "matrix/verdicts/judge.py": ("tests/unit/verdicts/test_judge.py",),
     "matrix/verdicts/learning.py": ("tests/unit/verdicts/test_learning.py",),
     "matrix/verdicts/signature_match.py": ("tests/unit/verdicts/test_signature_match.py",),
 }
-# Mutants that change nothing: (module, the changed line) -> the reason.
-EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
-    (module, line): reason
-    for module, lines in {
-        "matrix/bisection/ancestry.py": {
-            "mask = 1": "every place has place 0 among its ancestors",
-            "for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
-        },
-        "matrix/bisection/attribution.py": {
-            "without = {one: results.of(found - {one}) for one in sorted(found)} if (len(found) > 1) or True else {}": (
-                "the mixture without the only package is the good stack"
-            ),
-            "without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) >= 1 else {}": (
-                "the mixture without the only package is the good stack"
-            ),
-            "rests = [frozenset(current) - chunk for chunk in chunks] if (parts > 2) or True else []": (
-                "of two parts, each is what remains without the other"
-            ),
-            "rests = [frozenset(current) - chunk for chunk in chunks] if parts >= 2 else []": (
-                "of two parts, each is what remains without the other"
-            ),
-        },
-        "matrix/bisection/search.py": {
-            "before = 1": "place 0 is the old end, which is always unchanged",
-        },
-        "matrix/bisection/noise.py": {
-            "self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
-                "an error is below 1, so that a weight of 0 settles nothing"
-            ),
-        },
-        "matrix/verdicts/learning.py": {
-            'last = next((line for line in reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
-                "None is as empty as a text without characters"
-            ),
-            "place = None": "None is as empty as a text without characters",
-        },
-        "matrix/catalog/reach.py": {
-            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if (setting) or True else "
-            '("", "")': "a word is one of the two here",
-            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else "
-            '("XXXX", "")': "a word is one of the two here",
-            "option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else "
-            '("", "XXXX")': "a word is one of the two here",
-            "name = None": "None is as empty as a text without characters",
-            "if found is None or (found[5] and (found[1] or found[2])):": "an operator has an operand",
-        },
-        "matrix/catalog/versions.py": {
-            'return parse("0.DEV0" if text == NONE else text)': "PEP 440 ignores the case",
-            "previous = -3": "it is no place before the first, as -2",
-            "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, prereleases=None)": (
-                "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
-            ),
-            "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, )": (
-                "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
-            ),
-        },
-    }.items()
-    for line, reason in lines.items()
+# Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
+# method, and _name_ for a property `name`.
+EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
+    "matrix/catalog/failure.py": {
+        'Failure.expectation: def expectation(self, stack: Stack, case: str = "XXXX") -> Expectation:': (
+            "no rule names that case, so that the rules without one decide"
+        ),
+        'Failure.ruling: def ruling(self, stack: Stack, case: str = "XXXX", decide: Decide = undecided) -> Ruling:': (
+            "no rule names that case, so that the rules without one decide"
+        ),
+    },
+    "matrix/verdicts/blame.py": {
+        "classify: faults = [fault for end in ends "
+        'if (fault := fault_of(end, logs.get(end.rank, "XXXX"), oom_kills))]': (
+            "a log without `terminate called` shows as much as no log"
+        ),
+        'fault_of: printed = log[log.rindex(TERMINATE) :] if TERMINATE in log else "XXXX"': (
+            "no pattern matches it, as none matches an empty text"
+        ),
+        '_hung: frame = innermost(traces.get(end.rank, "XXXX"))': "a text without a frame shows as much as no text",
+    },
 }
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: its name in mutmut, what mutmut reports of it, and the changed line ("" where it was noticed)."""
+    """One change: its name in mutmut, what mutmut reports of it, and the changed lines ("" where it was noticed)."""
 
     name: str
     status: str
-    line: str = ""
+    change: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the function, without its module, and the changed lines: the same after a move of the module."""
+        function = self.name.rpartition(".")[2].rpartition("__mutmut_")[0]
+        return f"{function.removeprefix('x').removeprefix('_').strip('ǁ').replace('ǁ', '.')}: {self.change}"
 
 
 @dataclass(frozen=True)
 class Score:
-    """The mutants of one module: how many there are, how many change nothing, and those that no test noticed."""
+    """The mutants of one module: how many there are, how many change nothing, and those that no test noticed.
+
+    `stale` are the texts of EQUIVALENT that no unnoticed mutant has: the line changed, or a test notices the mutant.
+    """
 
     module: str
     mutants: int
     equivalent: int
     survivors: tuple[Mutant, ...]
+    stale: tuple[str, ...] = ()
+
+    @property
+    def killed(self) -> int:
+        """Return the number of noticed mutants."""
+        return self.mutants - self.equivalent - len(self.survivors)
 
     @property
     def percent(self) -> float:
         """Return the share of noticed mutants among those that change something, in percent."""
         changing = self.mutants - self.equivalent
-        return 100.0 * (changing - len(self.survivors)) / changing if changing else 100.0
+        return 100.0 * self.killed / changing if changing else 100.0
 
 
-def score(module: str, mutants: Sequence[Mutant], equivalent: Mapping[tuple[str, str], str] = EQUIVALENT) -> Score:
+def score(module: str, mutants: Sequence[Mutant], equivalent: Collection[str]) -> Score:
     """Return the score of a module. A mutant that ran into its time limit was noticed."""
     unnoticed = [mutant for mutant in mutants if mutant.status in UNNOTICED]
-    survivors = tuple(mutant for mutant in unnoticed if (module, mutant.line) not in equivalent)
-    return Score(module, len(mutants), len(unnoticed) - len(survivors), survivors)
+    survivors = tuple(mutant for mutant in unnoticed if mutant.text not in equivalent)
+    stale = tuple(sorted({*equivalent}.difference(mutant.text for mutant in unnoticed)))
+    return Score(module, len(mutants), len(unnoticed) - len(survivors), survivors, stale)
 
 
 def statuses(results: str) -> Iterator[Mutant]:
@@ -164,11 +166,19 @@ def statuses(results: str) -> Iterator[Mutant]:
             yield Mutant(name, status)
 
 
-def changed_line(diff: str) -> str:
-    """Return the added lines of a diff, on one line."""
-    return " ".join(
-        line[1:].strip() for line in diff.splitlines() if line.startswith("+") and not line.startswith("+++")
-    )
+def diffs(shown: str) -> dict[str, str]:
+    """Return the diff of each mutant that `mutmut show` prints: "# NAME: STATUS" is the line before it."""
+    parts = re.split(r"^# (\S+__mutmut_\d+): .*\n", shown, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def changed_lines(diff: str) -> str:
+    """Return the added lines of a diff, on one line; "without", and the removed ones, where these are more."""
+    lines = [line for line in diff.splitlines() if not line.startswith(("+++", "---"))]
+    added, removed = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "+-")
+    if len(added) < len(removed):
+        return " ".join(["without", *(line for line in removed if line not in added)])
+    return " ".join(added)
 
 
 def undecorated(text: str) -> str:
@@ -203,21 +213,19 @@ def mutate(module: str, folder: Path, processes: int) -> Score:
         file.write(configuration(module))
     environ = {**os.environ, VARIABLE: "mutation"}
 
-    def mutmut(*arguments: str) -> str:
-        command = [sys.executable, "-m", "mutmut", *arguments]
+    def python(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    mutmut("run", "--max-children", str(processes))
-    mutants = [
-        Mutant(mutant.name, mutant.status, changed_line(mutmut("show", mutant.name)))
-        if mutant.status in UNNOTICED
-        else mutant
-        for mutant in statuses(mutmut("results", "--all", "true"))
-    ]
-    return score(module, mutants)
+    python("-m", "mutmut", "run", "--max-children", str(processes))
+    mutants = [*statuses(python("-m", "mutmut", "results", "--all", "true"))]
+    unnoticed = [mutant.name for mutant in mutants if mutant.status in UNNOTICED]
+    changes = diffs(python("-c", SHOW, *unnoticed))
+    mutants = [replace(mutant, change=changed_lines(changes.get(mutant.name, ""))) for mutant in mutants]
+    return score(module, mutants, EQUIVALENT.get(module, ()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -227,22 +235,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="print each mutant that survived")
     parser.add_argument("-j", "--processes", type=int, default=1, help="mutants at once (default: 1)")
     options = parser.parse_args(arguments)
+    print(HEADING, flush=True)
     scores = []
     for module in options.modules or TARGETS:
         with tempfile.TemporaryDirectory() as folder:
             scores.append(mutate(module, Path(folder), options.processes))
         print(row(scores[-1]), flush=True)
         for mutant in scores[-1].survivors if options.show else ():
-            print(f"    {mutant.name}: {mutant.status}\n        {mutant.line}")
+            print(f"    {mutant.status}: {mutant.text}")
+        for text in scores[-1].stale:
+            print(f"    stale in EQUIVALENT: {text}")
     return 1 if any(one.percent < GOAL for one in scores) else 0
+
+
+HEADING: Final = f"{'module':42}{'mutants':>8}{'killed':>8}{'equivalent':>12}{'survived':>10}{'score':>9}"
 
 
 def row(result: Score) -> str:
     """Return a line of the table."""
     mark = "" if result.percent >= GOAL else f"  BELOW {GOAL:g} %"
     return (
-        f"{result.module:36}{result.mutants:5} mutants {result.equivalent:3} equivalent "
-        f"{len(result.survivors):3} survived {result.percent:6.1f} %{mark}"
+        f"{result.module:42}{result.mutants:8}{result.killed:8}{result.equivalent:12}{len(result.survivors):10}"
+        f"{result.percent:7.1f} %{mark}"
     )
 
 

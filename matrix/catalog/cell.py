@@ -94,11 +94,11 @@ class Cell:
 
 def _of_axes(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain data of a cell of earlier versions: a key for each axis, "none" for what is absent."""
-    laid, provided = (dict(pin.split("==", 1) for pin in value.get(pins, ())) for pins in ("packages", "provided"))
-    axes = {name: str(text) for key, text in value.items() if key != "base" and (name := component_named(key))}
+    laid, provided = (dict(pin.split("==") for pin in value.get(pins, ())) for pins in ("packages", "provided"))
+    axes = {name: str(text) for key, text in value.items() if (name := component_named(key))}
     named = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
     base = {"base": value["base"]} if "base" in value else {}
-    if named.get(BASE) in (None, ABSENT.value):  # the container that the base stood in, if any
+    if named.get(BASE) == ABSENT.value:  # the container that the base stood in: none
         named |= base
     return {**base, "stack": {**provided, **named, **laid}, "packages": [*laid]}
 
@@ -163,7 +163,7 @@ class Clause:
     @property
     def components(self) -> tuple[str, ...]:
         """Return the components on which it depends."""
-        return (*([BASE] if self.base else []), *self.bounds)
+        return tuple(name for name, _ in self.conditions)
 
     def __str__(self) -> str:
         parts = [f"base in ({', '.join(self.base)})"] if self.base else []

@@ -81,7 +81,7 @@ class Stack:
         """Return the stack of the plain data of `to_plain`."""
         words = {absence.value: absence for absence in Absence}
         values = {name: words.get(text, text) for name, text in decode(dict[str, str], value).items()}
-        rest = values.pop(REST, UNKNOWN)
+        rest = values.pop(REST, None)
         return cls(values, ABSENT if rest is ABSENT else UNKNOWN)
 
     def version(self, name: str) -> str | None:
@@ -131,11 +131,11 @@ def components() -> Mapping[str, Component]:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """Return the component that each name, short name and alias means."""
+    """Return the component that each name, short name and alias means, in canonical form."""
     meanings = {}
     for component in components().values():
         for word in (component.name, component.short or component.name, *component.aliases):
-            meanings[word] = component.name
+            meanings[str(canonicalize_name(word))] = component.name
     return meanings
 
 
@@ -147,8 +147,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def component_named(word: str, further: Iterable[str] = ()) -> str:
     """Return the component that a word means, "" for an unknown one; `further` are packages without a line."""
-    known, canonical = _names(), str(canonicalize_name(word))
-    return known.get(word) or known.get(canonical) or (canonical if canonical in further else "")
+    canonical = str(canonicalize_name(word))
+    return _names().get(canonical) or (canonical if canonical in further else "")
 
 
 def known_component(word: str, further: Iterable[str] = ()) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,18 @@ else:
     import tomli as tomllib
 
 from tests import mutation
-from tests.mutation import EQUIVALENT, ROOT, TARGETS, Mutant, changed_line, configuration, score, statuses, undecorated
+from tests.mutation import (
+    EQUIVALENT,
+    ROOT,
+    TARGETS,
+    Mutant,
+    changed_lines,
+    configuration,
+    diffs,
+    score,
+    statuses,
+    undecorated,
+)
 
 RESULTS = """
     matrix.a.x_f__mutmut_1: killed
@@ -42,9 +55,36 @@ def test_results_are_names_and_statuses() -> None:
     ]
 
 
+def test_diffs_are_read_by_mutant() -> None:
+    shown = diffs(DIFF + DIFF.replace("f__mutmut_1", "f__mutmut_2").replace("- 2", "* 2"))
+    assert {name: changed_lines(text) for name, text in shown.items()} == {
+        "matrix.a.x_f__mutmut_1": "return (1 - 2)",
+        "matrix.a.x_f__mutmut_2": "return (1 * 2)",
+    }
+
+
 def test_change_is_the_added_lines() -> None:
-    assert changed_line(DIFF) == "return (1 - 2)"
-    assert changed_line("") == ""
+    assert changed_lines(DIFF) == "return (1 - 2)"
+    assert changed_lines("") == ""
+
+
+def test_change_without_new_lines_names_the_removed() -> None:
+    diff = "--- a\n+++ b\n@@ -1,4 +1,3 @@\n f(\n     1,\n-    last=2,\n-)\n+)\n"
+    assert changed_lines(diff) == "without last=2,"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("matrix.a.x_f__mutmut_1", "f: x = 1"),
+        ("matrix.a.b.x__f__mutmut_12", "_f: x = 1"),
+        ("matrix.a.xǁAǁf__mutmut_1", "A.f: x = 1"),
+        ("matrix.a.xǁ_Aǁ__init____mutmut_1", "_A.__init__: x = 1"),
+    ],
+)
+def test_text_of_a_mutant_names_the_function(name: str, text: str) -> None:
+    """It is the same after a move of the module, or of the line."""
+    assert Mutant(name, "survived", "x = 1").text == text
 
 
 @pytest.mark.parametrize(
@@ -54,24 +94,32 @@ def test_score_leaves_equivalent_mutants_out(survived: int, equivalent: int, per
     mutants = [Mutant(f"m{number}", "killed") for number in range(9 - survived)]
     mutants += [Mutant("timed", "timeout")][: 10 - survived]
     mutants += [Mutant(f"s{number}", "survived", f"line {number}") for number in range(survived)]
-    reasons = {("a.py", f"line {number}"): "it changes nothing" for number in range(equivalent)}
-    result = score("a.py", mutants, reasons)
+    mutants = [Mutant(f"m.x_{mutant.name}__mutmut_1", mutant.status, mutant.change) for mutant in mutants]
+    result = score("a.py", mutants, [f"s{number}: line {number}" for number in range(equivalent)])
     assert (result.mutants, result.equivalent, len(result.survivors)) == (10, equivalent, survived - equivalent)
+    assert (result.killed, result.stale) == (10 - survived, ())
     assert result.percent == pytest.approx(percent)
+    assert mutation.row(result).split()[:5] == [
+        "a.py",
+        "10",
+        *map(str, (10 - survived, equivalent, survived - equivalent)),
+    ]
     assert ("BELOW" in mutation.row(result)) is (percent < 90)
 
 
 @pytest.mark.parametrize("status", mutation.UNNOTICED)
 def test_mutant_without_a_test_survives(status: str) -> None:
-    assert score("a.py", [Mutant("m", status)], {}).percent == 0
+    assert score("a.py", [Mutant("m", status)], ()).percent == 0
 
 
 def test_module_without_mutants_has_a_full_score() -> None:
-    assert score("a.py", [], {}).percent == 100
+    assert score("a.py", [], ()).percent == 100
 
 
-def test_equivalence_holds_for_one_module_alone() -> None:
-    assert score("a.py", [Mutant("m", "survived", "x = 1")], {("b.py", "x = 1"): "unused"}).percent == 0
+def test_reason_without_an_unnoticed_mutant_is_stale() -> None:
+    """Its line changed, or a test notices the mutant."""
+    mutants = [Mutant("m.x_f__mutmut_1", "survived", "x = 1"), Mutant("m.x_f__mutmut_2", "killed")]
+    assert score("a.py", mutants, ["f: x = 1", "f: x = 2"]).stale == ("f: x = 2",)
 
 
 def test_copy_has_no_decorated_functions() -> None:
@@ -117,5 +165,18 @@ def test_module_and_its_tests_exist(module: str) -> None:
     assert all(Path(ROOT, name).exists() for name in mutation.COPIED)
 
 
-def test_equivalent_mutants_have_a_reason() -> None:
-    assert all(module in TARGETS and reason for (module, _), reason in EQUIVALENT.items())
+def functions(node: ast.AST, prefix: str = "") -> Iterator[str]:
+    """Yield the functions and the methods of a source, as EQUIVALENT names them."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from functions(child, f"{child.name}.")
+        elif isinstance(child, ast.FunctionDef):
+            yield prefix + child.name
+
+
+@pytest.mark.parametrize("module", EQUIVALENT)
+def test_equivalent_mutants_have_a_function_and_reason(module: str) -> None:
+    assert module in TARGETS
+    known = {*functions(ast.parse(undecorated((ROOT / module).read_text())))}
+    assert [text for text in EQUIVALENT[module] if text.partition(": ")[0] not in known] == []
+    assert all(EQUIVALENT[module].values())

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.codec import decode, encode
-from matrix.catalog.stack import BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
+from matrix.catalog.cell import Bound, Cell, parse_cell_id
+from matrix.catalog.codec import MalformedError, decode, encode
+from matrix.catalog.stack import BASE, GPUS, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
 from matrix.errors import MatrixError
 from tests.unit.catalogs import cell, clause, values
 
@@ -55,7 +55,14 @@ def test_cells_of_earlier_versions_are_read() -> None:
     whole = Stack({**versions, BASE: "torch-2.4.0", "numpy": "2.5.5", "zarr": "2"})
     assert decode(Cell, earlier) == Cell("torch-2.4.0", whole, ("numpy",))
     assert decode(Cell, {**earlier, "image": "ngc-24.07"}).stack[BASE] == "ngc-24.07"
-    assert decode(Cell, {**earlier, "image": "none"}).stack[BASE] == "torch-2.4.0"
+    assert decode(Cell, {**earlier, "image": "none"}) == decode(Cell, earlier)
+    assert decode(Cell, {"base": "b", "gpus": 8}) == Cell("b", Stack({BASE: "b", GPUS: "8"}))
+    with pytest.raises(MalformedError, match="base"):
+        decode(Cell, {"mcore": "0.8.0"})
+
+
+def test_id_of_a_writer_has_hyphens() -> None:
+    assert CELL.with_({WRITER_MCORE: "0.19.2", WRITER_TE: "2.0"}).id == f"{CELL.id}/writer-mcore-0.19.2/writer-te-2.0"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,51 @@ def test_a_malformed_id_raises_with_the_form(text: str) -> None:
     with pytest.raises(MatrixError) as caught:
         parse_cell_id(text)
     assert caught.value.expected == "BASE/mcore-VERSION/te-VERSION/driver-VERSION"
+
+
+@pytest.mark.parametrize(
+    ("text", "got", "expected"),
+    [
+        ("b/mcore-x/te-1/driver-1", "x", "0.9.0, or none"),
+        ("b/mcore-1/te-1/driver-1/numpy-x", "x", "2.3.0, or none"),
+        ("b/mcore-1/te-1/driver-1/zarr-x", "x", "1.2.3, or none"),  # no line of components.toml
+    ],
+)
+def test_part_without_a_version_raises_with_an_example(text: str, got: str, expected: str) -> None:
+    with pytest.raises(MatrixError, match="not a version of") as caught:
+        parse_cell_id(text)
+    assert (caught.value.where, caught.value.got, caught.value.expected) == (text, got, expected)
+
+
+@pytest.mark.parametrize(
+    ("answers", "depends"),
+    [
+        ({}, (BASE, MCORE, TE)),
+        ({MCORE: True}, (BASE, TE)),
+        ({BASE: True, MCORE: True, TE: True}, ()),
+        ({TE: False}, None),
+        ({BASE: False}, None),
+    ],
+)
+def test_unknown_components_may_be_decided(answers: dict[str, bool], depends: tuple[str, ...] | None) -> None:
+    """True, False, or not known: of each component with its condition."""
+    condition = clause(base=["ngc-24.07", "ngc-24.06"], mcore="<0.9", te=">=1.8", torch=">=2")
+    unknown: dict[str, Bound] = {}
+
+    def decide(name: str, bound: Bound) -> bool | None:
+        unknown[name] = bound
+        return answers.get(name)
+
+    assert condition.depends_on(Stack({TORCH: "2.4.0"}), decide) == depends
+    assert unknown.items() <= {BASE: ("ngc-24.07", "ngc-24.06"), **condition.bounds}.items()
+    assert condition.components == (BASE, TORCH, MCORE, TE)
+    assert clause(te=">=1.8").components == (TE,)
+
+
+@pytest.mark.parametrize("versions", [{"mcore": "0.9.0"}, {"mcore": "none"}])
+def test_condition_that_fails_decides(versions: dict[str, str]) -> None:
+    """Whatever the unknown components are."""
+    assert clause(mcore="<0.9", te=">=1.8").depends_on(Stack(values(**versions))) is None
 
 
 @pytest.mark.parametrize(
@@ -93,8 +145,8 @@ def test_a_condition_on_an_unused_axis_fails() -> None:
 
 
 def test_str_of_a_clause_lists_its_conditions() -> None:
-    condition = clause(base=["ngc-24.07"], mcore=">=0.7,<0.9", torch=">=2.4")
-    assert str(condition) == "base in (ngc-24.07) and torch >=2.4 and mcore >=0.7,<0.9"
+    condition = clause(base=["ngc-24.07", "ngc-24.06"], mcore=">=0.7,<0.9", torch=">=2.4")
+    assert str(condition) == "base in (ngc-24.07, ngc-24.06) and torch >=2.4 and mcore >=0.7,<0.9"
     assert str(clause()) == "everything"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,102 @@ def test_key_of_evidence(changes: dict[str, Any], differs: bool) -> None:
 def test_key_depends_on_the_order_of_overlays() -> None:
     """The first overlay hides what later ones hold too."""
     assert replace(EVIDENCE, overlays=("0a", "1b")).key != replace(EVIDENCE, overlays=("1b", "0a")).key
+
+
+def test_key_of_a_case_is_that_of_its_evidence(folder: Path) -> None:
+    """Recorded APIs count at level contract alone."""
+    for level, recorded in ((Level.CPU, ()), (Level.CONTRACT, recorded_digests(CASE.cell))):
+        item, entry = replace(CASE, level=level, expectation=Expectation.BROKEN), failure(folder=folder)
+        evidence = Evidence(
+            item.key,
+            "broken",
+            "3.10.13",
+            BASE.packages,
+            "sha256:1",
+            ("0a1b", "2c3d"),
+            {"machine": "x86_64"},
+            cache_key.entry_digest(entry),
+            cache_key.code_digest(folder, level),
+            recorded,
+        )
+        assert case_key(item, entry, BASE, iter(["0a1b", "2c3d"]), HOST, "sha256:1") == evidence.key
+    assert recorded_digests(CASE.cell)
+
+
+def test_unknown_python_is_empty(folder: Path) -> None:
+    unread = replace(BASE, python=None)
+    assert key(folder, base=unread) == key(folder, base=replace(BASE, python=""))
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("import matrix.kit.open_mpi", ["kit/open_mpi.py"]),
+        ("import os, matrix.kit.open_mpi as mpi", ["kit/open_mpi.py"]),
+        ("import matrix.kit", ["kit/__init__.py"]),
+        ("from matrix.kit import open_mpi, gone", ["kit/__init__.py", "kit/open_mpi.py"]),
+        ("from matrix.kit.open_mpi import run", ["kit/open_mpi.py"]),
+        ("from . import open_mpi\nfrom .kit import open_mpi", []),  # hashed with the folder
+        ("import matrix.gone\nimport matrixx.kit\nfrom torch import nn", []),
+        ("if TYPE_CHECKING:\n    import matrix.store\nimport matrix.kit", ["kit/__init__.py"]),
+        ("if SOMETHING:\n    import matrix.kit", ["kit/__init__.py"]),
+        ("if f(TYPE_CHECKING):\n    import matrix.kit", ["kit/__init__.py"]),
+        (
+            "def f():\n    try:\n        import matrix.kit\n    except E:\n        import matrix.store",
+            ["kit/__init__.py", "store/__init__.py"],
+        ),
+        ("x = [1]\nimport matrix.kit", ["kit/__init__.py"]),
+    ],
+)
+def test_imports_of_a_file(tmp_path: Path, text: str, files: list[str]) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert [str(path.relative_to(PACKAGE)) for path in cache_key.imports(tmp_path / "a.py")] == files
+
+
+def test_file_that_is_no_python_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def")
+    with pytest.raises(SyntaxError) as caught:
+        cache_key.imports(tmp_path / "a.py")
+    assert caught.value.filename == str(tmp_path / "a.py")
+
+
+def test_digest_is_that_of_sorted_json(tmp_path: Path) -> None:
+    """The same in every process and on every machine."""
+    assert cache_key.digest({"b": 1, "a": ["x"]}) == hashlib.sha256(b'{"a": ["x"], "b": 1}').hexdigest()
+    (tmp_path / "a").write_bytes(b"\x00x")
+    assert cache_key.file_digest(tmp_path / "a") == hashlib.sha256(b"\x00x").hexdigest()
+
+
+def test_entry_with_paths_has_a_digest() -> None:
+    """Its folder, which differs between machines, does not count."""
+    entry, elsewhere = (failure(folder=Path(name)) for name in ("a", "b"))
+    assert cache_key.entry_digest(entry) == cache_key.entry_digest(elsewhere)
+    assert cache_key.entry_digest(replace(entry, clones="no wheel")) != cache_key.entry_digest(entry)
+    assert cache_key.entry_digest(replace(entry, contract=Path("x"))) != cache_key.entry_digest(entry)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
+def test_code_of_a_failure_is_that_of_its_files(folder: Path, level: Level) -> None:
+    """Its own by name, those of this package by path; the entry and tests are left out."""
+    (folder / "facts.toml").write_text("x = 1")
+    for name in ("failure.toml", "test_it.py", "notes.txt"):
+        (folder / name).write_text("")
+    roots = cache_key.READS if level is Level.CONTRACT else cache_key.RUNS
+    modules = closure(
+        [folder / "reproduction.py", *(PACKAGE.parent / f"{name.replace('.', '/')}.py" for name in roots)]
+    )
+    used = {str(path.relative_to(PACKAGE)): path for path in modules if PACKAGE in path.parents}
+    used |= {name: folder / name for name in ("reproduction.py", "sibling.py", "facts.toml")}
+    assert cache_key.code_digest(folder, level) == cache_key.digest(
+        {name: cache_key.file_digest(path) for name, path in used.items()}
+    )
+
+
+def test_recorded_apis_are_hashed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "folder", lambda: tmp_path)
+    for package, content in ((recording.MCORE, b"core"), (recording.TE, b"te")):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / f"1.0{recording.SUFFIX}").write_bytes(content)
+    digests = [hashlib.sha256(content).hexdigest() for content in (b"core", b"te")]
+    assert recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "1.0"})) == tuple(digests)
+    assert recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "2.0"})) == (digests[0], "2.0")

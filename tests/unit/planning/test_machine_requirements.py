@@ -10,16 +10,17 @@ import pytest
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.machine import Cuda, Gpu, Machine
-from matrix.catalog.model import RequiredModule
+from matrix.catalog.model import Image, RequiredModule
 from matrix.catalog.schema import Identifier, Size
 from matrix.planning.machine_requirements import BaseFeature, BaseOffer, Placement, lacks, offered, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
-from tests.unit.catalogs import case, catalog, clause, failure, image, planned, values
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real, values
 
 H100 = Gpu("H100", "9.0", multicast=True, uuid="GPU-0")
 A800 = Gpu("A800", "8.0", multicast=False, uuid="GPU-0")
 ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
+ON_CPU = case(levels=(Level.CPU,))
 BASE = BaseOffer("torch-2.4.0")
 
 
@@ -157,9 +158,6 @@ def test_base_without_pkg_resources_is_unavailable(level: Level, core: str, kind
     assert (found[0] if found else None) is kind
 
 
-ON_CPU = case(levels=(Level.CPU,))
-
-
 @pytest.mark.parametrize("one", [ON_GPU, replace(ON_CPU, needs=(CaseNeed.CUDA_TORCH,))], ids=["gpu", "cpu"])
 def test_torch_without_cuda_is_unavailable(one: Case) -> None:
     found = lack_of(one, gpus(2), replace(BASE, features=frozenset({"pkg_resources"})))
@@ -171,8 +169,194 @@ def test_torch_without_cuda_is_unavailable(one: Case) -> None:
 )
 def test_missing_clone_is_named(clones: frozenset[str] | None, kind: Kind | None) -> None:
     found = lack_of(replace(ON_GPU, needs=(CaseNeed.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
-    assert (found[0] if found else None) is kind
-    assert found is None or "megatrix sources fetch" in found[1]
+    assert found == (kind and (kind, "needs a clone of megatron-lm: megatrix sources fetch"))
+
+
+TE_TAG, CORE_TAG, WHEEL = "transformer-engine@v1.9", "megatron-lm@core_r0.9.0", "/wheels/te.whl"
+
+
+@pytest.mark.parametrize(
+    ("sources", "needs", "offer", "missing"),
+    [
+        ({}, (), BASE, []),
+        ({"source": CORE_TAG}, (), BASE, ["megatron-lm"]),
+        ({"source": CORE_TAG}, (CaseNeed.MEGATRON_LM,), BASE, ["megatron-lm", "megatron-lm"]),
+        ({"source": CORE_TAG, "te_source": TE_TAG}, (), BASE, ["megatron-lm", "transformer-engine"]),
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.9"), ["transformer-engine"]),  # the catalog's, not measured
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.9", measured=True), []),  # the base has it
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.8", measured=True), ["transformer-engine"]),
+        ({"source": "megatron-lm", "te_source": WHEEL}, (), BASE, []),  # a working tree, and a wheel
+        ({"source": "another@main"}, (), BASE, []),  # no clone of the site
+    ],
+)
+def test_clones_of_sources_are_required(
+    sources: dict[str, str], needs: tuple[CaseNeed, ...], offer: BaseOffer, missing: list[str]
+) -> None:
+    """A package of the base at the cell's version needs no clone."""
+    one = replace(ON_CPU, needs=needs)
+    item = replace(item_of(one, te="1.9"), **sources)  # type: ignore[arg-type]  # the names of fields
+    known = catalog(failure(case=(one,)))
+    assert [lack.name for lack in lacks(known, item, replace(offer, clones=frozenset()), Machine())] == missing
+    assert [*lacks(known, item, replace(offer, clones=frozenset(missing)), Machine())] == []
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+def test_dataset_helper_is_required_where_a_case_has_it(level: Level) -> None:
+    one, offer = replace(ON_GPU, levels=(level,), needs=(CaseNeed.DATASET_HELPER,)), replace(BASE, no_helper="no gcc")
+    assert lack_of(one, gpus(2), offer) == (Kind.HELPER, "no gcc")
+    assert lack_of(one, gpus(2)) is None
+    assert lack_of(replace(one, needs=()), gpus(2), offer) is None
+
+
+def test_case_without_reproduction_is_named_alone() -> None:
+    item = replace(item_of(ON_CPU), reproducible=False)
+    known = catalog(failure(case=(ON_CPU,)))
+    assert [*lacks(known, item, replace(BASE, lack="not pulled"), Machine())] == [
+        Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+    ]
+
+
+def test_contract_requires_nothing_of_the_machine() -> None:
+    """It reads sources: no torch, no clone, no memory."""
+    one = replace(
+        case(levels=(Level.CONTRACT,)),
+        needs=(CaseNeed.CUDA_TORCH, CaseNeed.MEGATRON_LM, CaseNeed.DATASET_HELPER),
+        limits=Limits(memory=Size(GIB)),
+    )
+    offer = replace(BASE, features=frozenset(), clones=frozenset(), no_helper="no gcc")
+    assert lack_of(one, Machine("none", memory=1), offer) is None
+
+
+def test_all_requirements_are_listed_in_order() -> None:
+    needs = (CaseNeed.NCCL, CaseNeed.MULTICAST, CaseNeed.NO_MULTICAST, CaseNeed.COMPILED_TE, CaseNeed.DATASET_HELPER)
+    one = replace(ON_GPU, needs=needs, launcher="mpirun", limits=Limits(memory=Size(2 * GIB)))
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known = catalog(failure(case=(one,)), modules=(module,))
+    offer = BaseOffer("b", te="none", features=frozenset(), clones=frozenset(), mpirun=False, no_helper="no gcc")
+    item = replace(item_of(one, driver="535.1", sm="8.0"), source=CORE_TAG)
+    machine = replace(gpus(1), memory=GIB)
+    assert [(lack.kind, lack.text) for lack in lacks(known, item, offer, machine)] == [
+        (Kind.DRIVER, "needs driver 535.1; host has 550.54.14"),
+        (Kind.CUDA, "needs a torch with CUDA; that of b is built without"),
+        (Kind.TE, "needs a compiled Transformer Engine; b has none"),
+        (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+        (Kind.SM, "needs GPUs of SM 8.0, as in the report; host has SM 9.0"),
+        (Kind.MULTICAST, "needs GPUs without CUDA Multicast; 1 of 1 GPU have it"),
+        (Kind.MODULE, "needs pkg_resources, which b lacks: a reason"),
+        (Kind.CLONE, "needs a clone of megatron-lm: megatrix sources fetch"),
+        (Kind.HELPER, "no gcc"),
+        (Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH"),
+        (Kind.MEMORY, "needs 2 GiB of memory for its limit; host has 1 GiB"),
+    ]
+
+
+def test_overridden_package_needs_no_module() -> None:
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known, item = catalog(failure(case=(ON_CPU,)), modules=(module,)), item_of(ON_CPU)
+    lacking = replace(BASE, features=frozenset())
+    assert [lack.kind for lack in lacks(known, item, lacking, Machine())] == [Kind.MODULE]
+    assert [*lacks(known, replace(item, overrides=("setuptools",)), lacking, Machine())] == []
+    assert [*lacks(known, item, BASE, Machine())] == []  # not known
+
+
+@pytest.mark.parametrize(
+    ("machine", "required", "text"),
+    [
+        (gpus(2, sm="8.0"), "8.0", ""),
+        (gpus(2, sm="8"), "8.0", ""),  # as versions
+        (gpus(2, sm=None), "8.0", ""),  # not known
+        (Machine(), "8.0", ""),
+        (gpus(2), "none", ""),
+        (
+            replace(gpus(2), cuda=Cuda(gpus=(H100, A800, H100))),
+            "8.0",
+            "needs GPUs of SM 8.0, as in the report; host has SM 8.0, 9.0",
+        ),
+        (
+            replace(gpus(2), cuda=Cuda(gpus=(H100, replace(H100, sm=None)))),
+            "8.0",
+            "needs GPUs of SM 8.0, as in the report; host has SM 9.0",
+        ),
+    ],
+)
+def test_every_gpu_has_the_compute_capability(machine: Machine, required: str, text: str) -> None:
+    assert lack_of(ON_GPU, machine, BASE, sm=required) == ((Kind.SM, text) if text else None)
+
+
+@pytest.mark.parametrize(
+    ("need", "text"),
+    [
+        (CaseNeed.MULTICAST, "needs CUDA Multicast; 1 of 2 GPUs have it"),
+        (CaseNeed.NO_MULTICAST, "needs GPUs without CUDA Multicast; 1 of 2 GPUs have it"),
+    ],
+)
+def test_every_gpu_counts_for_multicast(need: CaseNeed, text: str) -> None:
+    one = replace(ON_GPU, needs=(need,))
+    assert lack_of(one, replace(gpus(2), cuda=Cuda(gpus=(H100, A800)))) == (Kind.MULTICAST, text)
+    assert lack_of(one, Machine()) is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "problem", "required", "text"),
+    [
+        ("550.54.14", "", "550.90", ""),  # the branch decides
+        ("550.54.14", "", "none", ""),
+        ("550.54.14", "lost", "470", "needs driver 470; host has 550.54.14"),
+        ("none", "no libcuda", "470", "needs driver 470; host has none (no libcuda)"),
+        ("none", "", "470", "needs driver 470; host has none"),
+        (None, "", "470", ""),
+    ],
+)
+def test_branch_of_the_driver_is_required(driver: str | None, problem: str, required: str, text: str) -> None:
+    machine = Machine(driver, cuda=Cuda(gpus=(H100, H100), problem=problem))
+    assert lack_of(ON_GPU, machine, BASE, driver=required) == ((Kind.DRIVER, text) if text else None)
+
+
+def test_driver_too_old_for_an_image_is_named() -> None:
+    item = item_of(ON_GPU)
+    known = replace(real(), failures=(failure(case=(ON_GPU,)),))
+    in_image = replace(item, cell=replace(item.cell, base="ngc-24.10"))
+    found = unmet(known, in_image, BaseOffer("ngc-24.10"), Machine("450.80.02"))
+    assert found is not None
+    assert (found.kind, found.text.startswith("driver 450.80.02 is too old: ")) == (Kind.DRIVER, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "machine", "expected"),
+    [
+        (0, gpus(2), Placement(0, "gloo")),  # of ranks on the CPU alone
+        (1, gpus(1), Placement(1, "nccl")),
+        (1, Machine(cuda=Cuda()), Lack(Kind.GPUS, "needs 1 GPU; host has 0")),
+        (3, gpus(2), Lack(Kind.GPUS, "needs 3 GPUs; host has 2")),  # more than ranks: they can't share
+    ],
+)
+def test_gpus_of_a_case(count: int, machine: Machine, expected: Placement | Lack) -> None:
+    one = replace(ON_GPU, gpus=count)
+    assert place(one, item_of(one), machine) == expected
+    on_cpu = replace(one, levels=(Level.CPU,))
+    assert place(on_cpu, item_of(on_cpu), machine) == Placement(0, "gloo", "")
+
+
+def test_ranks_share_several_gpus() -> None:
+    one = replace(ON_GPU, ranks=3, gpus=3)
+    assert place(one, item_of(one), gpus(2)) == Placement(2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [(None, ""), (2 * GIB, ""), (2 * GIB - 1, "needs 2 GiB of memory for its limit; host has 2 GiB")],
+)
+def test_host_has_the_memory_of_the_limit(memory: int | None, text: str) -> None:
+    one = replace(ON_CPU, limits=Limits(memory=Size(2 * GIB)))
+    assert lack_of(one, Machine(memory=memory)) == ((Kind.MEMORY, text) if text else None)
+    assert lack_of(ON_CPU, Machine(memory=memory)) is None
+
+
+def test_torch_with_cuda_is_required_once() -> None:
+    """At level gpu by the level itself."""
+    one, offer = replace(ON_GPU, needs=(CaseNeed.CUDA_TORCH,)), replace(BASE, features=frozenset())
+    assert [lack.kind for lack in lacks(catalog(failure(case=(one,))), item_of(one), offer, gpus(2))] == [Kind.CUDA]
+    assert lack_of(ON_CPU, gpus(2), replace(BASE, features=frozenset({"pkg_resources"}))) is None
 
 
 @pytest.mark.parametrize("level", Level)
@@ -185,7 +369,9 @@ def test_missing_base_is_named_once(level: Level) -> None:
 def test_mpirun_is_required_where_it_is_missing() -> None:
     one = replace(ON_GPU, levels=(Level.CPU,), launcher="mpirun")
     found = [lack_of(one, Machine(), replace(BASE, mpirun=there)) for there in (None, True, False)]
-    assert [bool(one) for one in found] == [False, False, True]
+    missing = (Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
+    assert found == [None, None, missing]
+    assert lack_of(replace(one, launcher="torchrun"), Machine(), replace(BASE, mpirun=False)) is None
 
 
 @pytest.mark.parametrize(("level", "kind"), [(Level.CPU, Kind.MEMORY), (Level.GPU, None)])
@@ -194,12 +380,35 @@ def test_container_limits_memory_at_level_gpu(level: Level, kind: Kind | None) -
     one = replace(ON_GPU, levels=(level,), limits=Limits(memory=Size(GIB)))
     known = catalog(failure(case=(one,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
     found = unmet(known, planned(known, base="ngc-24.07"), BaseOffer("ngc-24.07"), gpus(2))
-    assert (found and found.kind) == kind
+    text = "needs a memory cgroup, and in a container its file system is read-only"
+    assert found == (kind and Lack(kind, text))
 
 
 def test_known_contents_replace_the_catalogs_te() -> None:
-    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
-    assert (offered(known, "ngc-24.07").te, offered(known, "torch-2.4.0").te) == ("1.8", "none")
+    """The environments that tox makes hold the Python of Transformer Engine only."""
+    built = Image("debian", "2.4.0", "3.11", ())  # type: ignore[arg-type]  # not from TOML
+    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),), images=(built,))
+    bases = ("ngc-24.07", "torch-2.4.0", "debian", "host", "gone")
+    assert [offered(known, base).te for base in bases] == ["1.8", "none", "none", None, None]
     packages = {"transformer-engine": "1.9.0"}
-    assert offered(known, "ngc-24.07", packages=packages, features=["compiled-te"]).te == "1.9.0"
-    assert offered(known, "torch-2.4.0", packages=packages, features=["cuda"]).te == "none"
+    contents = [
+        (packages, ["compiled-te", "cuda"], "1.9.0"),
+        (packages, ["cuda"], "none"),
+        ({}, ["compiled-te"], "none"),
+    ]
+    for versions, features, te in contents:
+        assert offered(known, "ngc-24.07", packages=versions, features=features) == BaseOffer(
+            "ngc-24.07", te=te, measured=True, features=frozenset(features)
+        )
+
+
+@pytest.mark.parametrize("base", ["ngc-24.07", "torch-2.4.0", "host"])
+@pytest.mark.parametrize("contents", [{}, {"packages": {}}, {"features": ["cuda"]}, {"packages": {}, "features": []}])
+def test_offer_has_lack_and_clones(base: str, contents: dict[str, Any]) -> None:
+    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
+    whole = len(contents) == 2
+    made = offered(known, base, **contents, lack="not pulled", clones=["megatron-lm"])
+    assert (made.base, made.lack, made.clones) == (base, "not pulled", frozenset({"megatron-lm"}))
+    assert (made.measured, made.features) == (whole, frozenset() if whole else None)
+    assert offered(known, base, **contents).clones is None
+    assert offered(known, base, **contents, clones=()).clones == frozenset()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.verdicts.blame import HEAD_START_S, classify, innermost
-from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.blame import HEAD_START_S, RankFault, classify, fault_of, headline, innermost
+from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised, RankEnd
 
 CLOSED = Raised("RuntimeError", "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:48213")
 BROKEN = Raised("AssertionError", "item.index.fqn not in md")
@@ -39,7 +39,80 @@ def stopped(rank: int, **known: Any) -> RankEnd:
 
 
 def test_passed_if_all_ranks_return_with_status_0() -> None:
-    assert blame(fine(0), fine(1)).kind is OutcomeKind.PASSED
+    assert blame(fine(0), fine(1)) == Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(fine(0), fine(1)))
+
+
+THROWN = "terminate called after throwing an instance of 'E'\n  what():  "
+UNLISTED = Raised("RuntimeError", "a text in no list")
+
+
+@pytest.mark.parametrize(
+    ("end", "log", "oom_kills", "kind", "what", "cascade"),
+    [
+        (raised(0, UNLISTED), "", 0, OutcomeKind.RAISED, "raised: RuntimeError: a text in no list", False),
+        (raised(0, CLOSED), "", 0, OutcomeKind.RAISED, f"raised: RuntimeError: {CLOSED.message}", True),
+        (
+            raised(0, Raised("MemoryError", "")),
+            "",
+            0,
+            OutcomeKind.OUT_OF_MEMORY,
+            "ran out of memory: MemoryError",
+            False,
+        ),
+        (died(0, 9), "", 0, OutcomeKind.SIGNALED, "died by SIGKILL", False),
+        (
+            died(0, 9),
+            "",
+            1,
+            OutcomeKind.OUT_OF_MEMORY,
+            "was killed (SIGKILL) while the kernel's count of processes killed for memory rose",
+            False,
+        ),
+        (
+            replace(died(0, 9), returned=True),
+            "",
+            2,
+            OutcomeKind.OUT_OF_MEMORY,
+            "was killed (SIGKILL) after its body had returned while the kernel's count of processes killed for memory "
+            "rose",
+            False,
+        ),
+        (died(0, 6), f"{THROWN}std::bad_alloc", 0, OutcomeKind.OUT_OF_MEMORY, "ran out of memory and aborted", False),
+        (died(0, 6), f"{THROWN}Broken pipe", 0, OutcomeKind.SIGNALED, "died by SIGABRT", True),
+        (died(0, 11), f"{THROWN}Broken pipe", 0, OutcomeKind.SIGNALED, "died by SIGSEGV", False),
+        (died(0, 6), "Broken pipe, caught", 0, OutcomeKind.SIGNALED, "died by SIGABRT", False),
+        # The last terminate counts: an earlier one is of another process that writes to the same log.
+        (died(0, 6), f"{THROWN}Broken pipe\n{THROWN}assert", 0, OutcomeKind.SIGNALED, "died by SIGABRT", False),
+        (
+            replace(died(0, 11), returned=True),
+            "",
+            0,
+            OutcomeKind.SIGNALED,
+            "died by SIGSEGV after its body had returned",
+            False,
+        ),
+        (RankEnd(0, 1, seconds=1.0), "", 0, OutcomeKind.EXITED, "left with status 1 before its body returned", False),
+        (RankEnd(0, 0, seconds=1.0), "", 0, OutcomeKind.EXITED, "left with status 0 before its body returned", False),
+        (
+            RankEnd(0, 1, returned=True, seconds=1.0),
+            "",
+            0,
+            OutcomeKind.EXITED,
+            "left with status 1 after its body had returned",
+            False,
+        ),
+    ],
+)
+def test_fault_of_one_rank(end: RankEnd, log: str, oom_kills: int, kind: OutcomeKind, what: str, cascade: bool) -> None:
+    """An exception counts from when it was reported, a death from HEAD_START_S before."""
+    when = 1.0 if end.chain else 1.0 - HEAD_START_S
+    assert fault_of(end, log, oom_kills) == RankFault(end, kind, what, when, cascade)
+
+
+@pytest.mark.parametrize("end", [fine(0), stopped(0), RankEnd(0, -15, stopped=True), RankEnd(0, None)])
+def test_end_without_a_fault(end: RankEnd) -> None:
+    """A rank that was stopped has the signal that stopped it."""
+    assert fault_of(end, "", 1) is None
 
 
 def test_signal_in_rank_1_is_the_outcome() -> None:
@@ -183,6 +256,48 @@ def test_hang_names_the_rank_with_a_different_stack() -> None:
     assert outcome.reason.endswith("ranks 0, 2 in all_reduce (y.py:3); rank 1 in sleep (y.py:3)")
 
 
+def test_hang_keeps_stacks_and_the_suspects_log() -> None:
+    ends = (stopped(0), RankEnd(1, -15, stopped=True, returned=True, seconds=60.0), stopped(2))
+    traces = {0: trace("all_reduce"), 2: trace("all_reduce")}
+    outcome = blame(*ends, traces=traces, logs={0: "zero", 1: "one"}, timed_out=True)
+    assert outcome == Outcome(
+        OutcomeKind.HUNG,
+        reason="ranks 0, 1, 2 had not finished after 60 s: ranks 0, 2 in all_reduce (y.py:3); rank 1 finished after "
+        "60.00 s",
+        rank=1,
+        evidence=f"rank 0:\n{traces[0]}\nrank 1:\n\nrank 2:\n{traces[2]}\nend of rank 1's log:\none",
+        ranks=ends,
+    )
+
+
+def test_hang_without_a_suspect_keeps_stacks_alone() -> None:
+    outcome = blame(stopped(0), stopped(1), traces={1: trace("recv")}, logs={0: "zero", 1: "one"}, timed_out=True)
+    assert outcome.reason.endswith(" after 60 s: rank 0 at an unknown place; rank 1 in recv (y.py:3)")
+    assert outcome.evidence == f"rank 0:\n\nrank 1:\n{trace('recv')}"
+
+
+def test_suspect_without_a_log_has_an_empty_end() -> None:
+    assert blame(fine(0), stopped(1), timed_out=True).evidence == "rank 1:\n\nend of rank 1's log:\n"
+
+
+def test_hang_of_some_suspects_the_first_of_them() -> None:
+    """Whatever their places are: the others have finished."""
+    traces = {1: trace("recv"), 2: trace("sleep")}
+    outcome = blame(fine(0), stopped(1), stopped(2), traces=traces, timed_out=True)
+    assert outcome.rank == 1
+    assert outcome.reason.startswith("ranks 1, 2 had not finished after 60 s, rank 0 had: ")
+
+
+def test_hang_after_the_return_is_named() -> None:
+    outcome = blame(stopped(0, returned=True), traces={0: trace("exit")}, timed_out=True)
+    assert outcome.reason == "rank 0 had not finished after 60 s: rank 0 after its body had returned, in exit (y.py:3)"
+
+
+def test_evidence_of_a_hang_has_a_limit() -> None:
+    outcome = blame(stopped(0), traces={0: "x" * 2 * EVIDENCE}, timed_out=True)
+    assert len(outcome.evidence) == EVIDENCE
+
+
 def test_hang_of_two_with_different_stacks_blames_none() -> None:
     outcome = blame(stopped(0), stopped(1), traces={0: trace("recv"), 1: trace("sleep")}, timed_out=True)
     assert outcome.rank is None
@@ -197,8 +312,29 @@ def test_stopped_rank_without_a_cause_raises() -> None:
         blame(fine(0), stopped(1))
 
 
-def test_evidence_is_the_log_of_the_blamed_rank() -> None:
-    assert blame(died(1, signal.SIGSEGV), fine(0), logs={0: "zero", 1: "one"}).evidence == "one"
+@pytest.mark.parametrize(("logs", "evidence"), [({0: "zero", 1: "one"}, "one"), ({0: "zero"}, "")])
+def test_evidence_is_the_log_of_the_blamed_rank(logs: dict[int, str], evidence: str) -> None:
+    ends = (died(1, signal.SIGSEGV), fine(0))
+    assert blame(*ends, logs=logs) == Outcome(
+        OutcomeKind.SIGNALED,
+        reason="rank 1 died by SIGSEGV",
+        rank=1,
+        signal="SIGSEGV",
+        exit_code=-11,
+        evidence=evidence,
+        ranks=ends,
+    )
+
+
+@pytest.mark.parametrize("end", [RankEnd(0, 0), RankEnd(0, 1)])
+def test_exit_status_of_0_or_1_is_no_signal(end: RankEnd) -> None:
+    assert blame(end).signal is None
+
+
+def test_unfinished_rank_without_status_raises() -> None:
+    """Its body returned, and nobody waited for the process."""
+    with pytest.raises(ValueError, match=r"ranks \[1\]"):
+        blame(fine(0), RankEnd(1, None, returned=True))
 
 
 seconds = st.floats(0, 100)
@@ -261,6 +397,7 @@ def test_first_segfault_is_always_the_root(ends: list[RankEnd], earlier: float) 
 
 
 def test_ranks_that_finish_after_the_deadline_are_named() -> None:
+    assert blame(fine(0, 60.0), fine(1, 12.0), timed_out=True).rank == 0
     outcome = blame(fine(0, 60.01), fine(1, 12.0), timed_out=True)
     assert outcome.kind is OutcomeKind.HUNG
     assert outcome.reason == "rank 0 had not finished after 60 s, rank 1 had: rank 0 finished after 60.01 s"
@@ -297,6 +434,19 @@ def test_current_thread_precedes_the_last_thread() -> None:
         'Thread 0x2 (most recent call first):\n  File "b.py", line 2 in b\n'
     )
     assert innermost(text) == Frame("a.py", 1, "a")
+
+
+def test_last_of_three_threads_is_the_main_one() -> None:
+    threads = [f'Thread 0x{n} (most recent call first):\n  File "{n}.py", line {n} in f\n' for n in (1, 2, 3)]
+    assert innermost("\n".join(threads)) == Frame("3.py", 3, "f")
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [("", "E"), (" \n", "E"), ("first", "E: first"), ("\n first\nsecond\nthird", "E: first")],
+)
+def test_headline_is_type_and_first_line(message: str, line: str) -> None:
+    assert headline(Raised("E", message)) == line
 
 
 @pytest.mark.parametrize("text", ["", "no answer to SIGUSR1: the process is gone\n"])

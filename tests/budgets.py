@@ -42,7 +42,12 @@ BUDGETS: Final = (
     Budget("shared module names", 0, 0, "a module name in two packages: an import does not say which"),
     Budget("shared class names", 0, 0, "one noun, one class: public classes of matrix/, tests/failures/, toxfile.py"),
     Budget("modules without tests", 17, 0, "docs/house.md: the tests of a module are tests/unit/LAYER/test_MODULE.py"),
+    Budget(
+        "classes for a stack", 6, 6, "one value for what is installed: public classes that map components to versions"
+    ),
 )
+# The annotations of a field that holds a stack, or states one by component. A class that holds a Cell is not counted.
+STACK_FIELDS: Final = ("Stack", "Mapping[str, Value]", "Mapping[str, VersionText]", "tuple[Statement, ...]")
 # Words that stand for a noun and name nothing themselves.
 WORDS: Final = """
 after all another any asked before both brought chosen each every first former found given held here its kept known last
@@ -207,6 +212,18 @@ def _shared_class_names(modules: Sequence[Module]) -> Count:
     )
 
 
+def _stack_classes(modules: Sequence[Module]) -> Count:
+    items = [
+        (1.0, f"{module.path}: {node.name}")
+        for module in modules
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) in STACK_FIELDS
+    ]
+    return Count(len(items), items)
+
+
 def promised_tests(path: Path) -> Path:
     """Return where docs/house.md promises the tests of a module of matrix/: matrix/a/b.py -> tests/unit/a/test_b.py."""
     return Path("tests", "unit", *path.parts[1:-1], f"test_{path.name}")
@@ -236,6 +253,7 @@ def counts(root: Path) -> dict[str, Count]:
         "fmt: skip": _fmt_skips(modules),
         "shared module names": _shared_module_names(modules),
         "shared class names": _shared_class_names([*modules, *folders, *read_modules(root, "toxfile.py")]),
+        "classes for a stack": _stack_classes(modules),
         "modules without tests": _untested(modules, root),
     }
 

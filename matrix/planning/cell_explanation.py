@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.failure import Expectation, Failure, Rule
+from matrix.catalog.failure import Failure, Ruling
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TORCH, WRITER_MCORE, Value, short
 from matrix.errors import MatrixError, closest
@@ -40,29 +40,28 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class FailureInCell:
-    """A failure in a cell: its expectation, and its cases of the night there.
+    """A failure in a cell: the ruling on it, the one that `check` shows, and its cases of the night there.
 
-    `rule` is None where no rule applies to the cell; `masked` is why every case is masked, None if it is not.
+    `masked` is why every case is masked, None if it is not.
     """
 
     failure: Failure
-    expectation: Expectation
-    rule: Rule | None
+    ruling: Ruling
     masked: str | None
     night: tuple[PlannedCase, ...]
 
     @property
     def reason(self) -> str:
         """Return the reason for the expectation."""
-        return self.rule.reason if self.rule else "no rule of affected or works applies to the cell"
+        return self.ruling.rule.reason if self.ruling.rule else "no rule of affected or works applies to the cell"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "failure": self.failure.id,
             "title": self.failure.title,
-            "expectation": self.expectation.value,
-            "rule": str(self.rule) if self.rule else "",
+            "expectation": self.ruling.expectation.value,
+            "rule": str(self.ruling.rule) if self.ruling.rule else "",
             "reason": self.reason,
             "masked": self.masked,
             "night": [case.to_json() for case in self.night],
@@ -146,5 +145,4 @@ def _failure(
 ) -> FailureInCell:
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     cases = tuple(PlannedCase(item, lacks(item)) for item in planned)
-    ruling = failure.ruling(cell.stack)
-    return FailureInCell(failure, ruling.expectation, ruling.rule, masked_by(catalog, failure, cell.stack), cases)
+    return FailureInCell(failure, failure.ruling(cell.stack), masked_by(catalog, failure, cell.stack), cases)

@@ -25,15 +25,17 @@ def render(explanation: Explanation) -> Iterator[Part]:
 
 
 def _facts(failure: FailureInCell) -> Iterator[tuple[str, str]]:
-    yield "expected:", failure.expectation.value
-    if failure.rule:
-        yield "rule:", str(failure.rule)
+    yield "expected:", failure.ruling.expectation.value
+    if failure.ruling.rule:
+        yield "rule:", str(failure.ruling.rule)
     yield "reason:", failure.reason
     if failure.masked:
         yield "masked:", f"{failure.masked}; not planned in this cell"
     for case in failure.night:
         planned = case.planned
-        expected = "" if planned.expectation is failure.expectation else f", expected: {planned.expectation.value}"
+        expected = (
+            "" if planned.expectation is failure.ruling.expectation else f", expected: {planned.expectation.value}"
+        )
         yield "night:", f"{planned.case} at level {planned.level.value}{expected} ({case.here})"
         yield from (("", str(why)) for why in planned.why)
     if not failure.night:

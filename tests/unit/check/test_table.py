@@ -67,7 +67,7 @@ def test_table_agrees_with_explain() -> None:
         te = TABLE.brought[base]["te"].replace("=", "-")
         cell = f"{base.removeprefix('base=')}/mcore-{mcore.version}/{te}/driver-{driver.branch}"
         explanation = explain(real(), cell, [], lambda _: "")
-        explained = {one.failure.id: one.expectation for one in explanation.failures}
+        explained = {one.failure.id: one.ruling.expectation for one in explanation.failures}
         assert called(TABLE.calls(choice)[0]) == called(breaking_calls(real(), explanation.cell.stack, ())[0]), cell
         for one in TABLE.standing(choice):
             broken = explained[one.failure.id] is Expectation.BROKEN

@@ -129,7 +129,7 @@ def test_cell_of_a_report_has_its_hardware() -> None:
     known = catalog(entry, stacks=(stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0"),))
     for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):
         answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], lacks)
-        assert expectation == answer.failures[0].expectation.value
+        assert expectation == answer.failures[0].ruling.expectation.value
 
 
 @pytest.mark.parametrize("core", ["none", "0.4.0"])

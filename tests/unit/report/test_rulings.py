@@ -121,7 +121,7 @@ def test_cell_pages_agree_with_explain() -> None:
     pages = CellPages(real(), passed(real(), real_night()))
     for cell in pages.rows:
         explained = explain(real(), cell, [], lambda item: "").failures
-        assert {one.failure.id: one.expectation.value for one in explained} == {
+        assert {one.failure.id: one.ruling.expectation.value for one in explained} == {
             entry.id: pages.expectation(cell, entry.id) for entry in real().failures
         }
 

@@ -58,7 +58,7 @@ def python_of(path: str) -> PythonEnvironment:
     try:
         facts: dict[str, Any] = json.loads(result.out.splitlines()[-1])
         return PythonEnvironment(path=Path(path), **{**facts, "problems": tuple(facts["problems"])})
-    except (IndexError, ValueError, KeyError, TypeError):
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
         last_line = (result.err.strip().splitlines() or ["nothing"])[-1]
         return PythonEnvironment(path=Path(path), problems=(f"{path} exited with status {result.code}: {last_line}",))
 

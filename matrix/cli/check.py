@@ -88,8 +88,19 @@ def check_command(parsed: argparse.Namespace) -> int:
         show(*render(result, machine=machine))
     if parsed.own and not (result.breaks and not parsed.warn):
         sys.stdout.flush()
-        os.execvp(parsed.own[0], parsed.own)  # noqa: S606  (the user's own command)
+        return start(parsed.own)
     return ExitStatus.BAD if result.breaks else ExitStatus.GOOD
+
+
+def start(command: Sequence[str]) -> int:
+    """Replace this process with a command; where it can't be started, return env(1)'s status: 127 missing, else 126."""
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606  (the user's own command)
+    except (OSError, ValueError) as error:  # ValueError: an empty word
+        got = f"{command[0]}: {getattr(error, 'strerror', error)}"
+        fix = "name a program on PATH, or its path; a script needs a first line such as #!/bin/sh"
+        warn(str(MatrixError("the command can't be started", got=got, expected="an executable file", fix=fix)))
+        return 127 if isinstance(error, (FileNotFoundError, ValueError)) else 126
 
 
 def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, bool]:

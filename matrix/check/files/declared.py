@@ -12,11 +12,14 @@ from packaging.utils import canonicalize_name
 from matrix.catalog.place import Place
 from matrix.catalog.stack import UNKNOWN, Value
 from matrix.catalog.versions import is_version
+from matrix.errors import MatrixError
 
 # Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
 Open = Callable[[str], "tuple[str, str] | None"]
 
 
+LARGEST: Final = 2**20  # characters of a script, Dockerfile or YAML: 10 s to read. Real ones have 100 KB at most
+MOST: Final = 5_000  # commands of a script, instructions of a Dockerfile; real ones have hundreds
 COMMAND: Final = Place("the command")  # of what the user starts with `check -- COMMAND`
 
 
@@ -110,6 +113,18 @@ class Declared:
 
     def __add__(self, other: Declared) -> Declared:
         return total((self, other))
+
+
+def require_at_most(most: int, size: int, units: str, where: str) -> None:
+    """Raise MatrixError where a file has more than `most` units of something: reading it would take minutes."""
+    if size > most:
+        raise MatrixError(
+            f"too many {units}",
+            where=where,
+            got=f"{size:,} or more",
+            expected=f"at most {most:,}",
+            fix="name a shorter file, with the lines that install packages or start the training",
+        )
 
 
 def total(parts: Iterable[Declared]) -> Declared:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from posixpath import basename, dirname, join, normpath, relpath
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, ImageUse, Open
+from matrix.check.files.declared import LARGEST, MOST, Declared, ImageUse, Open, require_at_most
 from matrix.check.files.shell import Shell
 
 
@@ -47,7 +47,9 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     arguments: dict[str, list[str]] = {}  # of ARG before the first FROM
     files = _Files(open_file)
     shell, stage, name, number = Shell(where, files.open), Declared(), "", 0
-    for line, instruction, rest in _instructions(text):
+    require_at_most(LARGEST, len(text), "characters", where)
+    for count, (line, instruction, rest) in enumerate(_instructions(text), start=1):
+        require_at_most(MOST, count, "instructions", where)
         place = Place(where, line)
         if instruction == "FROM":
             stages[name] = stage, shell, files
@@ -86,8 +88,7 @@ def _run(shell: Shell, files: _Files, rest: str, line: int, place: Place) -> Dec
     shell.open_file = files.open
     rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
     if words := _json_words(rest):
-        environ = {name: " ".join(shell.variables[name]) for name in shell.exported if name in shell.variables}
-        return shell.run(words, place, environ)
+        return shell.run(words, place, shell.environ())
     document = re.match(r"<<-?['\"]?(\w+)['\"]?\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
     return shell.read(document[2], line + 1) if document else shell.read(rest, line)
 
@@ -116,7 +117,7 @@ def _json_words(text: str) -> list[str]:
         words = json.loads(text) if text.startswith("[") else []
     except (ValueError, RecursionError):
         return []
-    return [str(word) for word in words]
+    return words if all(isinstance(word, str) for word in words) else []
 
 
 def _expanded(shell: Shell, rest: str) -> list[str]:

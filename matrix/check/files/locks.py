@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ else:
 
 # A package as uv and poetry write it.
 _PACKAGE: Final = re.compile(r'^name = "([^"\n]+)"(?:\nversion = "([^"\n]+)")?$', re.MULTILINE)
+DEEPEST: Final = 100  # parts of a TOML key: tomllib takes quadratic time. Those of lock files have three
+_DEEP_KEY: Final = re.compile(rf"(?<![\w.-])(?:[\"']?[\w-]+[\"']?[ \t]*\.[ \t]*){{{DEEPEST}}}")
+MOST_MARKERS: Final = 1_000  # evaluated for one package: 20 ms; a package with more counts as one for Linux
 # conda packages whose distribution on PyPI has another name.
 CONDA: Final = {"pytorch": "torch", "pytorch-gpu": "torch", "transformer-engine-torch": "transformer-engine"}
 
@@ -28,7 +32,8 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
     """Return the packages of uv.lock, poetry.lock ([[package]]) or pylock.toml ([[packages]])."""
     content = _toml(text, where)
     packages = content.get("package", content.get("packages", []))
-    lines = {(found[1], found[2] or ""): text.count("\n", 0, found.start()) + 1 for found in _PACKAGE.finditer(text)}
+    newlines = [found.start() for found in re.finditer("\n", text)]
+    lines = {(m[1], m[2] or ""): bisect_right(newlines, m.start()) + 1 for m in _PACKAGE.finditer(text)}
     return Declared(pins=tuple(_locked(_tables(packages), where, lines)), complete=True)
 
 
@@ -104,6 +109,9 @@ def _conda(line: str, place: Place) -> Iterable[Statement]:
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
+    if deep := _DEEP_KEY.search(text):
+        got = f"line {text.count(chr(10), 0, deep.start()) + 1}: {deep[0][:40]}..."
+        raise MatrixError("a key nested too deep", where=where, got=got, expected=f"at most {DEEPEST} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
@@ -138,5 +146,5 @@ def _is_for_linux(package: Mapping[str, Any]) -> bool:
     if not texts:
         return True
     # A project's own extras and groups: which of them a user installs is not in the lock.
-    extras = ["", *re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", " ".join(texts))]
-    return any(holds(text, extra) for text in texts for extra in extras)
+    extras = {"", *re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", " ".join(texts))}
+    return len(extras) * len(texts) > MOST_MARKERS or any(holds(text, extra) for text in texts for extra in extras)

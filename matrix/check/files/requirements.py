@@ -15,9 +15,10 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sd
 from matrix.catalog.place import Place
 from matrix.catalog.reach import OPEN_VALUE
 from matrix.catalog.versions import is_version
-from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, total
+from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, require_at_most, total
 
-DEEPEST: Final = 20  # files that include each other; a cycle ends here. Real projects nest two or three
+DEEPEST: Final = 20  # files that include each other, one in the other. Real projects nest two or three
+MOST_LINES: Final = 50_000  # requirements of one file: 2 s. Large environments have 1,000
 # Markers are evaluated for the machines that train; the Python is the one that runs megatrix.
 LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 # Options of pip whose value is the next word.
@@ -33,24 +34,31 @@ TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
 REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
 
 
-def read_requirements(text: str, where: str, open_file: Open, *, seen: tuple[str, ...] = ()) -> Declared:
-    """Return what a requirements file declares, with the files that it includes."""
-    parts = []
+def read_requirements(text: str, where: str, open_file: Open, *, includes: dict[str, bool] | None = None) -> Declared:
+    """Return what a requirements file declares, with the files that it includes; each is read once.
+
+    `includes` has the paths read so far: True for those that include this file, directly or not.
+    """
+    includes = {} if includes is None else includes
+    includes[where] = True
+    parts = list[Declared]()
     for number, line in _lines(text):
-        parts.append(read_arguments(line.split(), Place(where, number), open_file, seen=(*seen, where), line=line))
+        require_at_most(MOST_LINES, len(parts), "requirements", where)
+        parts.append(read_arguments(line.split(), Place(where, number), open_file, includes=includes, line=line))
+    includes[where] = False
     return total(parts)
 
 
 def read_arguments(
-    words: Sequence[str], place: Place, open_file: Open, *, seen: tuple[str, ...] = (), line: str = ""
+    words: Sequence[str], place: Place, open_file: Open, *, includes: dict[str, bool] | None = None, line: str = ""
 ) -> Declared:
     """Return what the arguments of `pip install` declare; `line` is a whole line of a requirements file."""
     if (words and words[0].startswith("-")) or not line:
-        return _options(words, place, open_file, seen)
+        return _options(words, place, open_file, {} if includes is None else includes)
     return _requirement(line, place)
 
 
-def _options(words: Sequence[str], place: Place, open_file: Open, seen: tuple[str, ...]) -> Declared:
+def _options(words: Sequence[str], place: Place, open_file: Open, includes: dict[str, bool]) -> Declared:
     parts, rest = [], list(words)
     while rest:
         word = rest.pop(0)
@@ -59,7 +67,7 @@ def _options(words: Sequence[str], place: Place, open_file: Open, seen: tuple[st
             option, equals, value = word[:2], "=", word[2:]
         if option in ("-r", "--requirement", "-c", "--constraint"):
             name = value if equals else rest.pop(0) if rest else ""
-            parts.append(_included(name, place, open_file, seen))
+            parts.append(_included(name, place, open_file, includes))
         elif option in ("-e", "--editable"):
             parts.append(_requirement(value if equals else rest.pop(0) if rest else "", place))
         elif option in VALUED and not equals:
@@ -69,26 +77,28 @@ def _options(words: Sequence[str], place: Place, open_file: Open, seen: tuple[st
     return total(parts)
 
 
-def _included(name: str, place: Place, open_file: Open, seen: tuple[str, ...]) -> Declared:
+def _included(name: str, place: Place, open_file: Open, includes: dict[str, bool]) -> Declared:
     found = open_file(name)
     if found is None:
         return not_read(UnreadKind.FILE, f"{name} is missing", place)
     path, text = found
-    if path in seen or len(seen) > DEEPEST:
-        return Declared(notes=(f"{place}: includes {name} again",))
+    if path in includes:  # what it declares is known; a cycle is an error for pip
+        return Declared(notes=(f"{place}: includes {name} again",) if includes[path] else ())
+    if sum(includes.values()) > DEEPEST:
+        return not_read(UnreadKind.FILE, f"{name}: files include each other {DEEPEST} deep", place)
     # As pip reads it: relative to the file that includes it.
-    return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), seen=seen)
+    return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), includes=includes)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines with the number of their first line, without comments and pip's options of one package."""
-    start, held = 0, ""
+    start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
-        start, held = (start, held + line) if held else (number, line)
-        if held.endswith("\\"):
-            held = held[:-1] + " "
+        start = start if parts else number
+        if line.endswith("\\"):
+            parts.append(line[:-1] + " ")
             continue
-        line, held = re.sub(r"(^|\s)#.*$", "", held), ""
+        line, parts = re.sub(r"(^|\s)#.*$", "", "".join([*parts, line])), []
         line = re.sub(r"\s--(hash|config-settings|global-option|build-option)[= ]\S+", "", line).strip()
         if line:
             yield start, line

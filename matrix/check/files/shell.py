@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import basename
 from typing import Final
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, ImageUse, Open, UserCommand, total
+from matrix.check.files.declared import (
+    LARGEST,
+    MOST,
+    Declared,
+    ImageUse,
+    Open,
+    UnreadKind,
+    UserCommand,
+    not_read,
+    require_at_most,
+    total,
+)
 from matrix.check.files.requirements import from_location, read_arguments
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
-DEEPEST: Final = 5  # bash -c "bash -c ..."; real scripts nest two
+LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
+DEEPEST: Final = 10  # srun bash -c "srun bash -c ..." has four; real scripts nest two shells
 SKIPPED: Final = frozenset({"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}"})
 PREFIXES: Final = frozenset({"time", "exec", "nohup", "command", "sudo"})
 DECLARE: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
@@ -85,12 +97,16 @@ class Shell:
     exported: set[str] = field(default_factory=set)
     cloned: str = ""
     depth: int = 0
+    count: int = 0  # of the commands read
 
     def read(self, text: str, first_line: int = 1) -> Declared:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
+        require_at_most(LARGEST, len(text), "characters", self.where)
         newlines = [found.start() for found in re.finditer("\n", text)]
         parts = []
         for words in _commands(text):
+            self.count += 1
+            require_at_most(MOST, self.count, "commands", self.where)
             line = first_line + bisect_right(newlines, words[0].position - 1)
             parts.append(self._command(words, Place(self.where, line)))
         return total(parts)
@@ -109,7 +125,7 @@ class Shell:
         while words and (found := ASSIGNMENT.fullmatch(words[0].text)):
             word, name = words.pop(0), found[1]
             value = (
-                [text for one in word.array for text in self._expand(one)]
+                self._bounded(text for one in word.array for text in self._expand(one))
                 if word.array is not None
                 else [self._joined(word).partition("=")[2]]
             )
@@ -121,24 +137,31 @@ class Shell:
         if not words:
             self.variables |= local
             return Declared()
-        expanded = [text for word in words for text in self._expand(word)]
-        environ = {name: " ".join(self.variables[name]) for name in self.exported if name in self.variables}
-        environ |= {name: " ".join(value) for name, value in local.items()}
-        return self.run(expanded, place, environ)
+        expanded = self._bounded(text for word in words for text in self._expand(word))
+        return self.run(expanded, place, self.environ() | scalars(local))
+
+    def environ(self) -> dict[str, str]:
+        """Return the exported variables; a shell exports no arrays."""
+        return scalars({name: self.variables[name] for name in self.exported if name in self.variables})
 
     def run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         """Return what one command with expanded words declares."""
-        if not words or self.depth > DEEPEST:
+        if not words:
             return Declared()
+        if self.depth > DEEPEST:
+            return not_read(UnreadKind.FILE, f"shells start each other {DEEPEST} deep", place)
+        self.depth += 1
+        try:
+            return self._run(words, place, environ)
+        finally:
+            self.depth -= 1
+
+    def _run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         program, rest = basename(words[0]), list(words[1:])
         if program in SHELLS and rest[:1] and rest[0].startswith("-") and "c" in rest[0]:
-            self.depth += 1
-            try:
-                found = self.read(" ".join(rest[1:2]), place.line)
-                commands = tuple(replace(one, environ={**environ, **one.environ}) for one in found.commands)
-                return replace(found, commands=commands)
-            finally:
-                self.depth -= 1
+            found = self.read(" ".join(rest[1:2]), place.line)
+            commands = tuple(replace(one, environ={**environ, **one.environ}) for one in found.commands)
+            return replace(found, commands=commands)
         if (arguments := _pip(words)) is not None:
             return read_arguments(arguments, place, self.open_file)
         if program == "git":
@@ -164,6 +187,15 @@ class Shell:
             return Declared(pins=(found,)) if found else Declared()
         return Declared()
 
+    def _bounded(self, words: Iterable[str]) -> list[str]:
+        """Return the words. Raises MatrixError where no process could get all of them: arrays may double, too."""
+        length, bounded = 0, []
+        for word in words:
+            length += len(word) + 1
+            require_at_most(LONGEST_COMMAND, length, "characters in the words of one command", self.where)
+            bounded.append(word)
+        return bounded
+
     def _joined(self, word: _Word) -> str:
         return " ".join(self._expand(word, split=False))[:LONGEST]
 
@@ -177,7 +209,7 @@ class Shell:
             for values in parts:
                 done[-1] += values[0] if values else ""
                 done += values[1:]
-        kept = [one[:LONGEST] for one in done[:LONGEST]]
+        kept = self._bounded(one[:LONGEST] for one in done)
         quoted_at_all = any(quoted for _, quoted, _ in word.pieces)
         return [one for one in kept if one or quoted_at_all]
 
@@ -227,6 +259,11 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield option, value if equals else words[place + 1] if place + 1 < len(words) else ""
 
 
+def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the values of the variables that are no arrays."""
+    return {name: values[0] for name, values in variables.items() if len(values) == 1}
+
+
 def _prefixed(prefix: Sequence[str], found: Declared) -> Declared:
     return replace(found, commands=tuple(replace(one, words=(*prefix, *one.words)) for one in found.commands))
 
@@ -274,7 +311,7 @@ class _Scanner:
     """Splits a script into words and operators."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+        self._text, self._at, self._in_array = text, 0, False
         self._documents: list[str] = []  # ends of here-documents that start after the current line
 
     def next(self) -> _Word | str | None:
@@ -289,7 +326,8 @@ class _Scanner:
             if kind in ("end", "quote"):
                 kind = "heredoc"
             if kind in ("space", "operator", "heredoc") or (kind == "comment" and not pieces):
-                if pieces and kind == "operator" and text == "(" and pieces[-1][0].endswith("="):
+                starts_array = pieces and kind == "operator" and text == "(" and pieces[-1][0].endswith("=")
+                if starts_array and not self._in_array:  # an array in an array is an error for bash
                     return self._array(pieces, start)
                 if pieces:
                     return _Word(tuple(pieces), start)
@@ -335,10 +373,11 @@ class _Scanner:
     def _array(self, pieces: list[tuple[str, bool, bool]], start: int) -> _Word:
         """Return the word NAME=(...), whose items may be on several lines."""
         self._at += 1
-        items = []
+        self._in_array, items = True, []
         while (token := self.next()) is not None and token != ")":  # noqa: S105  (a token of the shell)
             if isinstance(token, _Word):
                 items.append(token)
+        self._in_array = False
         return _Word(tuple(pieces), start, tuple(items))
 
     def _skip_documents(self) -> None:

@@ -31,6 +31,8 @@ def test_this_interpreter_is_reported() -> None:
         ("echo Traceback >&2; echo SyntaxError >&2; exit 1", "exited with status 1: SyntaxError"),
         ("echo not json", "exited with status 0: nothing"),
         ("echo '{}'", "exited with status 0: nothing"),
+        ("printf '[%.0s' $(seq 100000)", "exited with status 0: nothing"),
+        (r"printf 'a\256b' >&2; printf '\256'", "exited with status 0: a\ufffdb"),
     ],
 )
 def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: str) -> None:
@@ -51,6 +53,12 @@ def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert probe.mpirun() is None
     path = script(tmp_path / "mpirun", "echo 'mpirun (Open MPI) 5.0.11'; echo; echo 'Report bugs to'")
     assert probe.mpirun() == (path, "mpirun (Open MPI) 5.0.11")
+
+
+def test_mpirun_that_is_not_utf8_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = script(tmp_path / "mpirun", r"printf 'Intel\256 MPI\n'")
+    assert probe.mpirun() == (path, "Intel\ufffd MPI")
 
 
 def test_only_known_environment_variables_are_kept() -> None:

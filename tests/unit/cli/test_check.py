@@ -11,6 +11,7 @@ import pytest
 
 from matrix.check import environment, probe
 from matrix.check.job_site import JobSite
+from matrix.cli.check import start
 from matrix.cli.main import main
 from matrix.provision.project import ROOT
 from tests.founding import MASK, MPI, SAVE
@@ -109,7 +110,7 @@ def test_options_give_the_memory_of_a_job(capsys: pytest.CaptureFixture[str]) ->
         (["mcre=1"], "did you mean mcore"),
         (["--json", "--", "true"], "stdout belongs to the command"),
         (["--launcher", "torchrn"], "did you mean torchrun"),
-        (["no/such/Dockerfile"], "not a file"),
+        (["no/such/Dockerfile"], "the file can't be read"),
         (["mcore=0.8.0", "--", "true"], "a command is checked in this environment"),
         (["--checkpoint", "/no/such/folder"], "not a checkpoint"),
         (["--python", "/no/such/python"], "can't be started"),
@@ -156,6 +157,40 @@ def test_command_without_a_known_break_is_started() -> None:
     done = run("--", *ECHO, "--seq-length", "64")
     assert (done.returncode, done.stdout) == (7, "started 4\n")
     assert "nothing was checked" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (None, 127),
+        ("#!/no/such/interpreter\n", 127),
+        ("no first line for the kernel\n", 126),
+        (Path.mkdir, 126),
+        (lambda path: path.write_text("#!/bin/sh\n"), 126),
+    ],
+    ids=["missing", "interpreter", "no-format", "folder", "not-executable"],
+)
+def test_command_that_cannot_start_is_reported(tmp_path: Path, content: object, status: int) -> None:
+    """The status is that of env(1), timeout(1) and a shell."""
+    program = tmp_path / "program"
+    if isinstance(content, str):
+        program.write_text(content)
+        program.chmod(0o755)
+    elif callable(content):
+        content(program)
+    done = run("--", str(program))
+    assert (done.returncode, done.stdout) == (status, "")
+    assert f"can't be started\n  got:      {program}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "status"), [([""], 127), (["true", "x" * 2**18], 126)], ids=["empty", "long"])
+def test_words_that_cannot_start_are_reported(
+    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Linux accepts no word of 128 KiB or more."""
+    assert start(words) == status
+    assert "can't be started" in capsys.readouterr().err
 
 
 def test_known_break_stops_the_command(breaking_clone: str) -> None:

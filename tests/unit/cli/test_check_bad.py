@@ -77,6 +77,18 @@ FILES: list[tuple[str, str | bytes | Callable[[Path], object], int, str]] = [
     ("train.sh", "torchrun --nproc_per_node 8 pretrain_gpt.py --seq-length -1", 0, "not named"),
     ("train.sh", "source train.sh\n. ./train.sh\nbash train.sh", 0, "not named"),
     ("train.sh", "echo 'open", 0, "not named"),
+    ("train.sh", "a=(" * 20_000, 0, "not named"),
+    ("train.sh", "bash " * 3_000, 0, "shells start each other"),
+    ("train.sh", "a\n" * 1_000_000, 2, "too many characters"),
+    ("train.sh", "a\n" * 6_000, 2, "too many commands"),
+    ("train.sh", "a=(x x)\n" + "a=(${a[@]} ${a[@]})\n" * 30, 2, "too many characters in the words of one command"),
+    ("Dockerfile", f"FROM a\nRUN {DEEP}", 0, "does not know the image"),
+    ("Dockerfile", f"FROM a\nCOPY {'[' * 900}{']' * 900}", 0, "does not know the image"),
+    ("Dockerfile", "RUN a\n" * 300_000, 2, "too many characters"),
+    ("Dockerfile", "FROM a\n" * 6_000, 2, "too many instructions"),
+    ("requirements.txt", "a\n" * 60_000, 2, "too many requirements"),
+    ("uv.lock", ".".join("a" * 5_000) + " = 1", 2, "a key nested too deep"),
+    ("uv.lock", 'x = { "a"' + '."a"' * 5_000 + " = 1 }", 2, "a key nested too deep"),
 ]
 
 

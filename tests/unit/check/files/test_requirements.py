@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, Open, Unread, UnreadKind
-from matrix.check.files.requirements import read_arguments, read_requirements
+from matrix.check.files.requirements import DEEPEST, read_arguments, read_requirements
 
 
 def nothing(_: str) -> None:
@@ -67,6 +67,28 @@ def test_included_files_are_read_once() -> None:
     assert versions(found) == {"torch": "2.4.1", "numpy": "1.26.4"}
     assert found.notes == ("more.txt:1: includes base.txt again",)
     assert found.unread == (Unread(UnreadKind.FILE, "missing.txt is missing", Place("r.txt", 2)),)
+
+
+def test_number_of_reads_grows_with_files() -> None:
+    """Each file includes the next one twice: 2 ** 12 reads if each include were followed."""
+    opened_names = []
+    files = {f"{number}.txt": f"-r {number + 1}.txt\n" * 2 for number in range(12)}
+    files["12.txt"] = "torch==2.4.1"
+
+    def open_file(name: str) -> tuple[str, str]:
+        opened_names.append(name)
+        return name, files[name]
+
+    declared = read_requirements("-r 0.txt", "r.txt", open_file)
+    assert (versions(declared), declared.notes) == ({"torch": "2.4.1"}, ())
+    assert len(opened_names) == 25
+
+
+def test_chain_of_includes_ends_with_a_note() -> None:
+    files = {f"{number}.txt": f"-r {number + 1}.txt" for number in range(2 * DEEPEST)}
+    (unread,) = read_requirements("-r 0.txt", "r.txt", opened(files)).unread
+    text = f"{DEEPEST}.txt: files include each other {DEEPEST} deep"
+    assert unread == Unread(UnreadKind.FILE, text, Place(f"{DEEPEST - 1}.txt", 1))
 
 
 def test_included_file_is_relative_to_its_includer() -> None:

@@ -14,18 +14,18 @@ from urllib.parse import unquote
 
 from matrix.catalog.codec import decode, encode
 from matrix.verdicts.outcome import Outcome
-from matrix.verdicts.text import MASKED
+from matrix.verdicts.text import MASKED, url_user
 
 SHORTEST: Final = 7  # characters of a masked value; shorter ones ("1", "true", "none") occur in every text
 LONGEST: Final = 4_096  # characters masked of a value; the rest of a longer one is not
 
 _NAME: Final = re.compile(
-    r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?<![A-Z])(PASS|PWD|PAT|AUTH|BEARER))S?(_|$)",
+    r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|SSHPASS|CREDENTIAL|COOKIE|SESSION_?ID|WEBHOOK|AUTHORIZATION|OAUTH"
+    r"|CONNECTION_STRING|CONFIG_DATA|(?<![A-Z])(PASS|PWD|PAT|AUTH|BEARER))S?\d*(_|$)",
     re.IGNORECASE,
 )
 _SHELL: Final = ("PWD", "OLDPWD")  # the shell's folders
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|FOLDER|SOCK)$", re.IGNORECASE)  # names of paths, existing or not
-_USER: Final = re.compile(r"(?<=://)[^/\s@]*@")  # user:password of a URL, as in PIP_EXTRA_INDEX_URL
 
 
 def values(*environs: Mapping[str, str]) -> tuple[str, ...]:
@@ -49,8 +49,8 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _passwords(value: str) -> Iterator[str]:
     """Yield what precedes the @ of each URL in a value: USER:PASSWORD, the password alone, and both decoded."""
-    for password in _USER.findall(value) if "://" in value else ():
-        user = password[:-1]
+    for match in url_user().finditer(value) if "://" in value else ():  # as in PIP_EXTRA_INDEX_URL
+        user = match[0].removeprefix(match[1])
         for text in (user, unquote(user)):
             yield text
             yield text.partition(":")[2]

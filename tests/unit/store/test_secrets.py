@@ -16,6 +16,7 @@ from matrix.store.secrets import Masker, masked_outcome, values
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.text import MASKED
 from tests.unit.report import samples
+from tests.unit.verdicts.secret_texts import PLAIN_VARIABLES, SECRET_VARIABLES
 
 SECRET = "hunter2-hunter2"
 
@@ -38,6 +39,22 @@ def test_short_names_of_secrets_count(name: str) -> None:
 @pytest.mark.parametrize("name", ["PWD", "OLDPWD", "COMPAT", "BYPASS", "PATH", "AUTHOR", "PATTERN", "XAUTHORITY"])
 def test_names_that_only_look_alike_do_not_count(name: str) -> None:
     assert values({name: "cuda-12.4-runtime"}) == ()
+
+
+@pytest.mark.parametrize("name", SECRET_VARIABLES)
+def test_values_of_these_variables_are_secrets(name: str) -> None:
+    assert values({name: SECRET}) == (SECRET,)
+
+
+@pytest.mark.parametrize("name", PLAIN_VARIABLES)
+def test_values_of_these_variables_are_none(name: str) -> None:
+    assert values({name: "cuda-12.4-runtime"}) == ()
+
+
+def test_a_password_in_a_url_may_hold_its_separators() -> None:
+    """As pip and git take them, not encoded."""
+    got = values({"DATABASE_URL": "postgresql://me:hunt/er@22@host:5432/db", "SENTRY_DSN": "https://0123456789@a/1"})
+    assert set(got) == {"me:hunt/er@22", "hunt/er@22", "0123456789"}
 
 
 def test_a_secret_may_start_with_a_slash(tmp_path: Path) -> None:

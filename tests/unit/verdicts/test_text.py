@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.verdicts.text import LINE, MASKED, head, mask, one_line, tail, visible
+from matrix.catalog.patterns import ambiguity
+from matrix.catalog.schema import read_toml
+from matrix.verdicts.text import (
+    FORMATS,
+    LINE,
+    MASKED,
+    NAME_IN,
+    NAMED_VALUE,
+    formats,
+    head,
+    mask,
+    one_line,
+    tail,
+    visible,
+)
+from tests.profiles import tries
+from tests.unit.verdicts.secret_texts import FORMATTED, LEFT, NAMED
+from tests.unit.verdicts.secret_texts import LINE as LINE_OF_KEY
+
+# Their value is all of the rest of the text.
+KEEP_NOTHING_AFTER = {"user and password of curl"}
 
 
 @given(st.text(st.characters()))
@@ -41,51 +66,94 @@ def test_terminal_control_sequences_are_written_out(raw: str, shown: str) -> Non
     assert shown == visible(raw)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "HF_TOKEN=hunter2-secret",
-        "export AWS_SECRET_ACCESS_KEY=hunter2-secret",
-        "WANDB_API_KEY: hunter2-secret",
-        "NGC_KEY=hunter2-secret",
-        "{'password': 'hunter2-secret', 'user': 'me'}",
-        '"client_secret" : "hunter2-secret and more"',
-        "Authorization: Bearer hunter2-secret",
-        "curl -H 'X-Auth: bearer hunter2-secret'",
-        "GH_PAT=hunter2-secret",
-        "MYSQL_PWD: hunter2-secret",
-        "DB_PASS=hunter2-secret NPM_AUTH=hunter2-secret",
-        "Cookie: a=b; session=hunter2-secret",
-        "pip install --index-url https://me:hunter2-secret@example.org/simple",
-        "https://hunter2-secret@example.org/repo.git",
-        "curl --auth-token hunter2-secret https://example.org",
-        "run --password=hunter2-secret",
-        "cloning with ghp_hunter2secrethunter2secret",
-        "nvapi-hunter2-secret-hunter2",
-        "eyJhbGciOiJIUzI1NiJ9.eyJodW50ZXIyIjoi.hunter2-secret",
-        "-----BEGIN RSA PRIVATE KEY-----\nhunter2-secret\n-----END RSA PRIVATE KEY-----",
-        "-----BEGIN PRIVATE KEY-----\nhunter2-secret",
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "secret"), FORMATTED)
+def test_formats_of_secrets_are_masked(name: str, text: str, secret: str) -> None:
+    masked = mask(f"before {text} after" if "\n" not in text else text)
+    assert secret not in masked
+    assert MASKED in masked
+    assert "after" in masked or "\n" in text or name in KEEP_NOTHING_AFTER
+
+
+def test_every_format_has_an_example() -> None:
+    rows = read_toml(FORMATS)["format"]
+    assert [row["name"] for row in rows] == list(dict.fromkeys(name for name, _, _ in FORMATTED))
+    assert all(row["source"] and row["words"] for row in rows)
+
+
+def test_no_format_takes_exponential_time() -> None:
+    assert [ambiguity(pattern) for _, pattern in formats() if ambiguity(pattern)] == []
+
+
+def bounds(items: Iterable[tuple[Any, Any]]) -> Iterator[int]:
+    """Yield the largest count of each repeat in a parsed pattern."""
+    for _, value in items:
+        for part in value if isinstance(value, tuple | list) else ():
+            if hasattr(part, "data"):
+                yield from bounds(part)
+            for inner in part if isinstance(part, list) else ():
+                yield from bounds(inner) if hasattr(inner, "data") else ()
+        if isinstance(value, tuple) and len(value) == 3 and isinstance(value[1], int) and hasattr(value[2], "data"):
+            yield int(value[1])
+
+
+def test_every_repeat_of_a_format_is_bounded() -> None:
+    """Each start of a match then looks at a bounded part of the text: the time is linear in its length."""
+    parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+    assert list(bounds(parser.parse("a{2,3}(?:b|(c*))"))) == [3, int(parser.MAXREPEAT)]
+    for _, pattern in formats():
+        assert max(bounds(parser.parse(pattern)), default=0) <= 2**14
+
+
+def test_a_format_has_at_most_one_group() -> None:
+    assert {re.compile(pattern).groups for _, pattern in formats()} == {0, 1}
+
+
+@pytest.mark.parametrize("line", NAMED)
 def test_the_value_of_a_secret_is_masked(line: str) -> None:
     masked = mask(line)
     assert "hunter2" not in masked
     assert MASKED in masked
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "num_tokens=4096 tokenizer=GPT2BPETokenizer vocab_size: 100",
-        "KeyError: 'decoder.layers.self_attention.linear_proj._extra_state/shard_1_2'",
-        "assert item.index.fqn not in md, key=WriteItem(index=1)",
-        "a token is missing, a secret is kept, the password is unknown",
-        "torchrun --nproc-per-node 2 --key-file x run.py",
-        'File "/usr/lib/python3.10/site-packages/torch/distributed/checkpoint/utils.py", line 389',
-    ],
-)
+@pytest.mark.parametrize("line", LEFT)
 def test_ordinary_log_lines_are_not_masked(line: str) -> None:
     assert line == mask(line)
+
+
+def test_lines_after_a_private_key_stay() -> None:
+    key = f"-----BEGIN PRIVATE KEY-----\n{LINE_OF_KEY}\n"
+    assert mask(f"{key}the next line").endswith("\nthe next line")
+    assert mask(f"{key}-----END PRIVATE KEY-----\nthe next line") == f"{MASKED}\nthe next line"
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *NAMED,
+        *(text for _, text, _ in FORMATTED),
+        *"abk=:'\"@/ \n-.,;\\",
+        "token",
+        "Secret",
+        "_KEY",
+        "--",
+        "://",
+        "Basic ",
+    ]
+)
+
+
+@tries(200)
+@given(st.lists(FRAGMENTS, max_size=6).map(" ".join))
+def test_a_masked_text_stays_as_it_is(text: str) -> None:
+    """Records are masked where they enter, and again where they are displayed."""
+    masked = mask(text)
+    assert mask(masked) == masked
+
+
+@tries(200)
+@given(st.lists(FRAGMENTS, max_size=6).map("".join))
+def test_no_name_is_missed_by_the_quick_search(text: str) -> None:
+    for line in text.split("\n"):
+        assert not NAMED_VALUE.search(line) or NAME_IN.search(line)
 
 
 def test_a_secret_with_a_colour_code_is_masked() -> None:

@@ -44,7 +44,7 @@ BUDGETS: Final = (
     Budget(
         "classes for a stack", 6, 6, "one value for what is installed: public classes that map components to versions"
     ),
-    Budget("modules without tests", 17, 0, "docs/house.md: the tests of a module are tests/unit/LAYER/test_MODULE.py"),
+    Budget("modules without tests", 0, 0, "docs/house.md: the tests of a module are tests/unit/LAYER/test_MODULE.py"),
 )
 # The annotations of a field that holds a stack, or states one by component. A class that holds a Cell is not counted.
 STACK_FIELDS: Final = ("Stack", "Mapping[str, Value]", "Mapping[str, VersionText]", "tuple[Statement, ...]")

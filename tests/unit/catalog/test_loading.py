@@ -12,14 +12,12 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.loading import load
-from matrix.catalog.model import Release
 from matrix.catalog.schema import Size
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
-from matrix.catalog.versions import Range, parse
+from matrix.catalog.versions import parse
 from matrix.cli.main import main
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
-from tests.unit.catalogs import catalog, copy_of_facts, exclusion, failure, image, real, releases, wheels
+from tests.unit.catalogs import copy_of_facts, real
 
 BASES, SAVES, STARTS = "bases.toml", "save_breaks/failure.toml", "start_crashes/failure.toml"
 WHEELS = '[[wheels]]\nid = "torch-2.4.0"\ntorch = "2.4.0"\npythons = ["3.10"]\n'
@@ -247,65 +245,9 @@ def test_a_folder_not_named_like_its_id_raises(copy: tuple[Path, Path]) -> None:
     )
 
 
-def test_unknown_ids_raise_with_a_suggestion() -> None:
-    known = catalog(failure("start-crashes"))
-    assert (real().base("torch-2.4.0").id, known.failure("start-crashes").id) == ("torch-2.4.0", "start-crashes")
-    with pytest.raises(MatrixError, match=r"did you mean .*torch-2\.4\.0"):
-        real().base("torch-2.4")
-    with pytest.raises(MatrixError, match="did you mean start-crashes"):
-        known.failure("start-crash")
-
-
-IMAGES = (image("ngc-24.06", "2.4.0a0+f70bd71a48"), image("ngc-24.07", "2.4.0a0+3bcc3cddb5"), image("ngc-99", None))
-TWINS = catalog(torches=("2.4.1", "2.4.0", "2.3.1"), containers=IMAGES)
-
-
-def test_twin_is_lowest_base_of_its_minor() -> None:
-    assert [wheels("2.4.0"), wheels("2.4.0"), None] == [TWINS.twin(one) for one in IMAGES]
-
-
-def test_twins_of_returns_the_images_of_a_base() -> None:
-    stands_for = [TWINS.twins_of(base) for base in TWINS.wheels]
-    assert [(), IMAGES[:2], ()] == stands_for
-
-
-def test_cell_has_torch_and_python_of_base() -> None:
-    known = catalog(wheels=(wheels("2.4.0", pythons=("3.12", "3.10")),), containers=(image("ngc-99", None),))
-    here, there = (
-        known.cell("torch-2.4.0", {MCORE: "0.8.0"}),
-        known.cell("ngc-99", {TE: "1.9", DRIVER: "535", SM: "9.0"}),
-    )
-    names = (TORCH, PYTHON, MCORE, TE, SM, BASE)
-    assert [here.stack[name] for name in names] == ["2.4.0", "3.12", "0.8.0", ABSENT, ABSENT, "torch-2.4.0"]
-    assert [there.stack[name] for name in names] == [UNKNOWN, UNKNOWN, ABSENT, "1.9", "9.0", "ngc-99"]
-
-
-def test_excluded_returns_the_reason() -> None:
-    known = catalog(exclusions=(exclusion("no device mesh", torch="<2.4", mcore=">=0.9"),))
-    cells = [known.cell("torch-2.3.1", {MCORE: "0.9.0"}), known.cell("torch-2.4.0", {MCORE: "0.9.0"})]
-    assert [known.excluded(cell.stack) for cell in cells] == ["no device mesh", None]
-
-
-def test_a_release_s_requirements_exclude_cells() -> None:
-    core = Release("0.9.0", requires_python=Range(">=3.12"), requires={"torch": Range(">=2.4.0a0")})  # type: ignore[arg-type]
-    bases = (wheels("2.3.1", pythons=("3.12",)), wheels("2.4.0", pythons=("3.10",)), wheels("2.5.1", pythons=("3.12",)))
-    known = catalog(wheels=bases, megatron_core=(core,))
-    reasons = [known.excluded(known.cell(base.id, {MCORE: "0.9.0"}).stack) for base in bases]
-    assert reasons == [
-        "megatron-core 0.9.0 declares torch>=2.4.0a0; the base has 2.3.1",
-        "megatron-core 0.9.0 needs Python >=3.12; the base has 3.10",
-        None,
-    ]
-
-
 def test_releases_are_sorted_by_version() -> None:
     versions = [parse(release.version) for release in real().transformer_engine]
     assert versions == sorted(versions)
-
-
-def test_an_unknown_release_is_not_excluded() -> None:
-    known = catalog(megatron_core=releases(["0.8.0"]))
-    assert known.excluded(known.cell("torch-2.4.0", {MCORE: "0.8.0rc0"}).stack) is None
 
 
 def test_every_base_of_the_night_has_cases() -> None:
@@ -333,10 +275,3 @@ def test_a_second_base_of_a_torch_says_why(tmp_path: Path) -> None:
     with pytest.raises(MatrixError) as caught:
         load(facts)
     assert (caught.value.what, caught.value.got) == ("an id is used twice", "2.4.0")
-
-
-def test_provided_packages_follow_the_python() -> None:
-    base = wheels(
-        "2.4.0", requires=("numpy==1; python_version < '3.13'", "numpy==2; python_version >= '3.13'", "zarr<3")
-    )
-    assert [base.contents(python)["numpy"] for python in ("3.10", "3.13")] == ["1", "2"]

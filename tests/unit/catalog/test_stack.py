@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from matrix.catalog.cell import Clause
 from matrix.catalog.codec import MalformedError, decode, encode
@@ -170,3 +172,46 @@ def test_bounds_are_keyed_by_any_name() -> None:
     plain: Mapping[str, Any] = {"mcore": ">=0.8", "numpy": "<2"}
     assert list(decode(Clause, plain).bounds) == [MCORE, "numpy"]
     assert encode(decode(Clause, {"megatron-core": ">=0.8"})) == {"base": [], "mcore": ">=0.8", "reason": ""}
+
+
+NAMES = st.sampled_from([BASE, TORCH, MCORE, TE, "numpy"])
+VALUES: st.SearchStrategy[Value] = st.sampled_from([ABSENT, UNKNOWN, "2.4.0", "0.8.0rc0", "1.8.0+37280ec"])
+COMPONENTS = st.dictionaries(NAMES, VALUES)
+STACKS = st.builds(Stack, COMPONENTS, st.sampled_from(Absence))
+
+
+@given(STACKS, NAMES, VALUES)
+def test_equal_values_make_equal_stacks(stack: Stack, name: str, value: Value) -> None:
+    """However they were written: a value that all others have needs no entry."""
+    changed = stack.with_({name: value})
+    again = Stack(dict(reversed([*changed.components.items(), ("zarr", stack.rest)])), stack.rest)
+    assert (again, hash(again)) == (changed, hash(changed))
+    assert (changed[name], changed["zarr"]) == (value, stack.rest)
+
+
+@given(STACKS, COMPONENTS)
+def test_with_changes_only_what_it_names(stack: Stack, changes: dict[str, Value]) -> None:
+    changed = stack.with_(changes)
+    for name in (BASE, TORCH, MCORE, TE, "numpy", "zarr"):
+        assert changed[name] == changes.get(name, stack[name])
+    assert changed.rest is stack.rest
+
+
+@given(STACKS, STACKS)
+def test_a_base_provides_what_the_upper_leaves_open(upper: Stack, base: Stack) -> None:
+    laid = upper.over(base)
+    for name in (BASE, TORCH, MCORE, TE, "numpy"):
+        assert laid[name] == (upper[name] if name in upper.components else base[name])
+    assert laid.rest is base.rest
+
+
+@given(STACKS, STACKS, STACKS)
+def test_layers_can_be_joined_in_any_order(top: Stack, middle: Stack, bottom: Stack) -> None:
+    """Absent in an upper layer removes a version; only layers that leave the rest open can be joined first."""
+    top, middle, bottom = (Stack(layer.components) for layer in (top, middle, bottom))
+    assert top.over(middle).over(bottom) == top.over(middle.over(bottom))
+
+
+@given(STACKS)
+def test_plain_data_is_read_back(stack: Stack) -> None:
+    assert decode(Stack, json.loads(json.dumps(encode(stack)))) == stack

@@ -12,7 +12,6 @@ from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
-from matrix.check.remedies import broken, upgrade
 from matrix.check.training_job import UserJob, job_of
 from matrix.check.user_stack import build, parse_text
 from matrix.contract import pairs
@@ -55,24 +54,6 @@ def test_job_with_the_options_will_break() -> None:
         "only when the file gives a module such a recipe",
         "only when use_te_activation_func and activation_func_fp8_input_store are set in TransformerConfig",
     ]
-
-
-def test_certain_call_is_a_break_of_the_stack() -> None:
-    stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.17.0 torch=2.9.1"))
-    command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
-    assert not check(real(), stack, Question(), {}).breaks
-    assert check(real(), stack, Question((command,)), {}).breaks
-    assert broken(real(), stack.stack, (command,)) - broken(real(), stack.stack, ()) == {
-        "reached by --moe-flex-dispatcher-backend == ncclep"
-    }
-
-
-def test_upgrade_skips_release_with_certain_call() -> None:
-    """2.17.0 and 2.17.1 have the call; 2.18 is the first after 2.16.1 without it."""
-    stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.16.1 torch=2.9.1"))
-    command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
-    assert "2.17.0 instead" in upgrade(real(), stack, TE, ())
-    assert "2.18.0 instead" in upgrade(real(), stack, TE, (command,))
 
 
 def test_option_that_avoids_a_call_removes_it() -> None:

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from matrix.execution.ranks.chain import chain_of
-from matrix.kit import child, command, cpu_device, te_extension
+from matrix.kit import command
 from matrix.kit.command import METRIC, CommandError, number_in
 from matrix.kit.rank import LackError, Rank
 
@@ -115,47 +114,6 @@ def test_files_replace_a_missing_folder(tmp_path: Path, capfd: pytest.CaptureFix
         given = copies if words is script else tmp_path / "none"
         command.run(rank(workdir), ["python", *words], str(tmp_path / name), copies=given)
     assert capfd.readouterr().out == "saved\nsaved\ncomplete\n"
-
-
-def test_overlays_and_hidden_modules_apply(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    (overlay / "laid.py").write_text("print('laid over')")
-    (overlay / "absent.py").write_text("")
-    with pytest.raises(CommandError) as caught:
-        python(tmp_path, "import laid, absent", overlays=(str(overlay),), hidden=("absent",))
-
-    assert chain_of(caught.value)[0].type == "ModuleNotFoundError"
-    assert capfd.readouterr().out.startswith("laid over\n")
-
-
-def test_stand_ins_apply_at_the_first_import(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A process that does not import megatron has none."""
-    (tmp_path / "megatron").mkdir()
-    (tmp_path / "megatron" / "__init__.py").write_text("import apex_absent\nprint(apex_absent.__version__)\n")
-    given: dict[str, Any] = {"stand_ins": {"packages": ["apex_absent"]}, "overlays": (str(tmp_path),)}
-    python(tmp_path, "import megatron", **given)
-    assert capfd.readouterr().out == "0\n"
-    with pytest.raises(CommandError):
-        python(tmp_path, "import apex_absent", **given)
-
-
-@pytest.mark.parametrize("engine", [True, False])
-def test_an_attention_module_finds_a_gpu(monkeypatch: pytest.MonkeyPatch, engine: bool) -> None:
-    """Modules of Transformer Engine require one when they are made, and read the version of cuDNN."""
-    did: list[Any] = []
-    monkeypatch.setattr(cpu_device, "install", lambda: did.append("cpu"))
-    monkeypatch.setattr(cpu_device, "claim_gpu", lambda: did.append("gpu"))
-    monkeypatch.setattr(te_extension, "install", lambda folder, answers: did.append(sorted(answers)))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None) if engine else None)
-    child._without_gpu()
-    assert did == (["cpu", ["get_cudnn_version"], "gpu"] if engine else ["cpu"])
-
-
-def test_the_machines_own_site_module_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
-    python(tmp_path, "", overlays=(str(tmp_path),))
-    assert capfd.readouterr().out == "of the machine\n"
 
 
 def test_output_after_the_end_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,25 +38,6 @@ def test_kind_comes_from_name_then_content(name: str, text: str, reader: Reader)
     assert reader_of(name, text, name) is reader
 
 
-def test_settings_are_arguments(tmp_path: Path) -> None:
-    path = tmp_path / "llama.yaml"
-    path.write_text("model:\n  ub_tp_comm_overlap: true\n  encoder_seq_length: 131072\n  fp8: null\n  bf16: false\n")
-    assert read_file(path).commands[0].words[1:] == ("--tp-comm-overlap", "--seq-length", "131072", "--no-bf16")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: &a {seq_length: 8, b: *a}",
-        "a0: &a0 [{seq_length: 8}]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(60)),
-    ],
-    ids=["cycle", "doubling"],
-)
-def test_aliases_are_read_once(text: str) -> None:
-    (command,) = read_config(text, "x.yaml", lambda _: None).commands
-    assert command.words[1:] == ("--seq-length", "8")
-
-
 def test_included_file_is_relative_to_its_file(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("-r base.txt")
     (tmp_path / "base.txt").write_text("torch==2.4.1")

@@ -1,0 +1,117 @@
+"""The nearest versions without a failure, and the case that proves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE, TE, Stack
+from matrix.check.checking import Question, check
+from matrix.check.remedies import broken, nearest, proof, upgrade, version_changes
+from matrix.check.user_stack import UserStack, build, parse_text
+from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, real, releases, values
+from tests.unit.check.test_calls import job
+
+
+def test_certain_call_is_a_break_of_the_stack() -> None:
+    stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.17.0 torch=2.9.1"))
+    command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
+    assert not check(real(), stack, Question(), {}).breaks
+    assert check(real(), stack, Question((command,)), {}).breaks
+    assert broken(real(), stack.stack, (command,)) - broken(real(), stack.stack, ()) == {
+        "reached by --moe-flex-dispatcher-backend == ncclep"
+    }
+
+
+def test_upgrade_skips_release_with_certain_call() -> None:
+    """2.17.0 and 2.17.1 have the call; 2.18 is the first after 2.16.1 without it."""
+    stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.16.1 torch=2.9.1"))
+    command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
+    assert "2.17.0 instead" in upgrade(real(), stack, TE, ())
+    assert "2.18.0 instead" in upgrade(real(), stack, TE, (command,))
+
+
+SAVE_BREAKS = failure(
+    "save-breaks",
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2", (Level.CPU, Level.GPU)), case("pp2", (Level.GPU,))),
+)
+START_BREAKS = failure("start-breaks", affected=(clause(mcore=">=0.9", torch="<2.4"),))
+KNOWN = catalog(SAVE_BREAKS, START_BREAKS, torch=releases(TORCHES))
+
+
+def stack(text: str) -> UserStack:
+    return build(KNOWN, parse_text(KNOWN, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        (
+            "mcore=0.8.0 torch=2.4.0",
+            ["megatron-core 0.9.0 instead of 0.8.0", "torch 2.3.1 instead of 2.4.0"],
+        ),
+        ("mcore=0.8.0", ["megatron-core 0.9.0 instead of 0.8.0"]),
+        ("torch=2.4.0", ["torch 2.3.1 instead of 2.4.0"]),
+    ],
+)
+def test_each_bounded_component_has_a_change(text: str, changes: list[str]) -> None:
+    assert [one.text for one in version_changes(KNOWN, stack(text), SAVE_BREAKS, ())] == changes
+
+
+def test_a_change_brings_no_new_break() -> None:
+    """With torch 2.3, megatron-core 0.9 starts another failure; a break that is there anyway does not count."""
+    also = replace(START_BREAKS, affected=(clause(mcore=">=0.9", torch=">=2.4"),))
+    known = catalog(replace(SAVE_BREAKS, works=(clause(mcore=">=0.9"),)), also)
+    (entry, _), user = known.failures, build(known, parse_text(known, "mcore=0.8.0 torch=2.4.0"))
+    assert list(version_changes(known, user, entry, ())) == []
+    old = replace(also, affected=(clause(torch=">=2.4"),))
+    known = catalog(entry, old)
+    assert [one.text for one in version_changes(known, user, entry, ())] == ["megatron-core 0.9.0 instead of 0.8.0"]
+
+
+def test_newer_versions_come_before_older_ones() -> None:
+    tried: list[object] = []
+
+    def never(other: Stack) -> bool:
+        tried.append(other[MCORE])
+        return False
+
+    assert nearest(KNOWN, stack("mcore=0.8.0 torch=2.4.0").stack, MCORE, never) is None
+    assert tried == ["0.9.0", "0.7.0"]
+    tried.clear()
+    nearest(KNOWN, stack("mcore=0.8.0 torch=2.4.0").stack, MCORE, never, newer=True)
+    assert tried == ["0.9.0"]
+
+
+def test_excluded_stacks_are_no_remedy() -> None:
+    known = replace(KNOWN, exclusions=(exclusion("can't be", mcore=">=0.9"),))
+    user = build(known, parse_text(known, "mcore=0.8.0 torch=2.4.0"))
+    assert nearest(known, user.stack, MCORE, lambda other: True) == user.stack.with_({MCORE: "0.7.0"})
+
+
+@pytest.mark.parametrize(
+    ("versions", "selected"),
+    [
+        ({"torch": "2.4.0", "mcore": "0.8.0"}, "base==torch-2.4.0 and mcore==0.8.0"),
+        ({"torch": "2.4.9", "mcore": "0.8.0"}, "base==torch-2.4.0 and mcore==0.8.0"),  # the same minor
+        ({"torch": "2.5.1", "mcore": "0.7.0"}, "base==torch-2.5.1 and mcore==0.7.0"),
+    ],
+)
+def test_proof_is_the_nearest_broken_cell(versions: dict[str, str], selected: str) -> None:
+    line = f'megatrix run --select "failure==save-breaks and case==tp2 and level==cpu and {selected}"'
+    assert proof(KNOWN, SAVE_BREAKS, Stack(values(**versions))) == line
+
+
+def test_a_stack_that_works_has_no_proof() -> None:
+    assert proof(KNOWN, SAVE_BREAKS, Stack(values(torch="2.4.0", mcore="0.9.0"))) == ""
+
+
+def test_upgrade_counts_unknown_failures() -> None:
+    assert upgrade(KNOWN, stack("mcore=0.8.0 torch=2.4.0"), MCORE, ()) == (
+        "megatron-core 0.9.0 instead of 0.8.0: no known break with the rest of this stack "
+        "(1 of 2 failures unknown there)"
+    )

@@ -1,0 +1,174 @@
+"""What the run command prints, and how it exits."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.authoring.breaking import SWAPPED
+from matrix.catalog.codec import decode
+from matrix.cli.main import main
+from matrix.cli.run import add_step_summary, resume_line
+from matrix.errors import ExitStatus, MatrixError
+from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.record import Record
+from tests.schemas import items_of
+from tests.unit.cli.small_night import KEY, STRANGE
+from tests.unit.engines import FakeEngine
+
+pytestmark = pytest.mark.usefixtures("small_cli")
+
+
+def test_interrupt_with_json_is_json(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 1, KeyboardInterrupt()
+    assert main(["run", "--json", "--select", "mcore==0.8.0"]) == ExitStatus.INTERRUPTED
+    (error,) = items_of(capsys.readouterr().out, "error")
+    assert error["what"].startswith("interrupted; continue with: ")
+
+
+def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
+    printed = capsys.readouterr().out
+    assert "[4/4] save-breaks" in printed
+    assert f"page: {tmp_path / 'out' / 'desk' / 'index.html'}" in printed
+    assert len(engine.ran) == 4
+
+
+def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    assert main(["run", "--case", KEY]) == 1
+    assert f"megatrix run --case '{KEY}'" in capsys.readouterr().out
+
+
+def test_run_json_has_each_record(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "--case", KEY]) == 0
+    (line,) = items_of(capsys.readouterr().out, "records")
+    assert (decode(Record, line).key, line["verdict"]) == (KEY, "reproduced")
+
+
+def test_a_resumed_run_reaches_the_remaining_cases(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interrupted run exits with 1; no case runs twice."""
+    engine.limit, engine.status = 1, 137
+    assert main(["run", "--select", "mcore==0.8.0"]) == 1
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    assert "megatrix: 5 of 6 cases were not reached: the engine ended with 137" in capsys.readouterr().err
+    engine.limit = None
+    engine.status = 0
+    assert main(["run", "--resume", folder.name]) == 0
+    assert 6 == len(set(engine.ran)) == len(engine.ran)
+
+
+@pytest.mark.parametrize("called", ["tox run -e megatrix --", ""])
+def test_ctrl_c_exits_with_130_and_names_resume(
+    called: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command is one that this user has, with the folder that this user gave; it works."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", called)
+    monkeypatch.setenv("PATH", "")
+    out = str(tmp_path / "a folder")
+    engine.limit, engine.status = 1, KeyboardInterrupt()
+    assert main(["run", "--select", "mcore==0.8.0", "--out", out]) == 130
+    hint = capsys.readouterr().err.removeprefix("megatrix: interrupted; continue with: ").rstrip("\n")
+    assert hint.startswith(f"{called or 'python3 -m matrix'} run --resume 2")
+    engine.limit, engine.status = None, 0
+    assert main(shlex.split(hint[hint.index("run --resume") :])) == 0
+    assert 6 == len(set(engine.ran)) == len(engine.ran)
+
+
+@pytest.mark.parametrize("command", [["run", "--resume"], ["report"]])
+def test_newest_night_is_meant_before_newer_runs(command: list[str], engine: FakeEngine) -> None:
+    """Without a night, the newest run is meant."""
+    engine.ends = lambda item: STRANGE
+    main(["run", "--case", KEY])
+    assert main(command) == 1
+    engine.ends = engine.as_expected
+    main(["run"])
+    engine.ends = lambda item: STRANGE
+    main(["run", "--case", KEY, "--no-cache"])
+    assert main(command) == 0
+
+
+def test_run_in_which_nothing_ran_is_not_green(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "lacks", lambda base: "no podman")
+    assert main(["run"]) == 3
+    assert "INCOMPLETE: none of " in capsys.readouterr().out
+    assert main(["report"]) == 3
+
+
+def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 0, MatrixError("tox is needed to run", fix="pip install tox")
+    assert main(["run", "--case", KEY]) == 2
+    assert capsys.readouterr().err == "megatrix: tox is needed to run\n  fix:      pip install tox\n"
+
+
+def test_a_run_without_tox_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert (main(["run"]), main(["report"])) == (2, 2)
+    printed = capsys.readouterr().err
+    assert "tox is needed to run" in printed
+    assert "there is no run yet" in printed
+
+
+def test_a_run_appends_its_github_job_summary(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "summary.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+
+    main(["run"])
+    assert page.read_text().startswith("before\n## Megatrix: green\n")
+
+
+@pytest.mark.parametrize(
+    ("variable", "on_path", "out", "line"),
+    [
+        ("", "/usr/bin/megatrix", "reports/out", "megatrix run --resume night"),
+        ("", None, "reports/out", "python3 -m matrix run --resume night"),
+        ("tox run -e megatrix --", None, "reports/out", "tox run -e megatrix -- run --resume night"),
+        ("", None, "a folder", "python3 -m matrix run --resume night --out 'a folder'"),
+    ],
+)
+def test_resume_line_is_a_command_of_this_user(
+    variable: str, on_path: str | None, out: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: on_path)
+    monkeypatch.setenv("MEGATRIX_COMMAND", variable)
+    assert resume_line("night", Path(out)) == line
+
+
+@pytest.mark.parametrize(("ends", "status"), [(None, 0), (STRANGE, 125)])
+def test_exit_code_is_that_of_git_bisect(ends: Outcome | None, status: int, engine: FakeEngine) -> None:
+    """Neither the failure nor a pass: the commit is skipped."""
+    engine.ends = (lambda item: ends) if ends else (lambda item: decode(Outcome, {"kind": "passed"}))
+    assert main(["run", "--exit-code", "--case", KEY]) == status
+
+
+def test_a_broken_failure_turns_red(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its run stays out of the nights."""
+    usual = engine.as_expected
+    engine.ends = lambda item: usual(replace(item, expectation=SWAPPED[item.expectation]))
+    assert main(["run", "--break", "save-breaks", "--select", "torch==2.4.0"]) == 0
+    assert "vanished" in (printed := capsys.readouterr().out)
+    assert "regressed" in printed
+    assert not (tmp_path / "out" / "runs").exists()
+    assert (tmp_path / "out" / "broken-on-purpose" / "runs").is_dir()
+
+
+def test_a_step_summary_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "summary.md").write_text("green")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    with pytest.raises(MatrixError, match=re.escape(str(tmp_path))):
+        add_step_summary(tmp_path / "summary.md")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    add_step_summary(tmp_path / "absent.md")

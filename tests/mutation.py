@@ -32,6 +32,7 @@ from tests.profiles import VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
 GOAL: Final = 90.0  # % of a module's mutants
+OUTPUT: Final = 4_000  # characters at the end of mutmut's output that an error shows; its progress takes many more
 # What the tests of a deciding module read of a checkout.
 COPIED: Final = (
     "matrix",
@@ -217,7 +218,9 @@ def mutate(module: str, folder: Path, processes: int) -> Score:
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout[-OUTPUT:]}{done.stderr}"
+            )
         return done.stdout
 
     python("-m", "mutmut", "run", "--max-children", str(processes))

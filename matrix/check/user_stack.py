@@ -87,8 +87,8 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
         name, equals, version = word.partition("=")
         version = RELEASE_TAG.sub("", version.removeprefix("="))  # as in a requirements file, or as a tag of git
         if not equals and (image := image_of(catalog, word)):
-            name, equals, version = BASE, "=", image.id
-        if not equals or not version:
+            name, version = BASE, image.id
+        if not version:
             raise MatrixError("not a stack", got=word, expected=FORM)
         component = known_component(name, catalog.packages)
         if component in statements:
@@ -146,13 +146,14 @@ def build(
     places = {name: stated[name].place for name in values}
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
     brought = _brought(base) if base else {}
-    torch = values.get(TORCH, brought.get(TORCH))
-    if base and isinstance(base, Container) and (missing := {TORCH, TE} - {*brought, *values}):
+    if base:
+        added = {name: version for name, version in brought.items() if name not in values}
+        values |= added
+        places |= dict.fromkeys(added, Place(f"in {base.id}"))
+    torch = values.get(TORCH)
+    if isinstance(base, Container) and (missing := {TORCH, TE}.difference(values)):
         text = f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
         unread = (*unread, Unread(UnreadKind.IMAGE, text, places.get(BASE, COMMAND_LINE)))
-    for name, version in brought.items():
-        if name not in values:
-            values[name], places[name] = version, Place(f"in {base.id if base else ''}")
     if base and torch != brought.get(TORCH, torch):
         remarks.append(f"torch {torch} ({places[TORCH]}) replaces that of {base.id}")
         base = None
@@ -248,7 +249,7 @@ def unrecorded(catalog: Catalog, stack: Stack) -> dict[str, str]:
 
 def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
     releases = recorded(catalog, component)
-    if not releases or version in releases:
+    if not releases:
         return ""
     given = parse(version)
     public = [parse(release) for release in releases]

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import pytest
 
+from matrix.catalog.failure import Build
+from matrix.catalog.model import GpuModel
 from matrix.catalog.place import Place
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, PYTHON, TE, TORCH, UNKNOWN
-from matrix.check.files.declared import Statement, Unread, UnreadKind
-from matrix.check.user_stack import COMMAND_LINE, UserStack, build, image_of, parse_text, possible, unrecorded
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    DRIVER,
+    MCORE,
+    PYTHON,
+    SM,
+    TE,
+    TORCH,
+    UNKNOWN,
+    WRITER_MCORE,
+    Stack,
+    component_named,
+    component_title,
+)
+from matrix.catalog.versions import Range
+from matrix.check.files.declared import Declared, ImageUse, Statement, Unread, UnreadKind
+from matrix.check.user_stack import (
+    COMMAND_LINE,
+    UserStack,
+    allows,
+    build,
+    decide,
+    image_contents,
+    image_of,
+    parse_text,
+    possible,
+    recorded,
+    unrecorded,
+)
 from matrix.errors import MatrixError
-from tests.unit.catalogs import real
+from tests.unit.catalogs import catalog, clause, failure, image, real
+from tests.unit.catalogs import stack as stack_of
 
 
 def stack(text: str) -> UserStack:
@@ -153,3 +183,238 @@ def test_version_that_does_not_exist_is_named(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", ["torch=2.9.1+cu128", "te=1.9", "mcore=0.9.0rc0", "te=1.8.0+37280ec", "te=2.9.0.dev1"])
 def test_builds_and_candidates_exist(text: str) -> None:
     assert unrecorded(real(), stack(text).stack) == {}
+
+
+HERE = Place("here", 1)
+
+
+def test_stated_components_are_listed_in_order() -> None:
+    """As text and as JSON; unknown ones have limits alone."""
+    said = [
+        Statement("numpy", "2.1", Place("b", 2)),
+        Statement(TE, ABSENT, Place("a")),
+        Statement(MCORE, UNKNOWN, HERE, ">=0.9"),
+        Statement(TORCH, "2.4.1", HERE),
+    ]
+    user = build(real(), said, notes=["a remark"], unread=[Unread(UnreadKind.FILE, "no such file", HERE)])
+    assert user.named == [("torch", "2.4.1", "here:1"), (TE, "none", "a"), ("numpy", "2.1", "b:2")]
+    assert user.to_json() == {
+        "components": {"torch": "2.4.1", TE: "none", "numpy": "2.1"},
+        "limits": {MCORE: ">=0.9"},
+        "sources": {"torch": "here:1", TE: "a", "numpy": "b:2"},
+        "notes": ["a remark"],
+        "unread": [Unread(UnreadKind.FILE, "no such file", HERE).to_json()],
+    }
+
+
+def test_words_may_be_joined_by_commas() -> None:
+    assert parse_text(real(), "mcore=0.8.0,torch=2.4.1") == [
+        Statement(MCORE, "0.8.0", COMMAND_LINE),
+        Statement(TORCH, "2.4.1", COMMAND_LINE),
+    ]
+
+
+def test_package_of_the_catalog_is_a_component() -> None:
+    """One that only its failures name, without a line in components.toml."""
+    known = catalog(failure(affected=(clause(packages={"zarr": ">=3"}),)))
+    assert parse_text(known, "zarr=2.18") == [Statement("zarr", "2.18", COMMAND_LINE)]
+    with pytest.raises(MatrixError) as caught:
+        parse_text(known, "zarr=new")
+    assert caught.value.expected == "a PEP 440 version, such as zarr=1.2.3"
+    with pytest.raises(MatrixError, match="no such component"):
+        parse_text(catalog(), "zarr=2.18")
+
+
+@pytest.mark.parametrize(
+    ("reference", "declared"),
+    [
+        ("nvcr.io/nvidia/pytorch:24.07-py3", Declared(pins=(Statement(BASE, "ngc-24.07", HERE),))),
+        ("pytorch/pytorch:2.4.1-cuda12.1-runtime", Declared(pins=(Statement(TORCH, "2.4.1", HERE),))),
+        (
+            "ubuntu:24.04",
+            Declared(
+                unread=(
+                    Unread(
+                        UnreadKind.IMAGE,
+                        "the catalog does not know the image ubuntu:24.04, so its packages are not known",
+                        HERE,
+                    ),
+                )
+            ),
+        ),
+    ],
+)
+def test_image_declares_its_contents(reference: str, declared: Declared) -> None:
+    assert image_contents(real(), ImageUse(reference, HERE)) == declared
+
+
+def test_place_of_a_base_is_where_it_is_known_from() -> None:
+    """The image that is stated, or the torch that only this image has; none where another torch replaces its own."""
+    assert stack("base=ngc-24.07").place(BASE) == COMMAND_LINE
+    assert stack("torch=2.4.0a0+3bcc3cddb5").place(BASE) == Place("by its torch")
+    assert stack("base=ngc-24.07 torch=2.5.1").place(BASE) is None
+    assert stack("torch=2.5.1").place(BASE) is None
+    assert stack("mcore=0.9.0").stack[BASE] is UNKNOWN
+
+
+def test_torch_in_an_image_of_unknown_contents_replaces_nothing() -> None:
+    user = stack("base=ngc-26.08 torch=2.9.1 te=2.9.0")
+    assert (user.stack[BASE], user.notes, user.unread) == ("ngc-26.08", (), ())
+
+
+def test_label_names_the_container_of_a_torch() -> None:
+    """Two images have this torch; NVIDIA_PYTORCH_VERSION says which one."""
+    said = [Statement(TORCH, "2.2.0a0+81ea7a4", HERE)]
+    assert build(real(), said).stack[BASE] is ABSENT
+    assert build(real(), said, label="24.01").stack[BASE] == "ngc-24.01"
+    assert build(real(), said, label="23.12").stack[BASE] == "ngc-23.12"
+
+
+def test_lock_keeps_the_places_of_its_packages() -> None:
+    user = build(real(), [Statement(TORCH, "2.9.1", HERE), Statement(MCORE, UNKNOWN, HERE, ">=0.9")], closed=True)
+    assert {name: user.place(name) for name in (TORCH, MCORE, TE, "numpy")} == {
+        TORCH: HERE,
+        MCORE: Place("absent"),
+        TE: Place("absent"),
+        "numpy": None,
+    }
+    assert user.stack.version(TORCH) == "2.9.1"
+
+
+def test_limits_of_a_known_version_do_not_count() -> None:
+    user = build(real(), [Statement(TORCH, "2.4.1", HERE), Statement(TORCH, UNKNOWN, HERE, ">=2")])
+    assert user.limits == {}
+    assert build(real(), [Statement(TORCH, "2.4.1", HERE, ">=2")]).limits == {}
+
+
+def limited(**limits: str) -> UserStack:
+    return UserStack(Stack(), limits={component_named(name): text for name, text in limits.items()})
+
+
+@pytest.mark.parametrize(
+    ("limits", "version", "allowed"),
+    [
+        ("", "2.4.0", True),
+        (">=2.4", "2.4.0", True),
+        (">=2.4", "2.3.1", False),
+        (">=2.3", "2.4.0rc1", True),
+        (">=2.4", "", True),  # a base whose torch is not known
+        ("latest", "2.4.0", True),
+    ],
+)
+def test_limits_allow_versions(limits: str, version: str, allowed: bool) -> None:
+    assert allows(limited(torch=limits) if limits else limited(), TORCH, version) is allowed
+
+
+@pytest.mark.parametrize(
+    ("component", "limits", "bound", "versions"),
+    [
+        ("mcore", ">=0.8", "", ["0.8.0", "0.9.0"]),  # as the catalog records them
+        ("mcore", "", "", ["0.7.0", "0.8.0", "0.9.0"]),
+        ("setuptools", "", ">=82", []),
+        ("setuptools", ">=9,<82", "", ["9", "9.1"]),
+        ("setuptools", ">=9,<82", ">=10,!=12rc1", ["9", "9.1", "10", "10.1", "12rc1", "12.1"]),
+        ("setuptools", "<9", "", ["0"]),
+        ("setuptools", "==8.*", "", ["8", "8.1"]),
+        ("setuptools", ">=2,<1", "", []),
+    ],
+)
+def test_possible_versions_of_an_unknown_component(
+    component: str, limits: str, bound: str, versions: list[str]
+) -> None:
+    user = limited(**{component: limits}) if limits else limited()
+    assert possible(catalog(), user, component_named(component), bound) == versions
+
+
+def test_limits_without_a_bound_are_their_own_samples() -> None:
+    assert possible(catalog(), limited(setuptools=">=9"), "setuptools") == ["9", "9.1"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "component", "bound", "expected"),
+    [
+        ({}, "mcore", "<0.9", None),
+        ({}, "mcore", "<1", None),  # a version that is not recorded
+        ({}, "mcore", "<0.1", False),
+        ({"mcore": ">=0.8"}, "mcore", "<0.8", False),
+        ({"mcore": ">=0.8"}, "mcore", ">=0.8", True),
+        ({"mcore": ">=0.8"}, "mcore", ">=0.9", None),
+        ({"torch": ">=2"}, "mcore", ">=0.7", None),
+        ({}, "setuptools", ">=82", None),
+        ({"setuptools": ">=83"}, "setuptools", ">=82", True),
+        ({"setuptools": "<83"}, "setuptools", ">=82", None),
+        ({"setuptools": "<82"}, "setuptools", ">=82", False),
+        ({"setuptools": ">=2,<1"}, "setuptools", ">=82", None),  # nothing is allowed: nothing is known
+    ],
+)
+def test_limits_decide_an_unknown_component(
+    limits: dict[str, str], component: str, bound: str, expected: bool | None
+) -> None:
+    assert decide(catalog(), limited(**limits), component_named(component), Range(bound)) is expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "images", "expected"),
+    [
+        ("", ("ngc-24.07",), None),
+        ("<2.4.1", ("ngc-24.07",), None),
+        (">=2.5a0", ("ngc-24.07",), False),
+        (">=2.5a0", ("ngc-24.07", "ngc-24.09"), None),
+        (">=2.5a0", ("ngc-26.08",), None),  # its torch is not known
+        ("", ("gone",), False),
+    ],
+)
+def test_limits_of_torch_decide_an_unknown_image(limits: str, images: tuple[str, ...], expected: bool | None) -> None:
+    known = catalog(
+        containers=(
+            image("ngc-24.07", "2.4.0a0+3bcc3cd"),
+            image("ngc-24.09", "2.5.0a0+b465a58"),
+            image("ngc-26.08", None),
+        )
+    )
+    assert decide(known, limited(torch=limits) if limits else limited(), BASE, images) is expected
+
+
+def test_recorded_versions_are_sorted_as_versions() -> None:
+    models = (GpuModel("B200", "10.0"), GpuModel("H100", "9.0"), GpuModel("H200", "9.0"))  # type: ignore[arg-type]
+    known = catalog(gpus=models)
+    assert recorded(known, SM) == ["9.0", "10.0"]
+    assert recorded(known, DRIVER) == ["535"]
+    assert recorded(known, WRITER_MCORE) == recorded(known, MCORE) == ["0.7.0", "0.8.0", "0.9.0"]
+    assert recorded(known, "numpy") == []
+
+
+BUILD = Build(MCORE, "0.8.5+0a1b2c3", "megatron-lm@0a1b2c3", "")  # type: ignore[arg-type]
+KNOWN_BUILDS = catalog(
+    failure(build=(BUILD,)),
+    stacks=[stack_of("break", "torch-2.4.0", "0.8.6", te="1.9.5")],
+    containers=(image("ngc-24.07", "2.4.7a0+3bcc3cd", "1.8.7+37280ec"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("component", "version", "why"),
+    [
+        (MCORE, "0.8.0", ""),
+        (MCORE, "0.8", ""),
+        (MCORE, "0.8.0+local", ""),
+        (MCORE, "0.8.0rc1", ""),
+        (MCORE, "0.8.5+0a1b2c3", ""),  # a build of a failure
+        (MCORE, "0.8.6", ""),  # of a report
+        (TE, "1.9.5", ""),
+        (TE, "1.8.7+37280ec", ""),  # of an image
+        (TE, "0.8.5+0a1b2c3", "is no release that this catalog knows: 1.8 is the first"),
+        (MCORE, "0.8.0.post1", "is no release that this catalog knows: 0.8.0, then 0.9.0"),
+        (MCORE, "0.8.7rc1", "is no release that this catalog knows: 0.8.0, then 0.9.0"),
+        (MCORE, "0.9.1", "is newer than every release that this catalog knows: 0.9.0 is the newest"),
+        (MCORE, "0.6.0", "is no release that this catalog knows: 0.7.0 is the first"),
+        (WRITER_MCORE, "0.6.0", "is no release that this catalog knows: 0.7.0 is the first"),
+    ],
+)
+def test_version_that_may_not_exist_has_a_reason(component: str, version: str, why: str) -> None:
+    named = {component: f"{component_title(component)} {version} {why}"} if why else {}
+    assert unrecorded(KNOWN_BUILDS, Stack({component: version})) == named
+
+
+def test_without_recorded_releases_every_version_may_exist() -> None:
+    assert unrecorded(catalog(megatron_core=()), Stack({MCORE: "99"})) == {}

@@ -28,8 +28,10 @@ HOST = LocalSite(Machine("none", 0, architecture="x86_64"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a failure's folder with a module that imports one of the kit."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a failure's folder with a module that imports one of the kit; small modules stand for those that run."""
+    monkeypatch.setattr(cache_key, "RUNS", ("matrix.kit.child", "matrix.gone"))
+    monkeypatch.setattr(cache_key, "READS", ("matrix.errors",))
     (tmp_path / "reproduction.py").write_text("from matrix.kit import open_mpi\nfrom . import sibling\n")
     (tmp_path / "sibling.py").write_text("")
     return tmp_path
@@ -38,10 +40,13 @@ def folder(tmp_path: Path) -> Path:
 def key(
     folder: Path, item: Any = CASE, base: PythonEnvironment = BASE, overlays: tuple[str, ...] = ("0a1b",), **of: Any
 ) -> str:
+    clear_caches()
+    return case_key(item, failure(folder=folder, **of), base, overlays, HOST)
+
+
+def clear_caches() -> None:
     for cached in (cache_key.code_digest, cache_key.file_digest, cache_key.imports):
-        cached.cache_clear()
-    entry = failure(folder=folder, **of)
-    return case_key(item, entry, base, overlays, HOST)
+        getattr(cached, "cache_clear", int)()  # the copies of tests/mutation.py have no caches
 
 
 def test_key_ignores_the_order_of_packages(folder: Path) -> None:
@@ -291,10 +296,8 @@ def test_code_of_a_failure_is_that_of_its_files(folder: Path, level: Level) -> N
     (folder / "facts.toml").write_text("x = 1")
     for name in ("failure.toml", "test_it.py", "notes.txt"):
         (folder / name).write_text("")
-    roots = cache_key.READS if level is Level.CONTRACT else cache_key.RUNS
-    modules = closure(
-        [folder / "reproduction.py", *(PACKAGE.parent / f"{name.replace('.', '/')}.py" for name in roots)]
-    )
+    root = PACKAGE / ("errors.py" if level is Level.CONTRACT else "kit/child.py")
+    modules = closure([folder / "reproduction.py", root])
     used = {str(path.relative_to(PACKAGE)): path for path in modules if PACKAGE in path.parents}
     used |= {name: folder / name for name in ("reproduction.py", "sibling.py", "facts.toml")}
     assert cache_key.code_digest(folder, level) == cache_key.digest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -336,17 +337,27 @@ class Failure:
     def ruling(self, stack: Stack, case: str = "", decide: Decide = undecided) -> Ruling:
         """Return what the rules say of a case in a stack, the first that matches; `decide` as in Clause.depends_on."""
         may_break: list[tuple[Rule, tuple[str, ...]]] = []
-        for named in (case, "") if case else ("",):
-            for expectation, rules in ((Expectation.BROKEN, self.affected), (Expectation.WORKS, self.works)):
-                for rule in rules:
-                    depends = rule.depends_on(stack, decide) if rule.applies_to(named) else None
-                    if depends == () and not may_break:
-                        return Ruling(expectation, rule)
-                    if depends == ():
-                        return Ruling(may_break=tuple(may_break))
-                    if depends and expectation is Expectation.BROKEN:
-                        may_break.append((rule, depends))
+        if case not in self._rules:
+            self._rules[case] = self._rules_of(case)
+        for expectation, rule in self._rules[case]:
+            depends = rule.depends_on(stack, decide)
+            if depends == ():
+                return Ruling(may_break=tuple(may_break)) if may_break else Ruling(expectation, rule)
+            if depends and expectation is Expectation.BROKEN:
+                may_break.append((rule, depends))
         return Ruling(may_break=tuple(may_break))
+
+    def _rules_of(self, case: str) -> list[tuple[Expectation, Rule]]:
+        """Return the rules for a case in the order in which they decide: those that name it, then those for all."""
+        rules = [(Expectation.BROKEN, rule) for rule in self.affected]
+        rules += [(Expectation.WORKS, rule) for rule in self.works]
+        names = (case, "") if case else ("",)
+        return [(expectation, rule) for name in names for expectation, rule in rules if rule.applies_to(name)]
+
+    @cached_property
+    def _rules(self) -> dict[str, list[tuple[Expectation, Rule]]]:
+        """The rules by case: a night asks for 500,000 rulings."""
+        return {}
 
     @property
     def open(self) -> list[str]:

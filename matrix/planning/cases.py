@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, StandIn
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, Pick, StandIn
 from matrix.catalog.model import Base, Catalog, Image, Wheels
 from matrix.catalog.stack import (
     ABSENT,
@@ -102,23 +102,25 @@ def versions_of(catalog: Catalog, failure: Failure, component: str, base: Base) 
 def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Collection[Level]) -> Iterable[tuple[Case, Level]]:
     """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
-    picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
-    picked = {name for pick, picked_cell in picks if picked_cell == cell for name in pick.cases}
     for case in failure.case:
         runs = (
-            is_complete(failure, case, cell)
+            (cell.base in case.bases if case.bases else not image)
+            and is_complete(failure, case, cell)
             and case.is_for(cell.stack)
-            and (cell.base in case.bases if case.bases else not image)
-            and (case.name in picked or not case.picked)
+            and (not case.picked or any(_picks(catalog, pick, case, cell) for pick in failure.pick))
         )
         for level in case.levels:
             if level in levels and (not image if level is Level.CONTRACT else runs):
                 yield case, level
 
 
+def _picks(catalog: Catalog, pick: Pick, case: Case, cell: Cell) -> bool:
+    return case.name in pick.cases and pick.base == cell.base and catalog.cell_named(pick) == cell
+
+
 def is_complete(failure: Failure, case: Case, cell: Cell) -> bool:
     """Return whether the cell names the writer of the checkpoint that the case reads, and the failure's packages."""
-    return bool(case.write) == bool(cell.writer) and {package.name for package in failure.package} <= {*cell.packages}
+    return bool(case.write) == bool(cell.writer) and all(package.name in cell.packages for package in failure.package)
 
 
 def plan_case(

@@ -63,15 +63,15 @@ def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Leve
 def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> tuple[int, int]:
     """Return the number of a failure's possible cases, and of those with an expectation that nothing masks."""
     allowed = known_count = 0
-    for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)]):
-        counted = Counter(case.name for case, _ in run_in(catalog, failure, cell, levels))
-        allowed += counted.total()
-        known_count += sum(
-            count
-            for name, count in counted.items()
-            if failure.expectation(cell.stack, name) is not Expectation.UNKNOWN
-            and masked_by(catalog, failure, cell.stack, name) is None
-        )
+    picked = picked_cells(catalog, failure)
+    for cell in (*picked, *(cell for cell in cells_of(catalog, failure) if cell not in picked)):
+        levels_of: dict[str, int] = {}
+        for case, _ in run_in(catalog, failure, cell, levels):
+            levels_of[case.name] = levels_of.get(case.name, 0) + 1
+        for name, count in levels_of.items():
+            allowed += count
+            unmasked = masked_by(catalog, failure, cell.stack, name) is None
+            known_count += count * (unmasked and failure.expectation(cell.stack, name) is not Expectation.UNKNOWN)
     return allowed, known_count
 
 

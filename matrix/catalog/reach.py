@@ -9,12 +9,13 @@ from enum import IntEnum
 from typing import Final
 
 from matrix.catalog.cell import Clause
+from matrix.catalog.settings import dashed, is_foreign, translated
 from matrix.catalog.versions import ORDERINGS, is_version, parse
 
 CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
 OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
-# NeMo's names of Megatron's arguments, where they differ by more than "_" and "-".
-SETTINGS: Final = {"ub-tp-comm-overlap": "tp-comm-overlap", "encoder-seq-length": "seq-length"}
+SETTING: Final = re.compile(r"\+{0,2}((?:[\w-]+\.)+)(\w+)=(.*)", re.DOTALL)  # as hydra has them on its command line
+SWITCH: Final = {"true": True, "false": False}
 
 
 class Reach(IntEnum):
@@ -43,23 +44,21 @@ class JobArguments:
         complete, name = True, ""
         for word in words:
             found = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
-            setting = re.fullmatch(r"\+{0,2}(?:[\w-]+\.)+(\w+)=(.*)", word, re.DOTALL)
-            if found or setting:
-                option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("", "")
-                option = option.replace("_", "-")
-                option = SETTINGS.get(option, option)
-                if value is None:
-                    name, on = option.removeprefix("no-"), not option.startswith("no-")
-                    given[name] = on
-                else:
-                    name = ""
-                    given[option] = {"true": True, "false": False}.get(value.lower(), value)
+            setting = None if found else SETTING.fullmatch(word)
+            if found and found[2] is None:
+                option = dashed(found[1])
+                name, on = option.removeprefix("no-"), not option.startswith("no-")
+                given[name] = on
+            elif found or setting:
+                name, (option, value) = "", found.groups() if found else setting.groups()[1:]  # type: ignore[union-attr]
+                if not (setting and is_foreign(setting[1].split("."))):
+                    given[dashed(option)] = SWITCH.get(value.lower(), value)
             elif name and given[name] is True:
-                given[name] = word
+                given[name] = SWITCH.get(word.lower(), word)
                 name = ""
             elif OPEN_VALUE.search(word):
                 complete = False
-        return cls(given, complete)
+        return cls(translated(given), complete)
 
     @property
     def values(self) -> dict[str, str]:

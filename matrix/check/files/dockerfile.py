@@ -57,7 +57,7 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
                 arguments = dict(shell.variables)
             files = _Files(open_file)
             shell = Shell(where, files.open, dict(arguments))
-            words = [word for word in _expanded(shell, rest) if not word.startswith("--")]
+            words = [word for word in shell.words(rest) if not word.startswith("--")]
             image = words[0] if words else ""
             name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
             number += 1
@@ -72,7 +72,7 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
         elif instruction in ("RUN", "CMD", "ENTRYPOINT"):
             stage += _run(shell, replace(files), rest, line, place)
         elif instruction == "WORKDIR":
-            files.folder = join(files.folder, "".join(_expanded(shell, rest)))
+            files.folder = join(files.folder, "".join(shell.words(rest)))
         elif instruction in ("COPY", "ADD"):
             files.copy(_operands(shell, rest))
     return stage
@@ -107,8 +107,8 @@ def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
 def _operands(shell: Shell, rest: str) -> list[str]:
     """Return the flags and paths of COPY and ADD, whose paths may be a JSON list."""
     flags, paths = re.fullmatch(r"((?:--\S+\s+)*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
-    words = [word for text in _json_words(paths) for word in _expanded(shell, f'"{text}"')]
-    return [*flags.split(), *words] if words else _expanded(shell, rest)
+    words = [word for text in _json_words(paths) for word in shell.words(f'"{text}"')]
+    return [*flags.split(), *words] if words else shell.words(rest)
 
 
 def _json_words(text: str) -> list[str]:
@@ -118,11 +118,6 @@ def _json_words(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return words if all(isinstance(word, str) for word in words) else []
-
-
-def _expanded(shell: Shell, rest: str) -> list[str]:
-    shell.read(f"words=({rest})")
-    return shell.variables.pop("words", [])
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, Open, Statement, pin, total
 from matrix.check.files.requirements import holds, read_arguments
+from matrix.check.files.yaml_text import line_of
 from matrix.errors import MatrixError
 
 if sys.version_info >= (3, 11):
@@ -67,39 +68,25 @@ def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
     )
 
 
-def read_conda(text: str, where: str, open_file: Open) -> Declared:
+def is_conda(document: Any) -> bool:
+    """Return whether a document of YAML is a conda environment."""
+    dependencies = document.get("dependencies") if isinstance(document, dict) else None
+    return isinstance(dependencies, list) and any(
+        isinstance(item, str) or "pip" in item for item in dependencies if item
+    )
+
+
+def read_conda(dependencies: Iterable[Any], where: str, open_file: Open) -> Declared:
     """Return the packages of a conda environment.yml, and those that it installs by pip."""
-    content = load_yaml(text, where)
-    dependencies = content.get("dependencies") if isinstance(content, dict) else None
-    if not isinstance(dependencies, list):
-        raise MatrixError("not a conda environment", where=where, expected="a list `dependencies`")
-
-    def place(entry: str) -> Place:
-        found = text.find(entry)
-        return Place(where, text.count("\n", 0, found) + 1 if found >= 0 else 0)
-
     parts = []
-    for line in dependencies:
-        if isinstance(line, str):
-            parts.append(Declared(pins=tuple(_conda(line, place(line)))))
-        elif isinstance(line, dict):
-            inner = line.get("pip")
-            entries = [str(one) for one in inner] if isinstance(inner, list) else []
-            parts += [read_arguments(one.split(), place(one), open_file, line=one) for one in entries]
+    for item in dependencies:
+        if isinstance(item, str):
+            parts.append(Declared(pins=tuple(_conda(item, Place(where, line_of(item))))))
+        elif isinstance(item, dict):
+            inner = item.get("pip")
+            for line in inner if isinstance(inner, list) else ():
+                parts.append(read_arguments(str(line).split(), Place(where, line_of(line)), open_file, line=str(line)))
     return total(parts)
-
-
-def load_yaml(text: str, where: str) -> Any:
-    """Return the plain values of a YAML document. Raises MatrixError; tags that name Python objects are refused."""
-    try:
-        import yaml
-    except ImportError:
-        fix = "pip install 'megatrix[desk]', or pip install pyyaml"
-        raise MatrixError("YAML can't be read without PyYAML", where=where, fix=fix) from None
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise MatrixError("not YAML", where=where, got=str(error).splitlines()[0]) from error
 
 
 def _conda(line: str, place: Place) -> Iterable[Statement]:

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.regular_file import read_regular
-from matrix.check.files.config import read_config
 from matrix.check.files.declared import Declared, Open
 from matrix.check.files.dockerfile import read_dockerfile
-from matrix.check.files.locks import read_conda, read_pipfile_lock, read_pyproject, read_toml_lock
+from matrix.check.files.locks import read_pipfile_lock, read_pyproject, read_toml_lock
 from matrix.check.files.requirements import read_requirements
 from matrix.check.files.shell import read_script
+from matrix.check.files.yaml_file import read_yaml
 from matrix.errors import MatrixError
 
 Reader = Callable[[str, str, Open], Declared]
 KINDS: Final = (
     "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
-    "Dockerfile, Containerfile, a shell or sbatch script, or YAML of Megatron or NeMo"
+    "Dockerfile, Containerfile, a shell or sbatch script, YAML of a job, or settings of Megatron, NeMo or verl"
 )
 
 
@@ -28,10 +28,16 @@ def read_file(path: Path) -> Declared:
     """Return what a file declares. Raises MatrixError if it can't be read or is of no known kind."""
     name = str(path)
     text = _text(path, name)
+    texts: dict[Path, str] = {}  # each file is read once
 
     def open_file(other: str) -> tuple[str, str] | None:
         place = Path(normpath(path.parent / other))
-        return (str(place), _text(place, str(place))) if place.is_file() else None
+        try:
+            if place not in texts and place.is_file():
+                texts[place] = _text(place, str(place))
+        except (MatrixError, ValueError, OSError):  # too large, binary, or no name of a file
+            return None
+        return (str(place), texts[place]) if place in texts else None
 
     return reader_of(path.name, text, name)(text, name, open_file)
 
@@ -50,7 +56,7 @@ def reader_of(name: str, text: str, where: str) -> Reader:
         if re.fullmatch(pattern, low):
             return reader
     if low.endswith((".yml", ".yaml")):
-        return read_conda if re.search(r"^dependencies\s*:", text, re.MULTILINE) else read_config
+        return read_yaml
     if text.startswith("#!") or re.search(r"^#SBATCH\b", text, re.MULTILINE):
         return read_script
     if low.endswith((".txt", ".in")) or re.search(r"^[\w.-]+\s*==\s*\S+\s*$", text, re.MULTILINE):

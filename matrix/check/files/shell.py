@@ -111,6 +111,11 @@ class Shell:
             parts.append(self._command(words, Place(self.where, line)))
         return total(parts)
 
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, with the variables that are set."""
+        self.read(f"words=({text})")
+        return self.variables.pop("words", [])
+
     def _command(self, given: Sequence[_Word], place: Place) -> Declared:
         words, local = list(given), {}
         while words and words[0].text in SKIPPED | PREFIXES:

@@ -23,7 +23,7 @@ DATA = ReachedBy(arguments=("not --eod",), when="a sample has padding")
             "a.py model.mcore.ub_tp_comm_overlap=True ++seq_length=8 ++m.seq_length=9",
             {"tp-comm-overlap": True, "seq-length": "9"},
         ),
-        ("a.py --x false --y=false", {"x": "false", "y": False}),
+        ("a.py --x false --y=false", {"x": False, "y": False}),
     ],
 )
 def test_words_are_arguments(words: str, given: dict[str, object]) -> None:

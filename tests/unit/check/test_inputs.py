@@ -18,7 +18,7 @@ from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
 from matrix.check.examine import Assumed, assume
-from matrix.check.user_stack import parse_text
+from matrix.check.user_stack import parse_text, unrecorded
 from tests.unit.catalogs import real
 
 INPUTS = Path(__file__).with_name("inputs")
@@ -30,17 +30,31 @@ class Expected:
     """An item of expected.toml."""
 
     file: str
-    versions: tuple[str, ...]
+    versions: tuple[str, ...] = ("none", "none", "none")
     certain: tuple[str, ...] = ()
     others: Mapping[str, Standing] = field(default_factory=dict)
     workaround: str = ""
     text: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    launcher: str = ""
+    processes: int | None = None
+    unread: tuple[str, ...] = ()
+    status: int | None = None
 
 
-EXPECTED = {
-    one.file: one for item in read_toml(FACTS)["input"] for one in [decode(Expected, item, str(FACTS))]
-}  # fmt: skip
+EXPECTED = {item["file"]: decode(Expected, item, str(FACTS)) for item in read_toml(FACTS)["input"]}
+PARTS = frozenset({"bridge.toml", "bridge.lock", "model-args.sh", "constraints-swift.txt"})  # files that others name
+PENDING = frozenset(
+    {
+        f"Dockerfile.{name}"
+        for name in ("nemo", "speech", "bridge", "verl-base", "verl-stable", "slime", "heredoc", "json")
+    }
+    | {"swift.sh", "calls.sh", "unread/Dockerfile.script", "unread/Dockerfile.instruction"}
+    | {"unread/wrapper.sh", "unread/commit.sh"}
+)
+NAMES = sorted(EXPECTED.keys() - PENDING)
 
 
 def checked(expected: Expected) -> CheckResult:
@@ -50,7 +64,12 @@ def checked(expected: Expected) -> CheckResult:
     return check(real(), stack, Question(jobs, assumed=assumed), {})
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+def status(result: CheckResult) -> int:
+    unknown = result.stack.unread or unrecorded(real(), result.stack.stack)
+    return 1 if result.breaks else 3 if unknown else 0
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_file_alone_names_what_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is executed."""
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -72,6 +91,29 @@ def test_file_alone_names_what_breaks(name: str, monkeypatch: pytest.MonkeyPatch
     assert all(source.startswith((str(INPUTS), "in ", "command line", "absent")) for source in named)
 
 
-def test_there_are_twelve_inputs() -> None:
-    assert {path.name for path in INPUTS.iterdir()} == {*EXPECTED, FACTS.name}
-    assert len(EXPECTED) >= 12
+@pytest.mark.parametrize("name", NAMES)
+def test_file_states_jobs_and_what_is_unknown(name: str) -> None:
+    expected = EXPECTED[name]
+
+    result = checked(expected)
+
+    given = {key: value for job in result.jobs if job.arguments for key, value in job.arguments.given.items()}
+    shown = {name: "on" if value is True else value or "off" for name, value in given.items()}
+    assert {name: shown.get(name) for name in expected.arguments} == expected.arguments
+    environ = {key: value for job in result.jobs for key, value in job.environ.items()}
+    assert {name: environ.get(name) for name in expected.environ} == expected.environ
+    worlds = [job.world for job in result.jobs]
+    assert not expected.launcher or expected.launcher in {world.launcher.value for world in worlds}
+    assert expected.processes is None or expected.processes in {world.size for world in worlds}
+    texts = [f"{item.kind.value}: {item.text}" for item in result.stack.unread]
+    texts += unrecorded(real(), result.stack.stack).values()
+    assert [name for name in expected.unread if not any(name in text for text in texts)] == []
+    assert len(texts) == len(expected.unread) or expected.status is None, texts
+    assert expected.status in (None, status(result)), texts
+
+
+def test_every_input_has_an_expectation() -> None:
+    paths = {str(path.relative_to(INPUTS)) for path in INPUTS.rglob("*") if path.is_file()}
+    assert paths == {*EXPECTED, FACTS.name, *PARTS}
+    assert len([name for name in EXPECTED if not name.startswith("unread/")]) >= 40
+    assert len([name for name, one in EXPECTED.items() if name.startswith("unread/") and one.status == 3]) >= 15

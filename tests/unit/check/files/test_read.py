@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.regular_file import LARGEST
-from matrix.check.files.config import read_config
 from matrix.check.files.dockerfile import read_dockerfile
-from matrix.check.files.locks import read_conda, read_toml_lock
+from matrix.check.files.locks import read_toml_lock
 from matrix.check.files.read import Reader, read_file, reader_of
 from matrix.check.files.requirements import read_requirements
 from matrix.check.files.shell import read_script
+from matrix.check.files.yaml_file import read_yaml
 from matrix.errors import MatrixError
 
 
@@ -29,8 +29,8 @@ from matrix.errors import MatrixError
         ("train.sbatch", "", read_script),
         ("train", "#!/bin/sh", read_script),
         ("train", "#SBATCH -N 2", read_script),
-        ("env.yaml", "dependencies: []", read_conda),
-        ("llama.yaml", "model: {}", read_config),
+        ("env.yaml", "dependencies: []", read_yaml),
+        ("llama.yaml", "model: {}", read_yaml),
         ("uv.lock", "", read_toml_lock),
     ],
 )

@@ -9,8 +9,7 @@ import pytest
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN
 from matrix.check.declaring import declared_stack, is_file, read, script_of
-from matrix.check.files.declared import Declared, ImageUse, UserCommand, pin
-from matrix.check.user_stack import Statement
+from matrix.check.files.declared import Declared, ImageUse, Statement, UserCommand, pin
 from matrix.errors import MatrixError
 from tests.unit.catalogs import catalog, image
 
@@ -47,7 +46,7 @@ def test_files_are_read_as_one(tmp_path: Path) -> None:
     for name, text in (("a.txt", "torch==2.4.1\n"), ("b.txt", "numpy==1.26.4\n")):
         (tmp_path / name).write_text(text)
     assert [pin.name for pin in read([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]).pins] == ["torch", "numpy"]
-    with pytest.raises(MatrixError, match="not a file"):
+    with pytest.raises(MatrixError, match="the file can't be read"):
         read([str(tmp_path / "absent.txt")])
 
 
@@ -62,19 +61,12 @@ def test_a_script_of_a_command_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "text", "value", "limits"),
-    [
-        ("2.4.1", "", "2.4.1", ""),
-        ("latest", "", UNKNOWN, ""),
-        ("", "torch>=2.4,<2.6", UNKNOWN, "<2.6,>=2.4"),
-        ("", "torch @ file:x", UNKNOWN, ""),
-        ("", "torch from source!", UNKNOWN, ""),
-    ],
+    ("version", "limits", "value"), [("2.4.1", "", "2.4.1"), ("latest", "", UNKNOWN), ("", ">=2.4,<2.6", UNKNOWN)]
 )
-def test_a_pin_states_a_version_or_limits(version: str, text: str, value: object, limits: str) -> None:
-    stack, _ = declared_stack(KNOWN, Declared((pin("torch", version, HERE, text),)))
+def test_a_pin_states_a_version_or_limits(version: str, limits: str, value: object) -> None:
+    stack, _ = declared_stack(KNOWN, Declared((pin("torch", version, HERE, limits),)))
     assert stack.stack[TORCH] == value
-    assert {str(limit) for limit in stack.limits.values()} == ({limits} if limits else set())
+    assert list(stack.limits.values()) == ([limits] if limits else [])
 
 
 def test_parts_of_an_engine_do_not_count_beside_it() -> None:

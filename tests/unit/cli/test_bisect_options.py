@@ -11,13 +11,10 @@ import pytest
 
 from matrix.bisection.procedure import BisectArguments
 from matrix.bisection.question import BisectionQuestion
-from matrix.catalog.versions import NONE
 from matrix.cli.bisect_options import OF_A_COMMAND, OPTIONS, add_options, arguments_of, share
 
-DEFAULTS = BisectionQuestion(
-    failure="save-breaks", axis="", good="", bad="", repo="", case="", level="", base="", torch="", mcore="", te="",
-    writer="", driver=NONE, compile="", own="",  # type: ignore[arg-type]  # `or ""` of an option that is not given
-)  # fmt: skip
+NOT_GIVEN: dict[str, Any] = {field.name: "" for field in fields(BisectionQuestion)}
+DEFAULTS = BisectionQuestion(**{**NOT_GIVEN, "failure": "save-breaks"})
 
 
 def parsed(*arguments: str) -> BisectArguments:

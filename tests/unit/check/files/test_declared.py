@@ -5,7 +5,21 @@ from __future__ import annotations
 import pytest
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, ImageUse, Pin, UserCommand, pin, total
+from matrix.catalog.stack import UNKNOWN
+from matrix.check.files.declared import (
+    FIXES,
+    MOST,
+    Declared,
+    ImageUse,
+    Statement,
+    UnreadKind,
+    UserCommand,
+    not_read,
+    pin,
+    require_at_most,
+    total,
+)
+from matrix.errors import MatrixError
 
 FIRST, SECOND = Place("requirements.txt", 1), Place("train.sh", 7)
 LOCK = Declared((pin("torch", "2.4.1", FIRST),), notes=("requirements.txt:3: not read",), complete=True)
@@ -37,13 +51,28 @@ def test_sum_of_two_is_their_total() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (
-            ("Transformer_Engine", "1.9.0", FIRST),
-            Pin("transformer-engine", "1.9.0", "Transformer_Engine==1.9.0", FIRST),
-        ),
-        (("torch", "", FIRST), Pin("torch", "", "torch", FIRST)),
-        (("torch", "", FIRST, "torch>=2.4"), Pin("torch", "", "torch>=2.4", FIRST)),
+        (("Flash_Attn", "2.8.3", FIRST), Statement("flash-attn", "2.8.3", FIRST)),
+        (("torch", "", FIRST, ">=2.4"), Statement("torch", UNKNOWN, FIRST, ">=2.4")),
+        (("torch", "latest", FIRST), Statement("torch", UNKNOWN, FIRST)),
     ],
 )
-def test_a_pin_has_a_canonical_name(arguments: tuple[str, str, Place], expected: Pin) -> None:
+def test_a_pin_has_a_canonical_name(arguments: tuple[str, str, Place], expected: Statement) -> None:
     assert pin(*arguments) == expected
+
+
+def test_unread_parts_are_added_up() -> None:
+    parts = [not_read(UnreadKind.FILE, name, FIRST) for name in ("a.txt", "b.txt")]
+    assert [str(unread) for unread in total(parts).unread] == ["requirements.txt:1: a.txt", "requirements.txt:1: b.txt"]
+
+
+@pytest.mark.parametrize(("fix", "expected"), [("", FIXES[UnreadKind.FILE]), ("add it", "add it")])
+def test_unread_part_has_a_fix(fix: str, expected: str) -> None:
+    (unread,) = not_read(UnreadKind.FILE, "a.txt", FIRST, fix).unread
+    assert unread.to_json() == {"kind": "file", "text": "a.txt", "source": "requirements.txt:1", "fix": expected}
+
+
+def test_a_longer_file_is_refused() -> None:
+    require_at_most(MOST, MOST, "commands", "train.sh")
+    with pytest.raises(MatrixError, match="too many commands") as caught:
+        require_at_most(MOST, MOST + 1, "commands", "train.sh")
+    assert (caught.value.where, caught.value.got) == ("train.sh", "5,001 or more")

@@ -210,7 +210,7 @@ def possible(catalog: Catalog, user: UserStack, component: str, bound: str = "")
 
     Of a package no versions are recorded: those of its limits and of `bound`, and the next ones, stand for all others.
     """
-    limits = user.limits.get(component, "")
+    limits = user.limits.get(component)
     recorded_versions = recorded(catalog, component)
     if recorded_versions or not limits:
         return [version for version in recorded_versions if allows(user, component, version)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,13 +11,16 @@ from hypothesis import strategies as some
 
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda
-from matrix.catalog.model import Container
+from matrix.catalog.model import Container, Driver
 from matrix.catalog.stack import DRIVER
+from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
 from matrix.planning.driver_fit import (
     Fit,
+    Fitting,
     branches,
     driver_note,
+    driver_of,
     enough,
     fitting,
     lack,
@@ -24,7 +28,7 @@ from matrix.planning.driver_fit import (
     user_mode_driver,
 )
 from matrix.verdicts.planned import Planned
-from tests.unit.catalogs import case, catalog, failure, planned, real, values
+from tests.unit.catalogs import case, catalog, failure, image, planned, real, values
 
 IMAGES = {image.id: image for image in real().containers}
 
@@ -221,3 +225,111 @@ def test_a_note_has_expected_and_found_driver(driver: str, cuda: Cuda | None, ex
 )
 def test_the_user_mode_driver_in_a_record(cuda: Cuda, host: str, expected: str) -> None:
     assert user_mode_driver(cuda, host, inside=True) == expected
+
+
+WITHOUT_IMAGE = real().cell("torch-2.4.0", {DRIVER: "470"})
+IMAGE = replace(
+    image("ngc-24.03", "2.3.0a0"),
+    cuda="12.4.0",
+    cuda_driver_version_in_image="550.54.14",
+    driver_requirement="450 or later",
+)
+DRIVERS = catalog(
+    drivers=(
+        Driver("535", max_cuda_major_without_compat="12"),  # type: ignore[arg-type]  # not from TOML
+        Driver("510", too_old_for_cuda=Range("<12.5")),  # type: ignore[arg-type]
+        Driver("470", compat_from="470.57", compat_cuda=Range("<12.5"), max_cuda_major_without_compat="11"),  # type: ignore[arg-type]
+        Driver("515"),  # type: ignore[arg-type]
+        Driver("550"),  # type: ignore[arg-type]
+        Driver("9999"),  # type: ignore[arg-type]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "driver", "fit", "reason"),
+    [
+        ({}, "449.1", Fit.TOO_OLD, "ngc-24.03 requires driver 450 or later"),
+        ({}, "450.1", Fit.UNKNOWN, "the catalog has no driver 450"),
+        ({"driver_requirement": None}, "449.1", Fit.UNKNOWN, "the catalog has no driver 449"),
+        ({"cuda": None}, "550", Fit.UNKNOWN, "the CUDA of ngc-24.03 is not known"),
+        ({}, "550.1", Fit.NATIVE, "ngc-24.03 is built for driver 550"),
+        ({}, "560", Fit.NATIVE, "ngc-24.03 is built for driver 550"),
+        (
+            {"cuda_driver_version_in_image": None},
+            "550",
+            Fit.UNKNOWN,
+            "no source states whether driver 550 runs CUDA 12.4.0",
+        ),
+        ({}, "535.1", Fit.NATIVE, "driver 535 runs every CUDA 12"),
+        ({"cuda": "11.8"}, "535", Fit.NATIVE, "driver 535 runs every CUDA 11"),
+        ({"cuda": "13.0"}, "535", Fit.UNKNOWN, "no source states whether driver 535 runs CUDA 13.0"),
+        (
+            {},
+            "510",
+            Fit.TOO_OLD,
+            "ngc-24.03 has CUDA 12.4.0, for which its compat package does not work on driver 510",
+        ),
+        ({"cuda": "12.5"}, "510", Fit.UNKNOWN, "no source states whether driver 510 runs CUDA 12.5"),
+        ({}, "470.56", Fit.TOO_OLD, "ngc-24.03 has CUDA 12.4.0, whose compat package needs 470.57 of driver 470"),
+        (
+            {},
+            "470.57",
+            Fit.COMPAT,
+            "ngc-24.03 has CUDA 12.4.0 and runs by its compat package; GPUs for data centers only",
+        ),
+        (
+            {},
+            "470",
+            Fit.COMPAT,
+            "ngc-24.03 has CUDA 12.4.0 and runs by its compat package; GPUs for data centers only",
+        ),
+        ({"cuda": "12.5"}, "470", Fit.UNKNOWN, "no source states whether driver 470 runs CUDA 12.5"),
+        ({}, "515", Fit.UNKNOWN, "no source states whether driver 515 runs CUDA 12.4.0"),
+    ],
+)
+def test_reason_of_a_fit(changes: dict[str, Any], driver: str, fit: Fit, reason: str) -> None:
+    assert fitting(DRIVERS, replace(IMAGE, **changes), driver) == Fitting(fit, reason)
+
+
+def test_lowest_branch_is_lowest_by_number() -> None:
+    assert enough(DRIVERS, IMAGE) == "535"
+    assert enough(DRIVERS, replace(IMAGE, cuda="13.0", cuda_driver_version_in_image="600")) == "9999"
+    assert enough(DRIVERS, replace(IMAGE, cuda=None)) == ""
+
+
+def test_reason_without_a_branch_that_would_do() -> None:
+    old = replace(DRIVERS, containers=(IMAGE,), drivers=DRIVERS.drivers[1:2], failures=(failure(),))
+    item = planned(old, base="ngc-24.03", level=Level.GPU)
+    reason = "ngc-24.03 has CUDA 12.4.0, for which its compat package does not work on driver 510"
+    assert runnable(old, item, ["510"]) == ((), f"driver 510 is too old: {reason}; none is known to do")
+    older = f"drivers 449 and 510 are too old: {reason}; none is known to do"
+    assert runnable(old, item, ["510", "449"]) == ((), older)
+
+
+def test_versions_of_a_branch_are_one_branch() -> None:
+    """As versions, the lowest first."""
+    known = replace(DRIVERS, containers=(IMAGE,), failures=(failure(),))
+    item = planned(known, base="ngc-24.03", level=Level.GPU)
+    assert runnable(known, item, ["9999.1", "550.54", "550.90", "470.60", "470.56"]) == (("470", "550", "9999"), "")
+
+
+@pytest.mark.parametrize(("host", "driver"), [("550.54", "550.54"), ("none", "470"), (None, "470"), ("", "470")])
+def test_driver_of_a_case(host: str | None, driver: str) -> None:
+    assert driver_of(on("ngc-24.03", "470"), host) == driver
+
+
+def test_user_mode_driver_outside_an_image() -> None:
+    assert user_mode_driver(PACKAGE, "470.161.03", inside=False) == "555.42.06 (compat package)"
+
+
+@pytest.mark.parametrize(
+    "item", [on("ngc-24.03", "470", Level.CPU), replace(on("ngc-24.03", "470"), cell=WITHOUT_IMAGE)]
+)
+def test_note_is_for_images_at_level_gpu(item: Planned) -> None:
+    assert driver_note(real(), item, "470.161.03", PACKAGE) == ""
+
+
+@pytest.mark.parametrize(("host", "text"), [("none", "driver 470: "), (None, "driver 470: ")])
+def test_note_without_a_kernel_driver_has_that_of_the_cell(host: str | None, text: str) -> None:
+    assert driver_note(real(), on("ngc-24.03", "470"), host, PACKAGE).startswith(text)

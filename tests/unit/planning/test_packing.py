@@ -135,3 +135,15 @@ def test_two_workers_hold_two_cases_at_once() -> None:
     assert planned == Schedule((0.0, 0.0, 4.0), (4.0, 10.0, 7.0), 2)
     assert schedule([Demand(0, 4.0)], gpus=8, workers=2) == Schedule((0.0,), (4.0,), 0)
     assert schedule([], gpus=8, workers=2) == Schedule((), (), 0)
+
+
+def test_worker_takes_the_next_case_when_its_own_ends() -> None:
+    """Two workers, although the GPUs suffice for all."""
+    made = schedule([Demand(1, 1.0), Demand(1, 10.0), Demand(1, 5.0), Demand(1, 5.0)], 4, workers=2)
+    assert (made.starts, made.ends, made.most) == ((0.0, 0.0, 1.0, 6.0), (1.0, 10.0, 6.0, 11.0), 2)
+
+
+def test_case_that_waits_for_gpus_keeps_its_worker() -> None:
+    """Three workers: one case waits for two GPUs until the second ends, and only then two workers are free."""
+    demands = [Demand(1, 1.0), Demand(1, 5.0), Demand(0, 10.0), Demand(2, 2.0), Demand(0, 1.0), Demand(0, 1.0)]
+    assert schedule(demands, 2, workers=3).starts == (0.0, 0.0, 0.0, 5.0, 5.0, 6.0)

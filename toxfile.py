@@ -13,7 +13,6 @@ if sys.version_info < (3, 10):  # noqa: UP036  (before imports that need it; tox
 import importlib.util
 import os
 import re
-import signal
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from tox.tox_env.python.pip.req_file import PythonDeps
 from matrix.catalog.loading import load
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError, closest
+from matrix.execution import interrupt
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
 from matrix.provision import current_image, kernel
@@ -53,9 +53,8 @@ os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 # A run starts tox again, by this interpreter: a provisioned tox is not on PATH.
 os.environ["MEGATRIX_TOX"] = sys.executable
 
-# tox stops its commands at SIGINT, not at SIGTERM. Its commands follow it, too (matrix/execution/interrupt.py).
-kernel.follow(os.environ, signal.SIGINT)
-os.environ[kernel.PARENT] = str(os.getpid())
+interrupt.once_in_tox(provisions=importlib.util.find_spec("tox_uv") is None)
+os.environ[kernel.PARENT] = str(os.getpid())  # its commands end with it
 
 find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
 driver = cache(has_driver)

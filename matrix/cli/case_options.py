@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSour
 from matrix.planning.host_cases import LABEL
 from matrix.planning.rerun import RERUN
 from matrix.provision import host, installed, package_source
-from matrix.store.paths import NIGHT
+from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
 
@@ -131,22 +132,50 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with "
         "3",
     },
-    "--break": {
-        "dest": "break_",
-        "metavar": "ID",
-        "help": "swap the expectations of this failure, to prove that each case can turn red",
-    },
 }
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run that its plan holds; a resumed run keeps its plan."""
+    add_cases(parser)
+    parser.add_argument(
+        "--break",
+        dest="break_",
+        metavar="ID",
+        help="swap the expectations of this failure, to prove that each case can turn red",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run."""
-    add_cases(parser)
+    add_plan(parser)
     for name, option in OPTIONS.items():
         parser.add_argument(name, **option)
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "records")
+
+
+def actions(add: Callable[[argparse.ArgumentParser], None]) -> list[argparse.Action]:
+    """Return the options that a function adds to a parser."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add(parser)
+    return parser._actions
+
+
+def command_words(parsed: argparse.Namespace, resume: str = "") -> list[str]:
+    """Return the arguments that make the same request as `parsed`, or that resume a run of it with the same options."""
+    planned = {action.dest for action in actions(add_plan)}
+    words = ["run", *(["--resume", resume] if resume else [])]
+    for action in actions(add_run):
+        value = getattr(parsed, action.dest)
+        usual = OUT if action.dest == "out" else action.default  # $MEGATRIX_OUT may be of one command only
+        if value == usual or (resume and action.dest in planned | {"resume"}):
+            continue
+        name = action.option_strings[-1]
+        for text in map(str, value if isinstance(value, list) else [value]):
+            words += [name] if action.nargs == 0 else [f"{name}={text}"] if name.startswith("--") else [name, text]
+    return words
 
 
 def checked_limit(parsed: argparse.Namespace) -> float | None:
@@ -163,8 +192,7 @@ def checked_limit(parsed: argparse.Namespace) -> float | None:
 
 def resumed(parsed: argparse.Namespace) -> runner.Request:
     """Return the request to finish an earlier run. Raises MatrixError with an option that selects cases."""
-    selecting = ("select", "within", "case", "mcore", "level", "expect", "here", "te", "writer", "compile", "break_")
-    if any(getattr(parsed, name) for name in selecting):
+    if any(getattr(parsed, action.dest) for action in actions(add_plan)):
         raise MatrixError(
             "a resumed run keeps its plan", expected="--resume without options that select cases", fix="leave one out"
         )

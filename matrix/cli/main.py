@@ -43,8 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
-        hint = parsed.resume_hint and f"; {parsed.resume_hint}"
-        return failed(parsed, MatrixError(f"interrupted{hint}"), ExitStatus.INTERRUPTED)
+        from matrix.execution.interrupt import leave_hint
+
+        stop = MatrixError("interrupted")
+        stop.what += parsed.resume_hint and f"; {parsed.resume_hint}"
+        stop.args = (stop.what,)  # whole: it is a command line
+        if parsed.resume_hint:
+            leave_hint(stop.what)
+        return failed(parsed, stop, ExitStatus.INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = ExitStatus.GOOD

@@ -15,7 +15,7 @@ from matrix.bisection.probe_session import exit_code
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
 from matrix.cli import places, results
-from matrix.cli.case_options import add_run, checked_limit, requested, resumed
+from matrix.cli.case_options import add_run, checked_limit, command_words, requested, resumed
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt, runner
@@ -26,7 +26,7 @@ from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import stored_run
 from matrix.store.history import History
-from matrix.store.paths import OUT, Paths, unwritable
+from matrix.store.paths import Paths, unwritable
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +40,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     """Run the cases and print the summary; return the exit status of the run (docs/runs.md)."""
     interrupt.once()
     configuration.load()  # a mistake in it is reported once, not by each case
-    parsed.resume_hint = "nothing was started"
+    parsed.resume_hint = f"continue with: {command_line(parsed)}"
     limit_s = checked_limit(parsed)
     if parsed.results and (lack := results.lacking_gpu()):
         warn(f"nothing was run: {lack}")
@@ -76,8 +76,8 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
     screen = Screen(len(request.planned))
 
     def report(stored: stored_run.StoredRun, history: History) -> stored_run.Night:
-        again = "run it again" if parsed.break_ else f"continue with: {resume_line(stored.folder.name, parsed.out)}"
-        parsed.resume_hint = again
+        if not parsed.break_:  # such a run has its own folder
+            parsed.resume_hint = f"continue with: {command_line(parsed, stored.folder.name)}"
         return output.render(stored, request.out, history, catalog)
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
@@ -96,8 +96,9 @@ def add_step_summary(summary: Path) -> None:
             raise unwritable(Path(page), error) from error
 
 
-def resume_line(name: str, out: Path) -> str:
-    """Return the command that resumes a run, by the name under which this process was started."""
+def command_line(parsed: argparse.Namespace, resume: str = "") -> str:
+    """Return the command that makes the same request, or resumes this run, by the name that started this process."""
     command = os.environ.get("MEGATRIX_COMMAND") or ("megatrix" if shutil.which("megatrix") else "python3 -m matrix")
-    arguments = [] if out == OUT else ["--out", str(out)]
-    return f"{command} {shlex.join(['run', '--resume', name, *arguments])}"
+    if (tox := os.environ.get(interrupt.CALLED)) and command.startswith("tox "):
+        command = tox + command.removeprefix("tox")
+    return f"{command} {shlex.join(command_words(parsed, resume))}"

@@ -6,13 +6,15 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from matrix.authoring.breaking import SWAPPED
+from matrix.catalog import loading
 from matrix.catalog.codec import decode
-from matrix.cli.main import main
-from matrix.cli.run import add_step_summary, resume_line
+from matrix.cli.main import main, parser
+from matrix.cli.run import add_step_summary, command_line
 from matrix.errors import ExitStatus, MatrixError
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
@@ -73,12 +75,27 @@ def test_ctrl_c_exits_with_130_and_names_resume(
     monkeypatch.setenv("PATH", "")
     out = str(tmp_path / "a folder")
     engine.limit, engine.status = 1, KeyboardInterrupt()
-    assert main(["run", "--select", "mcore==0.8.0", "--out", out]) == 130
+    options = ["--no-cache", "--time-limit", "60", "--jobs", "7"]
+    assert main(["run", "--select", "mcore==0.8.0", "--out", out, *options]) == 130
     hint = capsys.readouterr().err.removeprefix("megatrix: interrupted; continue with: ").rstrip("\n")
     assert hint.startswith(f"{called or 'python3 -m matrix'} run --resume 2")
+    assert {"--no-cache", "--time-limit=60.0", "--jobs=7"} < {*shlex.split(hint)}
     engine.limit, engine.status = None, 0
     assert main(shlex.split(hint[hint.index("run --resume") :])) == 0
     assert 6 == len(set(engine.ran)) == len(engine.ran)
+
+
+def test_interrupt_before_the_run_repeats_the_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the tox that this user called, and a command line of any length."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
+    monkeypatch.setenv("MEGATRIX_CALLED", "python3 -m tox")
+    monkeypatch.setattr(loading, "load", Mock(side_effect=KeyboardInterrupt))
+    words = ["run", *(f"--case={KEY} {number}" for number in range(50)), "--no-cache"]
+    assert main([*words, "--out", "reports/out"]) == 130
+    hint = capsys.readouterr().err.removeprefix("megatrix: interrupted; continue with: ").rstrip("\n")
+    assert hint == f"python3 -m tox run -e megatrix -- {shlex.join(words)}"
 
 
 @pytest.mark.parametrize("command", [["run", "--resume"], ["report"]])
@@ -136,7 +153,7 @@ def test_a_run_appends_its_github_job_summary(
         ("", "/usr/bin/megatrix", "reports/out", "megatrix run --resume night"),
         ("", None, "reports/out", "python3 -m matrix run --resume night"),
         ("tox run -e megatrix --", None, "reports/out", "tox run -e megatrix -- run --resume night"),
-        ("", None, "a folder", "python3 -m matrix run --resume night --out 'a folder'"),
+        ("", None, "a folder", "python3 -m matrix run --resume night '--out=a folder'"),
     ],
 )
 def test_resume_line_is_a_command_of_this_user(
@@ -144,7 +161,7 @@ def test_resume_line_is_a_command_of_this_user(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setenv("MEGATRIX_COMMAND", variable)
-    assert resume_line("night", Path(out)) == line
+    assert command_line(parser(["run"]).parse_args(["run", "--out", out]), "night") == line
 
 
 @pytest.mark.parametrize(("ends", "status"), [(None, 0), (STRANGE, 125)])

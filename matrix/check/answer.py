@@ -8,7 +8,6 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from matrix.catalog.cell import DECIDED
 from matrix.catalog.failure import Expectation, Failure, Rule, Ruling
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.place import Place
@@ -16,7 +15,7 @@ from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
 from matrix.check.training_job import NO_JOB, UserJob
-from matrix.check.user_stack import UserStack, decide, possible, unrecorded
+from matrix.check.user_stack import UserStack, decide, possible, recorded, unrecorded
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
 from matrix.planning.driver_fit import Fit, enough, fitting
@@ -158,7 +157,7 @@ def _need(catalog: Catalog, user: UserStack, rule: Rule, component: str) -> str:
     if component == BASE:
         return f"the image {' or '.join(id for id in rule.base if decide(catalog, user, BASE, (id,)) is None)}"
     bound = rule.bounds[component]
-    versions = possible(catalog, user, component, bound.text) if component in DECIDED else []
+    versions = possible(catalog, user, component) if recorded(catalog, component) else []
     return f"{component_title(component)} {spans([one for one in versions if one in bound], versions) or bound.text}"
 
 
@@ -178,15 +177,14 @@ def stand(
     stack = user.stack
     ruling = failure.ruling(stack, decide=partial(decide, catalog, user))
     rule = ruling.may_break[0][0] if ruling.may_break else ruling.rule
-    reason = rule.reason if rule else ""
     if doubtful := [why for component, why in unknown.items() if rule and component in rule.bounds]:
         return FailureInStack(failure, Standing.UNKNOWN, reason="; ".join(doubtful))
-    if ruling.expectation is Expectation.WORKS:
-        return FailureInStack(failure, Standing.WORKS, reason=reason)
     if rule is None:
         package = lacking(stack, failure)
         standing = Standing.NOT_REACHED if package else Standing.UNKNOWN
         return FailureInStack(failure, standing, reason=f"there is no {package}" if package else "")
+    if ruling.expectation is Expectation.WORKS:
+        return FailureInStack(failure, Standing.WORKS, reason=rule.reason)
     versions = needs(catalog, user, ruling)
     job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments))
     return FailureInStack(
@@ -194,8 +192,8 @@ def stand(
         standing_of(reached, silent=failure.silent, needs=versions),
         certain=reached.certain and not versions,
         missing=reached.reach is Reach.MISSING,
-        reason=reason,
-        needs=_also(reached, versions),
+        reason=rule.reason,
+        needs="; ".join(part for part in (versions and f"with {versions}", reached.needs) if part),
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         place=job.place,
         workarounds=tuple(_flags(reached)),
@@ -217,11 +215,6 @@ def standing_of(reached: Reached, *, silent: bool, needs: str = "") -> Standing:
     if silent:
         return Standing.SILENT
     return Standing.WILL_BREAK if reached.certain else Standing.WITH_OPTIONS
-
-
-def _also(reached: Reached, versions: str) -> str:
-    """Return what must hold besides the stack, or what excludes the failure."""
-    return "; ".join(part for part in (versions and f"with {versions}", reached.needs) if part)
 
 
 def _flags(reached: Reached) -> Iterator[StackChange]:
@@ -266,8 +259,8 @@ def _judged(
             standing=Standing.WILL_BREAK if reached.certain else Standing.WITH_OPTIONS,
             certain=reached.certain,
             missing=False,
-            reason=f"{answer.error}: {answer.reason}" if answer.error else answer.reason,
-            needs=_also(reached, ""),
+            reason=f"{answer.error}: {answer.reason}",
+            needs=reached.needs,
             workarounds=(*one.workarounds, *changes),
             place=job.place,
             report=report if one.failure.id == owner else None,

@@ -37,8 +37,10 @@ from matrix.check.files.declared import Statement
 from matrix.check.training_job import UserJob
 from matrix.check.user_stack import UserStack, build, decide
 from matrix.kit.preflight import Answer, Error, Report, Status, unjudged
+from matrix.store.trend import PastResult
+from matrix.verdicts.record import Verdict
 from tests.founding import SAVE
-from tests.unit.catalogs import catalog, clause, failure, masked, real, values
+from tests.unit.catalogs import catalog, clause, failure, image, masked, real, values
 
 HERE = Place("in the test")
 OVERLAP = ReachedBy(arguments=("--overlap",))
@@ -430,3 +432,186 @@ def test_certain_failures_are_first_in_their_group() -> None:
     result = CheckResult(stack(), (), ordered([two, one, three]))
     assert [each.failure.id for each in result.of(Standing.SILENT)] == ["c", "a", "b"]
     assert result.of(Standing.WORKS) == []
+
+
+def test_limits_of_a_component_without_releases_name_the_rules_bound() -> None:
+    """No version of Python is recorded; samples of the limits are no versions that a user knows."""
+    entry = failure(affected=(clause(mcore="<0.9", python="<3.12"),))
+    user = build(catalog(entry), [Statement(MCORE, "0.8.0", HERE), Statement("python", UNKNOWN, HERE, ">=3.9")])
+    assert needed(catalog(entry), user, entry) == "Python <3.12"
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        ([{"mcore": "<0.9", "te": ">=1.9"}], "megatron-core 0.7.0 .. 0.8.0 and Transformer Engine 1.9 .. 1.10"),
+        ([{"mcore": "<0.8"}, {"mcore": "<0.8"}, {"te": "<1.9"}], "megatron-core 0.7.0; or Transformer Engine 1.8"),
+        ([{"base": ["ngc-24.07", "ngc-24.09", "ngc-26.08"]}], "the image ngc-24.07 or ngc-26.08"),
+    ],
+)
+def test_unknown_versions_that_break_are_listed(rules: list[dict[str, Any]], text: str) -> None:
+    """Of images, those whose torch the limits allow."""
+    entry = failure(affected=tuple(clause(**rule) for rule in rules))
+    images = (image("ngc-24.07", "2.4.0a0"), image("ngc-24.09", "2.5.0a0"), image("ngc-26.08", None))
+    known = catalog(entry, containers=images)
+    user = build(known, [Statement(TORCH, UNKNOWN, HERE, "<2.4.1")])
+    assert needed(known, user, entry) == text
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        (stack(mcore="0.9.0"), FailureInStack(BROKEN, Standing.WORKS, reason="it ran")),
+        (stack(mcore="0.8.0", torch="2.3.1"), FailureInStack(BROKEN, Standing.UNKNOWN)),
+        (stack(limits="<2.4", mcore="0.8.0"), FailureInStack(BROKEN, Standing.UNKNOWN)),
+        (stack(torch="none"), FailureInStack(BROKEN, Standing.NOT_REACHED, reason="there is no torch")),
+    ],
+)
+def test_failure_that_does_not_occur_has_a_reason(user: UserStack, expected: FailureInStack) -> None:
+    entry = replace(BROKEN, works=(clause(mcore=">=0.9", reason="it ran"),))
+    assert standing(entry, user) == replace(expected, failure=entry)
+
+
+def test_doubtful_version_is_the_only_evidence() -> None:
+    one = standing(BROKEN, stack(mcore="0.8.5", torch="2.4.0"), unknown={MCORE: "no release"})
+    assert one == FailureInStack(BROKEN, Standing.UNKNOWN, reason="no release")
+
+
+def test_break_needs_no_versions_by_default() -> None:
+    assert standing_of(REACHED, silent=False) is Standing.WILL_BREAK
+
+
+def test_change_with_several_parts_is_one_workaround() -> None:
+    changes = (("drop --x", "add --y"), ("pin it",))
+    own = replace(report("", open="not certain"), changes=changes)
+    way = replace(REACHED, by=("--x",), when="x is set")
+    (one,) = judged([FailureInStack(failure("a"), Standing.SILENT)], {"a": preflight(own, way)})
+    assert [change.text for change in one.workarounds] == ["drop --x and add --y", "pin it"]
+    assert one.needs == way.needs
+
+
+@pytest.mark.parametrize(
+    ("versions", "component"),
+    [
+        ({"mcore": "0.17.1", "torch": "2.4.1"}, "torch"),
+        ({"mcore": "0.13.1", "numpy": "2.1.0"}, "numpy"),
+        ({"mcore": "0.17.1", "python": "3.10.1"}, MCORE),
+    ],
+)
+def test_clash_is_placed_at_the_declared_package(versions: dict[str, str], component: str) -> None:
+    """Or at megatron-core, whose release needs another Python."""
+    said = [Statement(name, value, Place(name)) for name, value in values(**versions).items()]
+    assert [str(clash.place) for clash in clashes(real(), build(real(), said))] == [component]
+
+
+@pytest.mark.parametrize(
+    "versions", [{"driver": "450"}, {"base": "torch-2.4.0", "driver": "450"}, {"base": "ngc-24.10"}]
+)
+def test_driver_and_image_are_both_needed_to_clash(versions: dict[str, str]) -> None:
+    said = [Statement(name, value, HERE) for name, value in values(**versions).items()]
+    assert clashes(real(), build(real(), said)) == []
+
+
+def test_driver_without_a_known_better_one() -> None:
+    known = replace(real(), drivers=())
+    said = [Statement(name, value, HERE) for name, value in values(base="ngc-24.10", driver="450").items()]
+    (clash,) = clashes(known, build(known, said))
+    assert clash.text == "driver 450 is too old: ngc-24.10 requires driver 470 or later"
+
+
+def test_answer_as_json_has_every_part() -> None:
+    """docs/schema/check.json describes it."""
+    entry = failure("a", fix="pin\n  torch", references=("Some#1",))
+    past = PastResult(7, "run-7", Verdict.HOLDS)
+    whole = FailureInStack(
+        entry,
+        Standing.WITH_OPTIONS,
+        certain=True,
+        missing=True,
+        reason="it ran",
+        needs="with --x",
+        hidden_by="b",
+        runs=(past,),
+        workarounds=(StackChange("flag", "add --y", "run-6"),),
+        prove="megatrix run",
+        place=Place("job.sh", 3),
+        report=replace(report(), data={"gib": 7}),
+    )
+    bare = FailureInStack(failure("b"), Standing.UNKNOWN)
+    call = BreakingCalls((), Standing.SILENT)
+    settings, user, run = Checkpoint("/c", "torch_dist", None), stack(mcore="0.8.0"), job("a.py --x")
+    result = CheckResult(
+        user,
+        (run,),
+        (whole, bare),
+        clashes=(Clash("too old", Place("x", 1)), Clash("unknown", breaks=False)),
+        calls=(call,),
+        calls_problem="no clone",
+        upgrades=("torch 2.5.1",),
+        checkpoint=settings,
+    )
+    unstated = {"certain": False, "missing": False, "reason": "", "needs": "", "hidden_by": "", "runs": [], "fix": ""}
+    assert result.to_json() == {
+        "breaks": True,
+        "stack": user.to_json(),
+        "jobs": [run.to_json()],
+        "failures": [
+            {
+                "failure": "a",
+                "title": "a shows",
+                "standing": "breaks with these options",
+                "certain": True,
+                "missing": True,
+                "reason": "it ran",
+                "needs": "with --x",
+                "hidden_by": "b",
+                "runs": [past.to_json()],
+                "fix": "pin torch",
+                "workarounds": [{"kind": "flag", "text": "add --y", "verified": "run-6"}],
+                "prove": "megatrix run",
+                "source": "job.sh:3",
+                "references": ["Some#1"],
+                "preflight": [answer.to_json() for answer in report().answers],
+                "numbers": {"gib": 7},
+            },
+            {
+                "failure": "b",
+                "title": "b shows",
+                "standing": "unknown",
+                **unstated,
+                "workarounds": [],
+                "prove": "",
+                "source": "",
+                "references": [],
+                "preflight": [],
+                "numbers": {},
+            },
+        ],
+        "clashes": [
+            {"text": "too old", "source": "x:1", "breaks": True},
+            {"text": "unknown", "source": "", "breaks": False},
+        ],
+        "calls": [],
+        "calls_problem": "no clone",
+        "upgrades": ["torch 2.5.1"],
+        "checkpoint": settings.to_json(),
+        "machine": None,
+    }
+    assert replace(result, checkpoint=None).to_json()["checkpoint"] is None
+
+
+class OneFinding:
+    def to_json(self) -> dict[str, str]:
+        return {"call": "f()"}
+
+
+def test_breaking_call_as_json_stands_as_its_group() -> None:
+    calls = BreakingCalls((OneFinding(),), Standing.WITH_OPTIONS, True, True, "with --x")  # type: ignore[arg-type]
+    expected = {"call": "f()", "standing": "breaks with these options", "certain": True, "missing": True}
+    assert calls.to_json() == [{**expected, "needs": "with --x"}]
+    assert CheckResult(stack(), (), (), calls=(calls, calls)).to_json()["calls"] == calls.to_json() * 2
+
+
+def test_machine_as_json_is_that_of_the_site() -> None:
+    site: Any = OneFinding()
+    assert CheckResult(stack(), (), (), host=site).to_json()["machine"] == {"call": "f()"}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from matrix.catalog.failure import Build, Expectation, Level, StandIn
 from matrix.catalog.model import Release
-from matrix.catalog.stack import MCORE, TE, TORCH
-from matrix.planning.night import everything, of_base, of_source
+from matrix.catalog.schema import Identifier
+from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH
+from matrix.catalog.versions import Range
+from matrix.errors import MatrixError
+from matrix.planning.cases import plan_case
+from matrix.planning.night import everything, of_base, of_key, of_source
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
     CORES,
     TORCHES,
+    case,
     catalog,
     clause,
     exclusion,
@@ -123,3 +129,102 @@ def test_default_expectation_of_source_is_the_catalogs() -> None:
         "2.4.0": "broken",
         "2.5.1": "broken",
     }
+
+
+def test_unwanted_cases_are_left_out_before_cells_are_made() -> None:
+    """`may` gets failure, case and level of a case, and of a cell what is decided so far."""
+    entries = [failure(name, case=(case("tp2", tuple(Level)), case("pp2", tuple(Level)))) for name in ("a", "b", "c")]
+    known = catalog(*entries, torches=("2.4.0",), megatron_core=releases(["0.8.0"]))
+    wanted = {"failure": ("a", "b"), "case": ("pp2",), "level": ("cpu", "gpu")}
+
+    def may(values: Mapping[str, object]) -> bool:
+        return all(values.get(name, allowed[0]) in allowed for name, allowed in wanted.items())
+
+    planned = everything(known, (Level.CONTRACT, Level.CPU), may)
+    assert [(item.failure, item.case, item.level) for item in planned] == [
+        ("a", "pp2", Level.CPU),
+        ("b", "pp2", Level.CPU),
+    ]
+
+
+def test_base_runs_its_cases_at_the_given_levels() -> None:
+    entry = failure(case=(case("tp2", tuple(Level)), case("pp2", (Level.GPU,))))
+    known = catalog(entry, megatron_core=releases(["0.8.0"]))
+    planned = of_base(known, "torch-2.4.0", (Level.CONTRACT, Level.CPU))
+    assert [(item.case, item.level) for item in planned] == [("tp2", Level.CONTRACT), ("tp2", Level.CPU)]
+    source = of_source(known, "./tree", "0.8.0", None, (Level.GPU,))
+    assert [(item.case, item.level) for item in source if item.cell.base == "torch-2.4.0"] == [
+        ("tp2", Level.GPU),
+        ("pp2", Level.GPU),
+    ]
+
+
+def test_masked_control_alone_is_left_out_of_a_base() -> None:
+    mask = failure("mask", affected=(clause(),), case=())
+    control = replace(masked("mask"), cases=(Identifier("pp2"),))
+    entry = failure(case=(case("tp2"), case("pp2")), masked=(control,))
+    planned = of_base(catalog(entry, mask, megatron_core=releases(["0.8.0"])), "torch-2.4.0", (Level.CPU,))
+    assert [item.case for item in planned] == ["tp2"]
+
+
+def test_source_runs_the_cases_of_its_release() -> None:
+    newer = replace(case("slices"), releases={MCORE: Range(">=0.9")})
+    known = catalog(failure(case=(case("sample"), newer)), torches=("2.4.0",))
+    for version, names in (("0.8.0", ["sample"]), ("0.9.0", ["sample", "slices"])):
+        assert [item.case for item in of_source(known, "./tree", version, None, (Level.CPU,))] == names
+
+
+def test_installed_engine_leaves_cells_without_one() -> None:
+    """Those of failures that do not depend on Transformer Engine."""
+    known = catalog(failure(), megatron_core=releases(["0.8.0"]))
+    for engine, line in ((None, ""), ("1.9", ""), ("1.9", "1.8")):
+        (item,) = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, te_line=line)
+        assert item.cell.stack[TE] is ABSENT
+
+
+KEYED = catalog(
+    failure(
+        axes=ENGINE_TOO,
+        affected=(clause(mcore="<0.9"),),
+        case=(case("tp2", (Level.CONTRACT, Level.CPU)), case("pp2", (Level.GPU,))),
+    )
+)
+CELL = "torch-2.4.0/mcore-0.8.0/te-1.9/driver-none"
+
+
+@pytest.mark.parametrize(("name", "level"), [("tp2", Level.CONTRACT), ("tp2", Level.CPU), ("pp2", Level.GPU)])
+def test_key_of_a_case_is_read_back(name: str, level: Level) -> None:
+    """Its fields are those of the catalog; without sources it has no reason."""
+    item = of_key(KEYED, f"{CELL} break {name} {level.value}", {}, None)
+    entry = KEYED.failures[0]
+    made = plan_case(
+        KEYED, entry, entry.case_named(name), level, KEYED.cell("torch-2.4.0", {MCORE: "0.8.0", TE: "1.9"})
+    )
+    assert item == made
+    assert (item.key, item.expectation, item.why) == (f"{CELL} break {name} {level.value}", Expectation.BROKEN, ())
+
+
+def test_key_takes_sources_and_expectation() -> None:
+    sources = {"source": "./Megatron-LM@fix", "te_source": "./TE", "writer_source": "./old"}
+    item = of_key(KEYED, f"{CELL} break tp2 cpu", sources, Expectation.WORKS, compiled=True)
+    assert {name: getattr(item, name) for name in sources} == sources
+    assert (item.expectation, item.compiled, item.notes) == (Expectation.WORKS, True, ())
+    assert item.why == tuple(Reason(ReasonKind.SOURCE, source) for source in sources.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "what", "expected"),
+    [
+        (f"{CELL} break tp2", "not the key of a case", "CELL FAILURE CASE LEVEL"),
+        (f"{CELL} break tp2 cpu more", "not the key of a case", "CELL FAILURE CASE LEVEL"),
+        (f"{CELL} break tp2 disk", "not the key of a case", "CELL FAILURE CASE LEVEL"),
+        (f"{CELL} break tp4 cpu", "no such case", "a case of break at level cpu"),
+        (f"{CELL} break tp2 gpu", "no such case", "a case of break at level gpu"),
+        (f"{CELL} other tp2 cpu", "no such failure", "an id of the catalog"),
+        ("torch-9 break tp2 cpu", "not a cell id", "BASE/mcore-VERSION/te-VERSION/driver-VERSION"),
+    ],
+)
+def test_key_of_no_case_is_refused(key: str, what: str, expected: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        of_key(KEYED, key, {}, None)
+    assert (caught.value.what, caught.value.expected) == (what, expected)

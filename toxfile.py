@@ -11,6 +11,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  (before imports that need it; tox
     )
 
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -37,6 +38,7 @@ from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import (
     CELL_SETTINGS,
+    VARIABLES,
     ToxEnvironment,
     Turn,
     environments,
@@ -84,8 +86,10 @@ def tox_on_install(tox_env: ToxEnv) -> None:
 
 @impl
 def tox_before_run_commands(tox_env: ToxEnv) -> None:
-    """Let the next environment install while this one runs its commands."""
+    """Let the next environment install while this one runs its commands, and write their variables where requested."""
     INSTALLATION.end(tox_env.name)
+    if folder := os.environ.get(VARIABLES):
+        (Path(folder) / tox_env.name).write_text(json.dumps(tox_env.environment_variables), encoding="utf-8")
 
 
 @impl

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from matrix.catalog.failure import Level
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
@@ -29,7 +28,7 @@ from matrix.provision import installed as environments
 from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult
 from matrix.provision.python_downloads import Pythons
-from matrix.provision.tox_environments import CELL_SETTINGS, WITH_GPU_PACKAGES, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES, base_name
 from matrix.store import scratch
 from matrix.store.stored_run import StoredRun
 from matrix.verdicts.planned import Planned
@@ -138,8 +137,7 @@ class Tox:
     """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
 
     `jobs` bases run at a time, and `workers` cases on each of them, in pytest-xdist's workers. A base that it has run
-    runs again without tox, which takes 3 s to find its environment unchanged. At level gpu it does not: ranks get the
-    variables that tox lets through.
+    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through.
     `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
     `environ` are the variables from which its processes get theirs.
     """
@@ -157,7 +155,7 @@ class Tox:
         self._jobs, self._workers, self._made, self._only_make, self._say = jobs, workers, made, only_make, say
         self._environ = environ
         self._lacking: dict[str, str] = {}
-        self._ran: set[str] = set()
+        self._variables: dict[str, dict[str, str]] = {}  # those of the pytest process of each base that tox has run
 
     def ready(self, bases: Collection[str]) -> None:
         """Download missing interpreters where that is allowed.
@@ -189,13 +187,8 @@ class Tox:
         """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
         base = request.bases[0]
         python = environment_folder(base) / "bin" / "python"
-        runs_again = len(request.bases) == 1 and base in self._ran and python.exists()
-        if runs_again and all(planned.level is not Level.GPU for planned in request.pending()):
-            environment = {
-                name: value for name, value in self._environ.items() if not name.startswith(("PYTHON", "TOX_"))
-            }
-            environment |= {**request.environ, "MEGATRIX_BASE": base}
-            return run_pytest(python, self._workers, environment, request.log)
+        if len(request.bases) == 1 and base in self._variables and python.exists():
+            return run_pytest(python, self._workers, {**self._variables[base], **request.environ}, request.log)
         names = ",".join(map(base_name, request.bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
@@ -205,11 +198,13 @@ class Tox:
         with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
             command += ["--result-json", str(results), "--", *distribution(self._workers)]
-            status = run_process(command, {**environment, **settings(), **request.environ}, request.log)
+            environment |= {**settings(), **request.environ, VARIABLES: folder}
+            status = run_process(command, environment, request.log)
             environments = json.loads(results.read_text("utf-8")).get("testenvs", {}) if results.is_file() else {}
-        refused = unmade(request.bases, environments)
-        self._ran |= set() if self._only_make else {*request.bases} - refused.keys()
-        return EngineResult(status, refused)
+            for ran in request.bases:
+                if (variables := Path(folder, base_name(ran))).is_file():
+                    self._variables[ran] = json.loads(variables.read_text("utf-8"))
+        return EngineResult(status, unmade(request.bases, environments))
 
 
 class HostEngine:

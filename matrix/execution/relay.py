@@ -1,7 +1,8 @@
 """Send the start and the record of each case from the pytest processes of a run to the process that shows progress.
 
 JSON lines over a Unix socket. Each process stores its results in its journal,
-and the relay only shows them; under pytest-xdist the receiver stores those of the workers.
+and the relay only shows them; under pytest-xdist the receiver stores those of the workers. The first line goes the
+other way: the secrets that the receiver knows, so that all processes of a run mask the same. No environment has them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from matrix.catalog import codec
 from matrix.errors import MatrixError
 from matrix.store import scratch
 from matrix.store.journal import Journal, utc_now
+from matrix.store.secrets import values
 from matrix.verdicts.record import Record
 
+SECRETS_S: Final = 60.0  # s for the receiver's first line: it is sent on connection; a stopped receiver sends none
 Message = str | Record  # the key of a case that has begun, or the record of one that has ended
 
 
@@ -39,6 +43,7 @@ class Receiver:
     """Calls `begun` with the key of each case that begins, and `show` with each record sent to `address`.
 
     `left` is called when a connected process has disconnected. Calls do not overlap. A context manager.
+    Each process that connects is sent `secrets` (by default those of this process's environment).
     """
 
     def __init__(
@@ -46,7 +51,9 @@ class Receiver:
         show: Callable[[Record], None],
         begun: Callable[[str], None] = lambda key: None,
         left: Callable[[], None] = lambda: None,
+        secrets: Sequence[str] | None = None,
     ) -> None:
+        self._secrets = json.dumps(values() if secrets is None else secrets).encode() + b"\n"
         self._show, self._begun, self._left, self._lock = show, begun, left, threading.Lock()
         self._folder = scratch.temporary("relay")
         self.address = str(Path(self._folder.name) / "records")
@@ -87,6 +94,8 @@ class Receiver:
             thread.start()
 
     def _read(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it has disconnected
+            connection.sendall(self._secrets)
         with connection, connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 if not line.endswith("\n"):
@@ -110,14 +119,17 @@ class Sender:
 
     def __init__(self, address: str, orphaned: Callable[[], None]) -> None:
         self._socket: socket.socket | None = None
-        if address:
+        self._secrets, self._received = (), threading.Event()
+        if not address:
+            self._received.set()
+        else:
             self._socket = socket.socket(socket.AF_UNIX)
             try:
                 self._socket.connect(address)
             except OSError as error:
                 self._socket.close()
                 raise MatrixError("the run of this process has ended", where=address, got=error) from error
-            threading.Thread(target=self._watch, args=(orphaned,), daemon=True).start()
+            threading.Thread(target=self._watch, args=(self._socket, orphaned), daemon=True).start()
 
     def started(self, key: str) -> str:
         """Send that a case starts; return the time."""
@@ -140,11 +152,20 @@ class Sender:
             listening.shutdown(socket.SHUT_RDWR)
             listening.close()
 
-    def _watch(self, orphaned: Callable[[], None]) -> None:
-        listening = self._socket
-        with contextlib.suppress(OSError):
-            if listening is not None and not listening.recv(1) and self._socket is not None:
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Return the secrets that the receiver knows, () without one. Raises MatrixError if they do not arrive."""
+        if not self._received.wait(SECRETS_S):
+            raise MatrixError("the run of this process does not answer", expected=f"its secrets within {SECRETS_S:g} s")
+        return self._secrets
+
+    def _watch(self, listening: socket.socket, orphaned: Callable[[], None]) -> None:
+        with contextlib.suppress(OSError, ValueError), listening.makefile("rb") as lines:
+            self._secrets = tuple(json.loads(lines.readline() or b"[]"))
+            self._received.set()
+            if not lines.readline() and self._socket is not None:
                 orphaned()
+        self._received.set()
 
 
 class JournalSink:

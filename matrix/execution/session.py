@@ -15,13 +15,14 @@ from matrix.execution.case_context import CaseContexts, Options
 from matrix.execution.gpus import Pool, ReservingRunner, pool_of
 from matrix.execution.installation import Installation
 from matrix.execution.preflights import read_case
-from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
 from matrix.store.journal import Journal
 from matrix.store.paths import Paths, make_folder
 from matrix.store.run_lock import RunLock
+from matrix.store.secrets import values
 from matrix.store.stored_run import StoredRun
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
@@ -64,7 +65,7 @@ class Session:
         """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
-        return Supervisor() if any(case.preload for case in cases) else Supervisor(preload=())
+        return Supervisor(PRELOAD if any(case.preload for case in cases) else (), secrets=self.secrets)
 
     @cached_property
     def gpus(self) -> Pool:
@@ -77,13 +78,18 @@ class Session:
         return Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
 
     @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        """Return the secrets of this environment and of the run: tox lets few variables of the run through."""
+        return values(given=self.sender.secrets)
+
+    @cached_property
     def journal(self) -> JournalSink | Sender:
         """Return the session's journal; for a run of this session, write its plan first."""
         if not self.options.run_folder:
             make_folder(self.run_folder)
             self._lock = RunLock(self.run_folder)
             StoredRun.create(self.run_folder, self.planned)
-        return JournalSink(Journal.new(self.run_folder), self.sender, self.records.append)
+        return JournalSink(Journal.new(self.run_folder, secrets=self.secrets), self.sender, self.records.append)
 
     @cached_property
     def _contexts(self) -> CaseContexts:

@@ -184,6 +184,7 @@ class Controller:
         self._relay = Receiver(
             lambda record: self._store(session.journal.result, record),
             lambda key: self._store(session.journal.started, key),
+            secrets=session.secrets,
         )
         self._plan = json.dumps(
             {

@@ -29,6 +29,8 @@ CELL_REQUIRES: Final = ("pytest>=8", "pytest-xdist>=3.6", "packaging>=24", "toml
 # Variables of every interpreter of a cell. PYTHONHASHSEED: a rerun must be deterministic. NO_VCS_VERSION: otherwise
 # megatron-core >= 0.17 records the commit of a git repository around the overlay.
 CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
+# Names the folder into which tox writes the variables of the commands of each environment, for a run without tox.
+VARIABLES: Final = "MEGATRIX_VARIABLES"
 
 
 @dataclass(frozen=True)

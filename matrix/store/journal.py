@@ -63,7 +63,7 @@ class Journal:
 
     `path` must not exist: nothing is appended to a truncated journal, so only the last line can be torn.
     Every method raises MatrixError when the line is not safely on the disk; the file does not have the line then.
-    `secrets` (by default those of this process's environment) are masked in every line.
+    `secrets` (by default those of this process's environment), and all that looks like one, are masked in every line.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], str] = utc_now, secrets: tuple[str, ...] | None = None) -> None:
@@ -81,11 +81,14 @@ class Journal:
             raise unwritable(path, error) from error
 
     @classmethod
-    def new(cls, run_folder: Path, *, now: Callable[[], str] = utc_now) -> Journal:
+    def new(
+        cls, run_folder: Path, *, now: Callable[[], str] = utc_now, secrets: tuple[str, ...] | None = None
+    ) -> Journal:
         """Open a new journal for this process in a run's folder. File names sort by opening time."""
         stamp = re.sub(r"[^0-9TZ]", "", now())
         # Processes in containers share process ids.
-        return cls(run_folder / f"journal-{stamp}-{os.getpid()}-{os.urandom(2).hex()}.jsonl", now=now)
+        path = run_folder / f"journal-{stamp}-{os.getpid()}-{os.urandom(2).hex()}.jsonl"
+        return cls(path, now=now, secrets=secrets)
 
     def started(self, key: str) -> str:
         """Record that a case is about to run; call it before any part of the case runs. Returns the time."""

@@ -1,4 +1,4 @@
-"""The log of a rank: unmodified bytes, beginning and end only, limited in size on disk and in memory."""
+"""The log of a rank: its bytes without secrets, beginning and end only, limited in size on disk and in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from matrix.store.secrets import Masker
+from matrix.store.secrets import Masker, bare_bytes
 from matrix.verdicts.outcome import EVIDENCE
 
 HEAD: Final = 2**20  # bytes kept from the beginning; a save-and-load on megatron-core wrote 14 kB
@@ -17,25 +17,24 @@ TAIL: Final = 2**20  # bytes kept from the end, where the error message of a cra
 class Log:
     """A file at `path` that keeps the first `head` and the last `tail` bytes written to it.
 
-    The head is written at once, the tail when the log is closed; a line between them counts the bytes left out.
-    `secrets` are masked before anything is written.
+    The lines of the head are written at once, the tail when the log is closed; a line between them counts the bytes
+    left out. Secrets are masked before anything is written: `secrets`, and what looks like one. Only what is kept is
+    searched for them, so a log of any size costs the same.
     """
 
     def __init__(self, path: Path, head: int = HEAD, tail: int = TAIL, secrets: Sequence[str] = ()) -> None:
-        self.path, self._room, self._keep = path, head, tail
+        self.path, self._room, self._keep, self._secrets = path, head, tail, secrets
         self._masker = Masker(secrets)
         self._file = path.open("wb", buffering=0)
-        self._tail = bytearray()
+        self._tail = bytearray()  # as it was received
         self._left_out = 0
 
     def write(self, chunk: bytes) -> None:
         """Add output."""
-        self._put(self._masker.take(chunk))
-
-    def _put(self, chunk: bytes) -> None:
         if self._room:
-            self._file.write(chunk[: self._room])
-            chunk, self._room = chunk[self._room :], max(0, self._room - len(chunk))
+            chunk = self._put(self._masker.take(chunk))
+            if not self._room:
+                chunk += self._masker.raw()
         self._tail += chunk
         # Cut at twice the size, not at every write: many small writes then share one copy.
         if len(self._tail) > 2 * self._keep:
@@ -45,12 +44,18 @@ class Log:
         """Write the tail and close the file; a second call does nothing."""
         if self._file.closed:
             return
-        self._put(self._masker.rest())
+        self._tail = bytearray(self._put(self._masker.rest()) + bare_bytes(bytes(self._tail), self._secrets))
         self._cut()
         with self._file:
             if self._left_out:
                 self._file.write(b"\n[... %d bytes left out ...]\n" % self._left_out)
             self._file.write(self._tail)
+
+    def _put(self, masked: bytes) -> bytes:
+        """Write to the head what it has room for; return what follows."""
+        self._file.write(masked[: self._room])
+        beyond, self._room = masked[self._room :], max(0, self._room - len(masked))
+        return beyond
 
     def _cut(self) -> None:
         surplus = max(0, len(self._tail) - self._keep)

@@ -23,7 +23,7 @@ from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, pa
 from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
 from matrix.execution.ranks.timeouts import Timeouts
-from matrix.store import secrets
+from matrix.store.secrets import bare_bytes
 from matrix.verdicts.outcome import RankEnd
 
 REPORT: Final = 2**23  # bytes of a rank's report to read; the largest chain is under 4 MB (chain.py)
@@ -39,10 +39,10 @@ class RankGroup:
     `lifeline` becomes readable when the forkserver dies.
     """
 
-    def __init__(self, request: GroupRequest, lifeline: int, timeouts: Timeouts) -> None:
+    def __init__(self, request: GroupRequest, lifeline: int, timeouts: Timeouts, secrets: Sequence[str]) -> None:
         self.timed_out = self.server_died = False
         self._request, self._job, self._timeouts, self._lifeline = request, request.job, timeouts, lifeline
-        self._secrets = secrets.values(os.environ, self._job.env)
+        self._secrets = secrets
         self._members: list[RankProcess] = []
         self._launcher: LauncherProcess | None = None
         self._began = time.monotonic()
@@ -107,7 +107,7 @@ class RankGroup:
         for member in self._members:
             member.log.close()
             if member.stacks:
-                member.stacks = bytearray(secrets.bare_bytes(bytes(member.stacks), self._secrets))
+                member.stacks = bytearray(bare_bytes(bytes(member.stacks), self._secrets))
                 member.log.path.with_suffix(".stacks").write_bytes(member.stacks)
             if member.ended_at is not None:
                 member.process.close()

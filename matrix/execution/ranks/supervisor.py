@@ -19,7 +19,7 @@ from matrix.execution.ranks.rank_group import RankGroup
 from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.kit.rank import LackError
-from matrix.store import secrets
+from matrix.store.secrets import masked_outcome, values
 from matrix.verdicts.blame import classify
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
@@ -41,7 +41,8 @@ class Supervisor:
     """Runs jobs, one at a time, on ranks forked from one process that has imported `preload`.
 
     A context manager, one per process; the forkserver starts with the first job. Missing modules are skipped.
-    `preload_path` comes first on sys.path of the forkserver, and after the overlays in the ranks.
+    `preload_path` comes first on sys.path of the forkserver, and after the overlays in the ranks. `secrets`, those of
+    this environment and all that looks like one are masked in logs, stacks and outcomes.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class Supervisor:
         preload: Sequence[str] = PRELOAD,
         preload_path: Sequence[str] = (),
         timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
+        secrets: Sequence[str] = (),
     ) -> None:
         self._server = Forkserver(preload, preload_path)
-        self._timeouts = timeouts
+        self._timeouts, self._secrets = timeouts, secrets
 
     def __enter__(self) -> Supervisor:
         return self
@@ -82,7 +84,8 @@ class Supervisor:
         path = [*self._server.path, *import_path()]
         with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
             request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup)
-            group = RankGroup(request, lifeline, self._timeouts)
+            secrets = values(os.environ, job.env, given=self._secrets)
+            group = RankGroup(request, lifeline, self._timeouts, secrets)
             lost = ""
             try:
                 with self._server.starting():
@@ -115,4 +118,4 @@ class Supervisor:
             )
         notes = (self._server.note,) if self._server.note and not job.fresh else ()
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
-        return secrets.masked_outcome(outcome, secrets.values(os.environ, job.env))
+        return masked_outcome(outcome, secrets)

@@ -93,29 +93,37 @@ def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Pat
     assert json.loads(call.read_text())["arguments"] == ["-m", "pytest", "tests/failures", "-n", "3"]
 
 
-@pytest.mark.parametrize(("level", "again"), [(Level.CPU, "pytest"), (Level.GPU, "tox")])
-def test_a_base_runs_again_without_tox(
-    fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level, again: str
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+def test_a_base_runs_again_with_the_same_variables(
+    fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level
 ) -> None:
-    """By the interpreter of its environment, which tox has found unchanged, and without this process's PYTHONPATH.
-
-    At level gpu ranks get every variable, and tox selects them.
-    """
+    """By the interpreter of its environment, with what tox let through: without this process's other variables."""
     stored_run.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level), os.environ)])
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
-    call = fake("sys.exit(0)")
+    monkeypatch.setenv("MY_PASSWORD", "hunter2-hunter2")
+    kept = {"HOME": "/home/me", "TOX_ENV_NAME": "torch2.4.0", "MEGATRIX_BASE": "torch-2.4.0", "MEGATRIX_RELAY": "/old"}
+    call = fake(
+        f"'-c' in sys.argv and Path(os.environ['MEGATRIX_VARIABLES'], 'torch2.4.0').write_text({json.dumps(kept)!r})"
+    )
     python = tmp_path / "torch2.4.0" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(tmp_path / "tox")
     made = Tox(1)
-    for module in ("tox", again):
+    for module in ("tox", "pytest"):
         made.run(request(tmp_path / "log", "torch-2.4.0", run=tmp_path / "run"))
         assert json.loads(call.read_text())["arguments"][:2] == ["-m", module]
     given = json.loads(call.read_text())["environment"]
-    assert ("PYTHONPATH" in given, given.get("MEGATRIX_BASE")) == (
-        (True, None) if level is Level.GPU else (False, "torch-2.4.0")
-    )
+    assert {name: given[name] for name in kept} == {**kept, "MEGATRIX_RELAY": "/records"}
+    assert not {"PYTHONPATH", "MY_PASSWORD"} & given.keys()
+
+
+def test_a_base_without_an_environment_runs_by_tox_again(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    call = fake("sys.exit(1)")
+    made = Tox(1)
+    for _ in range(2):
+        made.run(request(tmp_path / "log", "torch-2.4.0"))
+        assert json.loads(call.read_text())["arguments"][:2] == ["-m", "tox"]
 
 
 def test_workers_here_need_xdist(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from matrix.catalog.codec import MalformedError
 from matrix.errors import MatrixError
+from matrix.execution import relay
 from matrix.execution.relay import Message, Receiver, Sender, decode, encode
 from matrix.provision.project import ROOT
 from matrix.verdicts.record import Record
@@ -109,6 +110,34 @@ def test_orphaned_is_called_when_the_receiver_dies(tmp_path: Path) -> None:
     assert orphaned.wait(HANG_S)
     sender.result(RECORDS[0])  # is dropped without an error
     sender.close()
+
+
+def test_sender_receives_the_secrets() -> None:
+    """Those of the environment that started the run: tox lets few of its variables through."""
+    with Receiver(lambda _: None, secrets=("hunter2-hunter2", "caf\udce9-hunter")) as receiver:
+        sender = Sender(receiver.address, nothing)
+        assert sender.secrets == ("hunter2-hunter2", "caf\udce9-hunter")
+        sender.close()
+    assert Sender("", nothing).secrets == ()
+
+
+def test_secrets_are_by_default_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITLAB_TOKEN", "hunter2-hunter2")
+    with Receiver(lambda _: None) as receiver:
+        sender = Sender(receiver.address, nothing)
+        assert "hunter2-hunter2" in sender.secrets
+        sender.close()
+
+
+def test_a_receiver_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "SECRETS_S", 0.01)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "records"))
+        listening.listen()
+        sender = Sender(str(tmp_path / "records"), nothing)
+        with pytest.raises(MatrixError, match="does not answer"):
+            _ = sender.secrets
+        sender.close()
 
 
 def test_close_does_not_call_orphaned() -> None:

@@ -14,7 +14,6 @@ from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.execution import installation, session
 from matrix.execution.case_context import Options
-from matrix.execution.ranks.supervisor import PRELOAD
 from matrix.execution.session import Session
 from matrix.planning.estimates import DEFAULT_S
 from matrix.planning.rerun import plan_entry
@@ -72,7 +71,7 @@ def test_torch_is_preloaded_for_cases_that_need_it(
 ) -> None:
     known = catalog(failure(case=(replace(case(), preload=preload),)))
     monkeypatch.setattr(installation, "load", lambda: known)
-    monkeypatch.setattr(session, "Supervisor", lambda preload=PRELOAD: preload)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
 
 

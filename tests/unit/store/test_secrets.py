@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from matrix.catalog.codec import encode
 from matrix.execution.ranks.logs import Log
+from matrix.store import secrets
 from matrix.store.journal import Journal, read
-from matrix.store.secrets import Masker, masked_outcome, values
+from matrix.store.secrets import LONGEST_LINE, Masker, mask_file, masked_outcome, values
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.verdicts.text import MASKED
+from matrix.verdicts.text import MASKED, mask
+from tests.profiles import tries
 from tests.unit.report import samples
-from tests.unit.verdicts.secret_texts import PLAIN_VARIABLES, SECRET_VARIABLES
+from tests.unit.verdicts.secret_texts import FORMATTED, LINE, NAMED, PLAIN_VARIABLES, SECRET_VARIABLES
 
 SECRET = "hunter2-hunter2"
 
@@ -105,6 +107,98 @@ def test_a_log_holds_no_secret(tmp_path: Path) -> None:
     log.close()
 
     assert log.path.read_bytes() == b"token: [masked], and hunter2-hunter"
+
+
+def test_a_log_masks_what_looks_like_a_secret(tmp_path: Path) -> None:
+    """In its head, where chunks end anywhere, and in its tail."""
+    log = Log(tmp_path / "log", head=100, tail=300)
+    for line in (b"https://me:hunt", b"er2@host/\n", b"Bearer hunter2hunter2\n", b"-" * 99 + b"\n") * 9:
+        log.write(line)
+    log.close()
+    text = log.path.read_bytes()
+    assert b"hunter2" not in text
+    assert text.count(b"https://[masked]@host/\nBearer [masked]\n") >= 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_private_key_is_masked_across_chunks(tmp_path: Path, size: int) -> None:
+    key = (
+        f"env\nSSH_KEY=-----BEGIN RSA PRIVATE KEY-----\n{f'{LINE}xx' * 3}\n{LINE}\n-----END RSA PRIVATE KEY-----\nend\n"
+    )
+    log = Log(tmp_path / "log")
+    for offset in range(0, len(key), size):
+        log.write(key[offset : offset + size].encode())
+    log.close()
+    assert log.path.read_text() == "env\nSSH_KEY=[masked]\nend\n"
+
+
+def test_the_rest_of_a_key_at_the_start_of_the_tail_is_masked(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", head=10, tail=120)
+    body = "\n".join([LINE] * 9)
+    log.write(f"x\n-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\nend\n".encode())
+    log.close()
+    assert LINE not in log.path.read_text()
+    assert log.path.read_text().endswith("[masked]\nend\n")
+
+
+SECRET_TEXTS = [*NAMED, *(text for _, text, _ in FORMATTED), "a plain line", "", "\udcff"]
+
+
+@tries(100)
+@given(st.lists(st.sampled_from(SECRET_TEXTS), max_size=6).map("\n".join), st.integers(1, 60))
+def test_what_is_masked_does_not_depend_on_chunks(text: str, size: int) -> None:
+    """A signature is learned from one run, and compared with another."""
+    data = text.encode(errors="surrogateescape")
+    outputs = set()
+    for length in (1, size, max(len(data), 1)):
+        masker = Masker((SECRET,))
+        parts = [masker.take(data[offset : offset + length]) for offset in range(0, len(data), length)]
+        outputs.add(b"".join(parts) + masker.rest())
+    assert len(outputs) == 1
+
+
+def test_a_line_without_an_end_is_searched_in_parts() -> None:
+    masker = Masker(())
+    taken = [masker.take(b"x" * 1000) for _ in range(1000)]
+    assert max(map(len, taken)) == LONGEST_LINE
+    assert b"".join(taken) + masker.rest() == b"x" * 1_000_000
+
+
+def test_only_what_a_log_keeps_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of output cost what its head and tail cost: each byte of these is searched twice at most."""
+    searched: list[int] = []
+
+    def counted(text: str) -> str:
+        searched.append(len(text))
+        return mask(text)
+
+    monkeypatch.setattr(secrets, "mask", counted)
+    log = Log(tmp_path / "log", head=2**16, tail=2**16)
+    for _ in range(100):
+        log.write(b"password=hunter2 and more\n" * 40_000)
+    log.close()
+    assert b"hunter2" not in log.path.read_bytes()
+    assert sum(searched) < 2**21  # the chunk in which the head ends has 1 MB
+
+
+def test_an_outcome_holds_nothing_that_looks_like_a_secret() -> None:
+    message = "no access to https://me:hunter2@host with Bearer hunter2hunter2"
+    ranks = (RankEnd(0, 1, value={"url": [message], "metric": [1.5]}, stacks=message),)
+    outcome = Outcome(OutcomeKind.RAISED, message, chain=(Raised("E", message),), evidence=message, ranks=ranks)
+    text = json.dumps(encode(masked_outcome(outcome, ())))
+    assert "hunter2" not in text
+    assert '{"url": ["no access to https://[masked]@host with Bearer [masked]"], "metric": [1.5]}' in text
+
+
+def test_secrets_of_the_run_are_added() -> None:
+    assert values({"A_TOKEN": "abcdefg"}, given=("hunter2-hunter2",)) == ("hunter2-hunter2", "abcdefg")
+
+
+def test_a_file_is_masked_in_place(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("pip --index-url https://me:hunter2@host\n")
+    mask_file(tmp_path / "log")
+    mask_file(tmp_path / "missing")
+    assert (tmp_path / "log").read_text() == "pip --index-url https://[masked]@host\n"
 
 
 def test_an_outcome_holds_no_secret() -> None:

@@ -31,11 +31,13 @@ def test_log_is_complete_or_head_and_tail(tmp_path_factory: pytest.TempPathFacto
     assert written(tmp_path_factory.mktemp("log"), chunks) == expected
 
 
-def test_head_is_written_at_once(tmp_path: Path) -> None:
+def test_lines_of_the_head_are_written_at_once(tmp_path: Path) -> None:
+    """A part of a line may be that of a secret."""
     log = Log(tmp_path / "log", HEAD, TAIL)
-    log.write(b"hello")
-    assert log.path.read_bytes() == b"hello"
+    log.write(b"hello\nHF_")
+    assert log.path.read_bytes() == b"hello\n"
     log.close()
+    assert log.path.read_bytes() == b"hello\nHF_"
 
 
 def test_memory_holds_at_most_two_tails(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A stand-in for the CUDA names of torch that megatron-core uses unconditionally, for machines without CUDA.
 
-Every record of a case that used it notes it (STAND_IN). It replaces only these names of torch, in a rank process that
-runs one case:
+A rank at level cpu uses it. It replaces only these names of torch, in a rank process that runs one case:
 
 ================================================  ====================================================================
 name                                              why megatron-core needs it
@@ -28,8 +27,6 @@ import functools
 import types
 from collections.abc import Callable
 from typing import Any, Final
-
-STAND_IN: Final = "stand-in: the CUDA device is the CPU (gloo)"
 
 FACTORIES: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "tensor", "as_tensor")
 HOPPER: Final = types.SimpleNamespace(name="stand-in", major=9, minor=0, multi_processor_count=1)

@@ -33,11 +33,6 @@ class PlanEntry:
         return cls(decode(Planned, value), decode(str, value["reproduce"]))
 
 
-def plan_entry(planned: Planned, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the case as JSON of a run's plan."""
-    return PlanEntry(planned, reproduce_line(planned, environ)).to_plain()
-
-
 def reproduce_line(planned: Planned, environ: Mapping[str, str]) -> str:
     """Return the command line that runs this case again, on any machine with the project and the case's requirements.
 

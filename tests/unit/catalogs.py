@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
@@ -16,6 +17,7 @@ from matrix.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBa
 from matrix.catalog.stack import ABSENT, BASE, MCORE, Stack, Value, component_named
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
+from matrix.planning.rerun import PlanEntry, reproduce_line
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
 
@@ -145,3 +147,8 @@ def planned(known: Catalog, base: str = "torch-2.4.0", core: str = "0.8.0", **ch
     entry = known.failures[0]
     cell = known.cell(base, values(mcore=core))
     return replace(plan_case(known, entry, entry.case[0], entry.case[0].levels[0], cell), **changes)
+
+
+def plan_entry(item: Planned) -> dict[str, Any]:
+    """Return a case as JSON of a run's plan, with its command line in this environment."""
+    return PlanEntry(item, reproduce_line(item, os.environ)).to_plain()

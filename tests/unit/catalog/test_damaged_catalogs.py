@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -22,9 +21,8 @@ from matrix.errors import MatrixError
 from matrix.execution.reproduction import CaseContext, Reproduction, ReproductionRequest
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
-from matrix.planning.rerun import plan_entry
 from tests.profiles import tries
-from tests.unit.catalogs import copy_of_facts
+from tests.unit.catalogs import copy_of_facts, plan_entry
 
 # What replaces a value: other types, numbers beyond every limit, empty and unprintable texts, no TOML at all.
 ODD: Final = (
@@ -85,7 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan_and_describe(known: Catalog) -> None:
     """Plan a night, write each case as the plan does, and make the job of its ranks."""
     for item in night(known, pairwise):
-        json.dumps(plan_entry(item, os.environ))
+        json.dumps(plan_entry(item))
         entry = known.failure(item.failure)
         if item.reproducible and item.level is not Level.CONTRACT:
             request = ReproductionRequest(item, entry, known.failures, CaseContext())

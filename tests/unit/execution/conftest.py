@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pytest
 
 from matrix.execution import installation, interrupt
 from matrix.execution.case_context import CaseContexts
-from matrix.planning.rerun import plan_entry
 from matrix.provision import installed as environments
 from matrix.store import stored_run
-from tests.unit.catalogs import planned
+from tests.unit.catalogs import plan_entry, planned
 from tests.unit.execution.image_runs import FakePodman, FakeProcess, ImageRun, Make
 from tests.unit.execution.sessions import BASE, CASE, KNOWN
 
@@ -26,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(installation, "load", lambda: KNOWN)
     monkeypatch.setattr(environments, "current", lambda: BASE)
     other = planned(KNOWN, base="torch-2.3.1")
-    stored_run.write_plan(tmp_path / "run", [plan_entry(CASE, os.environ), plan_entry(other, os.environ)])
+    stored_run.write_plan(tmp_path / "run", [plan_entry(CASE), plan_entry(other)])
     return tmp_path / "run"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 from matrix.catalog.model import Image
 from matrix.execution.engine import EngineRequest, EngineResult
 from matrix.execution.images import Images
-from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
 from matrix.store import stored_run
 from matrix.store.paths import PLAN
 from matrix.verdicts.planned import Planned
-from tests.unit.catalogs import case, catalog, clause, failure, image, planned
+from tests.unit.catalogs import case, catalog, clause, failure, image, plan_entry, planned
 
 BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built by this project, not pulled
 
@@ -94,7 +92,7 @@ class ImageRun:
     def plan(self, *cases: Planned) -> None:
         """Write these cases to the plan of the run."""
         (self.run_folder / PLAN).unlink(missing_ok=True)
-        stored_run.write_plan(self.run_folder, [plan_entry(one, os.environ) for one in cases])
+        stored_run.write_plan(self.run_folder, [plan_entry(one) for one in cases])
 
     @property
     def engine(self) -> Images:

@@ -17,12 +17,11 @@ from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.execution import engine
 from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
-from matrix.planning.rerun import plan_entry
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
 from matrix.store import scratch, stored_run
 from matrix.store.stored_run import StoredRun
-from tests.unit.catalogs import catalog, failure, planned, wheels
+from tests.unit.catalogs import catalog, failure, plan_entry, planned, wheels
 from tests.unit.processes import ended
 
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
@@ -98,7 +97,7 @@ def test_a_base_runs_again_with_the_same_variables(
     fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level
 ) -> None:
     """By the interpreter of its environment, with what tox let through: without this process's other variables."""
-    stored_run.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level), os.environ)])
+    stored_run.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level))])
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
     monkeypatch.setenv("MY_PASSWORD", "hunter2-hunter2")

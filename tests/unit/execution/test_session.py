@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,11 @@ from matrix.execution import installation, session
 from matrix.execution.case_context import Options
 from matrix.execution.session import Session
 from matrix.planning.estimates import DEFAULT_S
-from matrix.planning.rerun import plan_entry
 from matrix.provision.case_overlays import Provision
 from matrix.store import stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from tests.unit.catalogs import case, catalog, failure
+from tests.unit.catalogs import case, catalog, failure, plan_entry
 from tests.unit.execution.sessions import CASE, ON_GPUS, of_host, on_gpus, provided
 from tests.unit.report.samples import changed, record
 
@@ -40,7 +38,7 @@ def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
     assert current.planned == [replace(CASE, seconds=DEFAULT_S[Level.CPU])]
     current.journal.close()
-    assert [plan_entry(planned, os.environ) for planned in current.planned] == stored_run.plan(current.run_folder)
+    assert [plan_entry(planned) for planned in current.planned] == stored_run.plan(current.run_folder)
 
 
 def test_interpreter_without_asserts_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.planning.night import of_base
-from matrix.planning.rerun import PlanEntry, plan_entry, reproduce_line
+from matrix.planning.rerun import PlanEntry, reproduce_line
 from matrix.planning.selection import select
-from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.catalogs import catalog, failure, plan_entry, planned
 
 CASE = planned(catalog(failure()))
 
@@ -66,6 +66,6 @@ def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatc
 
 
 def test_plan_entry_has_case_and_line() -> None:
-    entry = plan_entry(CASE, os.environ)
+    entry = plan_entry(CASE)
     assert decode(PlanEntry, entry) == PlanEntry(CASE, reproduce_line(CASE, os.environ))
     assert entry == {**encode(CASE), "reproduce": reproduce_line(CASE, os.environ)}

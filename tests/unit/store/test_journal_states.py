@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from matrix.errors import MatrixError
-from matrix.planning.rerun import plan_entry
 from matrix.store import journal, stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
-from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.catalogs import catalog, failure, plan_entry, planned
 from tests.unit.report.samples import record
 
 KNOWN = catalog(failure())
@@ -53,7 +52,7 @@ class Run(RuleBasedStateMachine):
         self.temporary = TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "run"
         self.folder.mkdir()
-        stored_run.write_plan(self.folder, [plan_entry(item, os.environ) for item in PLAN])
+        stored_run.write_plan(self.folder, [plan_entry(item) for item in PLAN])
         self.results: dict[str, set[Verdict]] = {}  # a case that two processes ran has two
         self.started: set[str] = set()
         self.opened: list[Process] = []

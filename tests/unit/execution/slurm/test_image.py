@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from matrix.execution.slurm.client import Commands
 from matrix.execution.slurm.cluster import ClusterSite
 from matrix.execution.slurm.queue import Polling
 from matrix.execution.slurm.slurm_engine import Slurm
-from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
 from matrix.provision.tools import NO_TOOL, ContainerSpec, Ref
 from matrix.store import journal, stored_run
 from matrix.verdicts.record import Record
-from tests.unit.catalogs import case, catalog, clause, failure, planned
+from tests.unit.catalogs import case, catalog, clause, failure, plan_entry, planned
 from tests.unit.engines import HOST
 from tests.unit.execution.slurm import memory
 from tests.unit.execution.slurm.memory import Cluster, Maker
@@ -105,7 +103,7 @@ def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Rec
     """The image was built meanwhile: recorded results stay, and the cases without a result run."""
     folder = tmp_path / "out" / "runs" / "20260101-night"
     (folder / "slurm").mkdir(parents=True)
-    stored_run.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
+    stored_run.write_plan(folder, [plan_entry(item) for item in CASES])
     image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
     assert {record.verdict.value for record in run_cases(reporting(HOLDS), folder.name)} == {"holds"}
 
@@ -158,7 +156,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     """Run the task of the cases on a node; its container writes no record."""
     folder = tmp_path / "run"
     folder.mkdir()
-    stored_run.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
+    stored_run.write_plan(folder, [plan_entry(item) for item in CASES])
     monkeypatch.setattr(image, "load", lambda: KNOWN)
     monkeypatch.setenv("MEGATRIX_KEYS", "[]")
     monkeypatch.setenv("MEGATRIX_PLACE", "node n470")

@@ -36,6 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     words, command = divided(words)
     parsed = argparse.Namespace(own=command, json="--json" in words, exit_code=False, resume_hint="")
+    status = None
+    try:
+        try:
+            status = answered(parsed, words)
+        finally:
+            print(end="", flush=True)  # the interpreter, which does it otherwise, reports an error
+    except BrokenPipeError:  # the reader (head, less) has exited
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if status is None:
+            status = skip() if parsed.exit_code else ExitStatus.GOOD
+    return status
+
+
+def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run the command that the words name, and return its exit status; report an error."""
     try:
         parser(words).parse_args(words, parsed)
         status: int = parsed.command(parsed)
@@ -51,9 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.resume_hint:
             leave_hint(stop.what)
         return failed(parsed, stop, ExitStatus.INTERRUPTED)
-    except BrokenPipeError:  # the reader (head, less) has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = ExitStatus.GOOD
     except MatrixError as error:
         status = failed(parsed, error, ExitStatus.MISTAKE)
     except OSError as error:

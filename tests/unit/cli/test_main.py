@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,7 +21,7 @@ from matrix import __version__
 from matrix.catalog.codec import decode
 from matrix.cli import COMMANDS, Command
 from matrix.cli.catalog import ACTIONS
-from matrix.cli.main import main
+from matrix.cli.main import main, parser
 from matrix.cli.usage import statuses
 from matrix.errors import ExitStatus
 from matrix.provision import project
@@ -72,6 +75,50 @@ def test_error_with_json_is_json(line: str, what: str, capsys: pytest.CaptureFix
     (error,) = items_of(printed.out, "error")
     assert error["what"].startswith(what)
     assert what in printed.err
+
+
+JSON_LINES = {
+    "bisect": "bisect --json",  # an error is JSON, too
+    "check": "check mcore=0.8.0 torch=2.4.1 --json",
+    "contract": "contract --consumer megatron-core --mcore 0.8.0 --te 1.9.0 --json",
+    "explain": f"explain {CELL} --json",
+    "match": "match no-such.log --json",
+    "plan": "plan --json",
+    "report": "report --json",
+    "run": "run --select mcore==0.8.0 --json",
+    "sources": "sources list --json",
+}
+
+
+def test_json_lines_have_every_command_with_json() -> None:
+    def options(parser: argparse.ArgumentParser) -> set[str]:
+        parts = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        return {*parser._option_string_actions}.union(*(options(part) for parts in parts for part in parts.values()))
+
+    assert {name for name in COMMANDS if "--json" in options(parser([name]))} == JSON_LINES.keys()
+
+
+@pytest.mark.parametrize("line", [*JSON_LINES.values(), "--help", "plan --stats", "chek --json"])
+def test_reader_that_has_exited_is_no_error(
+    line: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `head`, with output of any length: what is left is written when the interpreter ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with suppress(SystemExit):
+            main(line.split())
+        monkeypatch.undo()
+    assert "BrokenPipe" not in capsys.readouterr().err
+
+
+def test_reader_that_has_exited_keeps_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(["check", "mcore=0.8.0", "torch=2.4.1", "--json"]) == ExitStatus.BAD
 
 
 def test_help_imports_no_command() -> None:

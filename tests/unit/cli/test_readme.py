@@ -86,3 +86,11 @@ def test_readme_shows_real_output(folder: Path, capsys: pytest.CaptureFixture[st
     printed = iter(capsys.readouterr().out.splitlines())
     missing = [line for line in (one[4:] for one in shown.splitlines()) if line != "..." and line not in printed]
     assert missing == []
+
+
+def test_environment_of_the_readme_is_ignored() -> None:
+    """A checkout in which README's commands ran is clean."""
+    names = re.findall(r"python3 -m venv (\S+)", (ROOT / "README.md").read_text())
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert names
+    assert {f"{name}/" for name in names} <= {*ignored}

@@ -25,8 +25,9 @@ from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TE, short
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
+from matrix.store.secrets import bare, bare_bytes, values
 from matrix.verdicts.record import Record
-from matrix.verdicts.text import mask, one_line
+from matrix.verdicts.text import MASKED, one_line
 
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
@@ -78,7 +79,16 @@ class OwnCommand:
     @property
     def line(self) -> str:
         """Return the command as a shell's line, without secrets."""
-        return mask(shlex.join(self.command))
+        secrets = values()
+        return bare(shlex.join(bare(word, secrets) for word in self.command), secrets)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Return the words of the command without secrets: one, where a quote is part of what is masked."""
+        try:
+            return tuple(shlex.split(self.line))
+        except ValueError:
+            return (self.line,)
 
     @property
     def attached(self) -> str:
@@ -86,22 +96,28 @@ class OwnCommand:
         blocks = []
         for word, path in self.named.items():
             text = read_regular_text(path)
-            lines = mask(text).splitlines()
+            lines = bare(text, values()).splitlines()
             if "\0" not in text and len(lines) <= ATTACHED:
                 blocks.append("\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""]))
         return "".join(blocks)
 
-    def write(self, root: Path, entry: Mapping[str, Any]) -> Path:
+    def write(self, root: Path, entry: Mapping[str, Any], *, draft: bool = False) -> Path:
         """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.
 
-        Returns the path of its failure.toml.
+        It has the command as it is given, so it is readable by its user alone. A draft is for others: secrets are
+        masked in its files, and a file that is no text and has some is left out. Returns the path of its failure.toml.
         """
-        folder = self.folder_in(root)
+        folder, secrets = self.folder_in(root), values()
+        folder.mkdir(mode=0o755 if draft else 0o700, parents=True, exist_ok=True)
         write_whole(folder / "reproduction.py", _REPRODUCTION)
         for word, path in self.named.items():
-            if not {"..", os.sep} & {*Path(word).parts}:
-                (folder / "files" / word).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, folder / "files" / word)
+            content = path.read_bytes()
+            masked = bare_bytes(content, secrets) if draft else content
+            if {"..", os.sep} & {*Path(word).parts} or (masked != content and b"\0" in content):
+                continue
+            (folder / "files" / word).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "files" / word).write_bytes(masked)
+            shutil.copymode(path, folder / "files" / word)
         write_whole(folder / ENTRY, toml_of(entry))
         return folder / ENTRY
 
@@ -159,7 +175,10 @@ class OwnCommand:
     def draft(self, answer: BisectionAnswer, headlines: Sequence[str]) -> dict[str, Any]:
         """Return the entry of a catalog failure, with what the search measured."""
         cause = f"{TODO}. Bisected: {'; '.join(headlines)}"
-        return self.entry(answer.subject.failure.signature, cause, **measured_rules(measured_cells(answer)))
+        if self.shared != self.command:
+            cause += f". {TODO}: pass what is {MASKED} in variables"
+        signatures, rules = answer.subject.failure.signature, measured_rules(measured_cells(answer))
+        return replace(self, command=self.shared).entry(signatures, cause, **rules) | {"id": self.id}
 
 
 def table_of(signature: Signature) -> dict[str, Any]:

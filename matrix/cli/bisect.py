@@ -66,7 +66,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue + (command.attached if command else ""))
     files = {}
     if command:
-        draft = command.write(folder_of(arguments, command) / "draft", command.draft(bisected, summary.headlines))
+        draft = command.write(
+            folder_of(arguments, command) / "draft", command.draft(bisected, summary.headlines), draft=True
+        )
         files = {"draft": str(draft), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))

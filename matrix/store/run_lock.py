@@ -13,8 +13,9 @@ from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.store.paths import unwritable
+from matrix.store.secrets import bare, values
 
-FILE: Final = "run.lock"  # in the folder; its content names the holder
+FILE: Final = "run.lock"  # in the folder; its content names the holder, without secrets of its command
 
 
 class RunLock:
@@ -27,12 +28,12 @@ class RunLock:
     def __init__(self, folder: Path, work: str = "run") -> None:
         path = folder / FILE
         try:
-            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
             raise unwritable(path, error) from error
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": " ".join(sys.argv)}
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": bare(" ".join(sys.argv), values())}
             os.ftruncate(self._held, 0)
             os.pwrite(self._held, json.dumps(holder).encode(), 0)
         except BlockingIOError:

@@ -35,7 +35,8 @@ _NAME = (
 )
 _VALUE = r"(?:\[masked\]|(?:\\?\"[^\"\n]*\"?|\\?'[^'\n]*'?)+|[^\s,;&\"']+)"
 NAMED_VALUE = re.compile(
-    r"((?i:(?<![\w-])(?:(?:proxy-)?authorization|(?:set-)?cookie)[\"']?[ \t]*[=:][ \t]*))[^\n]+"  # a header
+    r"((?i:(?<![\w-])(?:(?:proxy-)?authorization|(?:set-)?cookie)[\"']?[ \t]*[=:][ \t]*))"  # a header
+    r"(?:\[masked\](?=[\"']|$)|[^\n]+)"
     rf"|((?<![\w-])--[\w-]{{0,40}}?{_NAME}[ \t]+){_VALUE}"  # --name value
     # NAME=value, NAME: value, "NAME": "value", also within a JSON text, NAME => value, <name>value</
     rf"|({_NAME}\\?[\"']?[ \t]*(?:[=:]>?|:=|==|>(?=[^<\s]{{1,200}}</))[ \t]*){_VALUE}"

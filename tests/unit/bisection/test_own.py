@@ -18,6 +18,7 @@ from matrix.catalog.loading import read_failures
 from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.text import MASKED
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import KNOWN, record_of
 
@@ -74,6 +75,67 @@ def test_id_depends_on_named_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("train(2)\n")
 
     assert len({before, with_file, own.id, replace(own, deadline=5).id}) == 4
+
+
+HOSTILE = (
+    "sh",
+    "-c",
+    "curl -H 'Authorization: Bearer hunter2hunter2' https://me:hunter2@host | run --password=hunter2",
+    "--password",
+    "hunter2 and 'hunter2'",
+    "--url",
+    "https://me:hunter2@host/x",
+    "hunter3-hunter3",
+    "job.sh",
+    "data.bin",
+)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnCommand:
+    """Return a command with secrets, in its words and in the files that it names."""
+    monkeypatch.setenv("MY_PASSWORD", "hunter3-hunter3")
+    (tmp_path / "job.sh").write_text("export WANDB_API_KEY=hunter2\necho hunter3-hunter3\npython train.py\n")
+    (tmp_path / "job.sh").chmod(0o555)
+    (tmp_path / "data.bin").write_bytes(b"\0\xff https://me:hunter2@host")
+    return OwnCommand(HOSTILE, tmp_path)
+
+
+def test_a_draft_holds_no_secrets(hostile: OwnCommand, tmp_path: Path) -> None:
+    shared = replace(hostile, command=hostile.shared)
+    entry = hostile.write(tmp_path / "draft", shared.entry((SIGNATURE,)), draft=True)
+    files = {path.name: path for path in entry.parent.rglob("*") if path.is_file()}
+    assert set(files) == {"failure.toml", "reproduction.py", "job.sh"}
+    assert not [name for name, path in files.items() if "hunter" in path.read_text()]
+    assert "python train.py" in files["job.sh"].read_text()
+    assert files["job.sh"].stat().st_mode & 0o777 == 0o555
+    assert "hunter" not in hostile.line + hostile.attached
+    assert hostile.shared[3:] == (
+        "--password",
+        MASKED,
+        "--url",
+        f"https://{MASKED}@host/x",
+        MASKED,
+        "job.sh",
+        "data.bin",
+    )
+
+
+def test_what_cells_run_is_unchanged_and_private(hostile: OwnCommand, tmp_path: Path) -> None:
+    entry = hostile.write(tmp_path / "failures", hostile.entry(()))
+    assert tuple(read_toml(entry)["case"][0]["arguments"]["command"]) == HOSTILE
+    assert (entry.parent / "files" / "data.bin").read_bytes() == (tmp_path / "data.bin").read_bytes()
+    assert entry.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_command_without_secrets_is_shared_as_it_is() -> None:
+    words = ("python", "-c", "print('a b', \"c\")", "", "--key-file", "x")
+    assert OwnCommand(words, Path("/tmp")).shared == words
+
+
+def test_a_command_whose_quote_is_masked_is_one_word() -> None:
+    own = OwnCommand(("sh", "-c", "Cookie: 'hunter2"), Path("/tmp"))
+    assert "hunter2" not in " ".join(own.shared)
 
 
 def test_rules_are_of_results_with_a_side() -> None:

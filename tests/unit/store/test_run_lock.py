@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,15 @@ def test_kill_9_frees_a_run(tmp_path: Path) -> None:
         holder.wait()
         RunLock(tmp_path).release()
         os.kill(child, 9)
+
+
+def test_lock_holds_no_secrets_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "hunter3-hunter3")
+    monkeypatch.setattr(sys, "argv", ["megatrix", "bisect", "--", "run", "--password", "hunter2", "hunter3-hunter3"])
+    with RunLock(tmp_path):
+        file = tmp_path / "run.lock"
+        assert json.loads(file.read_text())["command"] == "megatrix bisect -- run --password [masked] [masked]"
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", ["", "no JSON", "[]", "{}"])

@@ -64,6 +64,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/bisection/search.py": ("tests/unit/bisection/test_search.py",),
     "matrix/catalog/cell.py": ("tests/unit/catalog/test_cell.py",),
     "matrix/catalog/failure.py": ("tests/unit/catalog/test_failure.py",),
+    "matrix/catalog/machine.py": ("tests/unit/catalog/test_machine.py",),
     "matrix/catalog/reach.py": ("tests/unit/catalog/test_reach.py",),
     "matrix/catalog/stack.py": ("tests/unit/catalog/test_stack.py",),
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
@@ -71,8 +72,10 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
     "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
+    "matrix/planning/cases.py": ("tests/unit/planning/test_cases.py", "tests/unit/planning/test_of_base.py"),
     "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
     "matrix/planning/driver_fit.py": ("tests/unit/planning/test_driver_fit.py",),
+    "matrix/planning/estimates.py": ("tests/unit/planning/test_estimates.py",),
     "matrix/planning/machine_requirements.py": ("tests/unit/planning/test_machine_requirements.py",),
     "matrix/planning/night.py": (
         "tests/unit/planning/test_night.py",

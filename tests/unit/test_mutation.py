@@ -180,3 +180,25 @@ def test_equivalent_mutants_have_a_function_and_reason(module: str) -> None:
     known = {*functions(ast.parse(undecorated((ROOT / module).read_text())))}
     assert [text for text in EQUIVALENT[module] if text.partition(": ")[0] not in known] == []
     assert all(EQUIVALENT[module].values())
+
+
+@pytest.mark.parametrize(("killed", "status"), [((9, 9), 0), ((9, 8), 1), ((8, 9), 1)])
+def test_module_below_the_goal_is_an_error(
+    killed: tuple[int, int], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a line for each module; its survivors are printed on demand."""
+    survivor = Mutant("matrix.a.x_f__mutmut_1", "survived", "x = 1")
+    modules = list(TARGETS)[:2]
+    results = {
+        module: mutation.Score(module, 10, 0, (survivor,) * (10 - count), ("g: y = 2",))
+        for module, count in zip(modules, killed, strict=True)
+    }
+    monkeypatch.setattr(mutation, "mutate", lambda module, folder, processes: results[module])
+    assert mutation.main([*modules, "--show"]) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["module", "mutants", "killed", "equivalent", "survived", "score"]
+    assert [line.split()[:3] for line in lines if line.startswith("matrix/")] == [
+        [module, "10", str(count)] for module, count in zip(modules, killed, strict=True)
+    ]
+    assert lines.count("    survived: f: x = 1") == 20 - sum(killed)
+    assert lines.count("    stale in EQUIVALENT: g: y = 2") == 2

@@ -233,7 +233,7 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
     """
     share = failure.night
     bases = share.bases if share and TE not in failure.axes else ()
-    shared = share.releases.get(MCORE, ()) if share else ()
+    shared = share.releases.get(MCORE) if share else ()
     twins = {image.id for base in catalog.wheels if base.id in bases for image in catalog.twins_of(base)}
     for image in catalog.containers:
         if not image.night or (bases and image.id not in twins):

@@ -221,9 +221,9 @@ def test_stand_in_is_for_cases_that_run(level: Level, needs: tuple[CaseNeed, ...
 
 
 def test_planned_case_has_all_that_it_needs() -> None:
-    packages = (OpenPackage("a", "1", ("x==1",)),)
+    packages = (OpenPackage("a", "1", ("x==1",)),)  # type: ignore[arg-type]
     one = replace(case(levels=(Level.CPU,), ranks=3, gpus=2), launcher="mpirun", packages=("z==9",))
-    entry = failure(case=(one,), package=packages, overrides=("numpy",), build=(BUILD,), affected=(clause(),))  # type: ignore[arg-type]
+    entry = failure(case=(one,), package=packages, overrides=("numpy",), build=(BUILD,), affected=(clause(),))
     known = catalog(entry, torches=TORCH_24)
     cell = known.cell("torch-2.4.0", {MCORE: "0.9.0rc0+0a1b2c3", TE: "1.9", "a": "1"}, ("a",))
     assert plan_case(known, entry, one, Level.CPU, cell) == Planned(

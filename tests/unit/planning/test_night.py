@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage
+from matrix.catalog.failure import Build, CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage, Pick
 from matrix.catalog.model import Catalog, Release
 from matrix.catalog.schema import Identifier, VersionText
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE
@@ -102,6 +102,75 @@ def test_a_stack_is_always_in_the_night() -> None:
         item.expectation,
         item.why,
     ) == (False, 8, Expectation.BROKEN, (Reason(ReasonKind.STACK, "Some#1: as reported"),))
+    assert item.ranks == 8
+
+
+def test_stack_has_the_gpus_of_the_report() -> None:
+    """The case takes one; a control that is masked there is no part of it."""
+    mask = failure("mask", affected=(clause(),), case=())
+    control = replace(masked("mask"), cases=(Identifier("pp2"),))
+    known = catalog(replace(BROKEN, masked=(control,)), mask, stacks=(stack("break", "torch-2.4.0", "0.8.0", gpus=4),))
+    stacks = [item for item in night(known, no_pairs) if item.why[0].kind is ReasonKind.STACK]
+    assert [(item.case, item.gpus, item.reproducible) for item in stacks] == [("tp2", 4, True)]
+
+
+def test_night_is_in_the_order_of_versions() -> None:
+    """By base, failure, megatron-core as a version, then Transformer Engine and case."""
+    entry = failure(axes=ENGINE_TOO, works=(clause(),), case=(case("b"), case("a")))
+    known = catalog(
+        replace(entry, id=Identifier("z")),
+        replace(entry, id=Identifier("y")),
+        torches=("2.5.1", "2.4.0"),
+        megatron_core=releases(["0.9.0", "0.10.0"]),
+        transformer_engine=releases(["1.8", "1.9"]),
+    )
+    order = [
+        (item.cell.base, item.failure, position(item.cell.stack[MCORE]), str(item.cell.stack[TE]), item.case)
+        for item in night(known, every_pair)
+    ]
+    assert len(order) == 2 * 2 * 2 * 2 * 2
+    assert order == sorted(order, key=lambda row: (row[0] != "torch-2.5.1", *row[1:]))
+
+
+def every_pair(factors: Any, keys: Any, allowed: Any) -> list[dict[str, Any]]:
+    """Return all combinations that are allowed, which is a covering array too."""
+    rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(factors[key] for key in keys))]
+    return [row for row in rows if allowed(row)]
+
+
+def test_night_below_level_gpu_has_no_image() -> None:
+    named = replace(image("ngc-24.08", "2.4.0a0", "1.9.0"), night="ships it")
+    known = catalog(replace(BROKEN, case=(ON_GPU,)), containers=(named,))
+    bases = {levels: {item.cell.base for item in night(known, no_pairs, levels)} for levels in ((Level.CPU,), ALL)}
+    assert ("ngc-24.08" in bases[(Level.CPU,)], "ngc-24.08" in bases[ALL]) == (False, True)
+
+
+ALL = tuple(Level)
+
+
+def test_picked_cell_has_the_cases_with_an_expectation() -> None:
+    """Those that the pick names, or all."""
+    picks = (
+        Pick("torch-2.4.0", {MCORE: VersionText("0.9.0")}, reason="by hand"),  # type: ignore[arg-type]
+        Pick("torch-2.4.0", {MCORE: VersionText("0.7.0")}, (Identifier("pp2"),), reason="one"),  # type: ignore[arg-type]
+    )
+    entry = failure(
+        affected=(clause(mcore="<0.9"), clause(mcore=">=0.9", cases=["pp2"])),
+        case=(case("tp2"), case("pp2")),
+        pick=picks,
+    )
+    planned = [item for item in night(catalog(entry, torches=("2.4.0",)), no_pairs) if "picked" in str(item.why[-1])]
+    assert [(item.cell.stack[MCORE], item.case, item.why[-1].text) for item in planned] == [
+        ("0.7.0", "pp2", "one"),
+        ("0.9.0", "pp2", "by hand"),
+    ]
+
+
+def test_share_of_the_night_keeps_builds() -> None:
+    build = Build(MCORE, "0.9.0rc0+0a1b2c3", "megatron-lm@0a1b2c3", "")  # type: ignore[arg-type]
+    share = NightShare("too many", releases={MCORE: (VersionText(CORES[0]),)})
+    entry = failure(works=(clause(),), night=share, build=(build,))
+    assert {cell.stack[MCORE] for cell in night_cells(catalog(entry), entry)} == {CORES[0], build.version}
 
 
 def test_a_stack_on_the_boundary_has_both_reasons() -> None:

@@ -4,93 +4,203 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from posixpath import basename, dirname, join, normpath, relpath
+from typing import Final
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import LARGEST, MOST, Declared, ImageUse, Open, require_at_most
+from matrix.check.files.declared import (
+    LARGEST,
+    MOST,
+    Declared,
+    ImageUse,
+    Open,
+    UnreadKind,
+    not_read,
+    require_at_most,
+    total,
+)
 from matrix.check.files.shell import Shell
+
+# Instructions that neither install nor start anything.
+OTHERS: Final = frozenset({"LABEL", "MAINTAINER", "EXPOSE", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "SHELL"})
+FLAG: Final = re.compile(r"(?:\s|\\\n)*--([\w-]+)(?:=(\S+))?(?=\s|\\\n)")
+SPACE: Final = re.compile(r"(?:\s|\\\n)*")
+DOCUMENT: Final = re.compile(r"<<-?['\"]?(\w+)['\"]?")
+# Folders that hold an environment of Python: a stage that copies one has its packages.
+ENVIRONMENT: Final = re.compile(r"venv|site-packages|dist-packages|conda|^/usr/local/?(lib/?)?$|^/$")
 
 
 @dataclass
 class _Files:
-    """The files of a stage that can be read: those that COPY, ADD and bind mounts take from the build context."""
+    """The files of a stage that can be read: those that COPY, ADD and bind mounts take, and what they write."""
 
-    context: Open
     folder: str = "/"
-    copies: tuple[tuple[str, str], ...] = ()  # path in the context, path in the image
+    copies: tuple[tuple[str, str, Open], ...] = ()  # path at the source, path in the image, what opens the source
 
-    def copy(self, words: list[str]) -> None:
-        """Record COPY SOURCE ... DESTINATION."""
-        names = [word for word in words if not word.startswith("--")]
-        if not any(word.startswith("--from=") for word in words):
-            self.copies += tuple((normpath(one.lstrip("/") or "."), names[-1]) for one in names[:-1])
+    def copy(self, names: Sequence[str], source: Open) -> None:
+        """Record SOURCE ... DESTINATION; `source` opens the files of the build context or of another stage."""
+        self.copies += tuple((normpath(name), names[-1], source) for name in names[:-1])
 
     def open(self, name: str) -> tuple[str, str] | None:
-        """Return a file of the context by its path in the image, None for any other."""
-        for source, place in reversed(self.copies):
+        """Return a file by its path in the image, None for any other."""
+        for source, place, open_source in reversed(self.copies):
             inside = relpath(join(self.folder, name), join(self.folder, place))
             if inside == "." or fnmatchcase(inside, basename(source)):
                 path = source if inside == "." else join(dirname(source), inside)
             else:
                 path = join(source, inside)
-            if not normpath(path).startswith("..") and (found := self.context(normpath(path))):
+            if not normpath(path).startswith("..") and (found := open_source(normpath(path))):
                 return found
         return None
 
 
+@dataclass
+class _Stage:
+    """A stage as it is read: its shell, its files, what it declares, and how it starts."""
+
+    context: Open
+    shell: Shell
+    files: _Files = field(default_factory=_Files)
+    declared: Declared = field(default_factory=Declared)
+    starts: dict[str, tuple[str, int]] = field(default_factory=dict)  # the last ENTRYPOINT and CMD, with their lines
+    inherited: tuple[tuple[str, int], ...] = ()  # those of the stage before: an ENTRYPOINT drops its CMD
+
+    def follow(self, base: _Stage) -> None:
+        """Start from another stage."""
+        self.declared, self.starts, self.inherited = base.declared, dict(base.starts), tuple(base.starts.values())
+        self.files = replace(base.files)
+        self.shell.exported = set(base.shell.exported)
+        inherited = base.shell.exported & base.shell.variables.keys()
+        self.shell.variables |= {name: base.shell.variables[name] for name in inherited}
+        self.shell.installs = replace(base.shell.installs)
+
+    def read(self, instruction: str, rest: str, line: int, stages: Mapping[str, _Stage]) -> None:
+        """Read one instruction but FROM."""
+        if instruction == "ONBUILD":
+            instruction, _, rest = rest.partition(" ")
+            instruction = instruction.upper()
+        if instruction in ("ARG", "ENV"):
+            _assign(self.shell, rest, exported=instruction == "ENV")
+        elif instruction == "RUN":
+            self.declared += self._run(rest, line, stages)
+        elif instruction in ("CMD", "ENTRYPOINT"):
+            if instruction == "ENTRYPOINT":
+                self.starts = {name: start for name, start in self.starts.items() if start not in self.inherited}
+            self.starts |= {instruction: (rest, line)}
+        elif instruction == "WORKDIR":
+            self.files.folder = join(self.files.folder, "".join(self.shell.words(rest)))
+        elif instruction in ("COPY", "ADD"):
+            self._copy(rest, line, stages)
+        elif instruction not in OTHERS:
+            place = Place(self.shell.where, line)
+            self.declared += not_read(UnreadKind.FILE, f"an instruction that is not known: {instruction[:40]}", place)
+
+    def started(self) -> Declared:
+        """Return what the stage declares, with the command that it starts."""
+        forms = {name: (_json_words(rest), rest, line) for name, (rest, line) in self.starts.items()}
+        entry, command = forms.get("ENTRYPOINT"), forms.get("CMD")
+        if entry and entry[0] and command and command[0]:
+            forms = {"ENTRYPOINT": ([*entry[0], *command[0]], "", command[2])}
+        return total([self.declared, *(self._execute(*form, self.files) for form in forms.values())])
+
+    def _execute(self, words: Sequence[str], rest: str, line: int, files: _Files) -> Declared:
+        """Return what the words of the JSON form declare, or the text of a shell."""
+        self.shell.open_file, self.shell.installs.folder = files.open, files.folder
+        if words:
+            return self.shell.run(words, Place(self.shell.where, line), self.shell.environ())
+        return self.shell.read(rest, line)
+
+    def _run(self, rest: str, line: int, stages: Mapping[str, _Stage]) -> Declared:
+        files = replace(self.files)
+        flags, rest, line = _flags(rest, line)
+        for mount in (value for name, value in flags if name == "mount"):
+            fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
+            target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
+            if fields.get("type", "bind") == "bind" and target:
+                source = next((fields[key] for key in ("source", "src") if key in fields), ".")
+                files.copy([source, target], self._source(fields.get("from", ""), stages))
+        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
+        if document and not document[2].startswith("#!"):
+            return self._execute((), document[2], line + 1, files)
+        return self._execute(_json_words(rest), rest, line, files)
+
+    def _copy(self, rest: str, line: int, stages: Mapping[str, _Stage]) -> None:
+        flags, paths, line = _flags(rest, line)
+        head, _, body = paths.partition("\n")
+        if ends := DOCUMENT.findall(head):
+            self._write(ends, head.split()[-1], body, line)
+            return
+        quoted = [word for text in _json_words(paths) for word in self.shell.words(f'"{text}"')]
+        names = quoted or self.shell.words(paths)
+        origin = dict(flags).get("from", "")
+        stage = stages.get(origin.lower())
+        if stage and any(ENVIRONMENT.search(name) for name in names[:-1]):
+            self.declared += Declared(pins=stage.declared.pins, unread=stage.declared.unread)
+        sources = [name if origin else name.lstrip("/") or "." for name in names[:-1]]
+        self.files.copy([*sources, *names[-1:]], self._source(origin, stages))
+
+    def _write(self, ends: Sequence[str], target: str, body: str, line: int) -> None:
+        """Record the files that here-documents write, with their lines in the Dockerfile."""
+        for end in ends:
+            found = re.search(rf"^\s*{re.escape(end)}\s*$", body, re.MULTILINE)
+            text, body = (body[: found.start()], body[found.end() + 1 :]) if found else (body, "")
+            path = join(target, end) if target.endswith("/") else target
+            opened = self.shell.where, "\n" * line + re.sub(r"^\t+", "", text, flags=re.MULTILINE)
+            self.files.copies += ((".", path, partial(_written, opened)),)
+            line += text.count("\n") + 1
+
+    def _source(self, origin: str, stages: Mapping[str, _Stage]) -> Open:
+        """Return what opens the files of a stage, of the build context without one, and none of another image."""
+        stage = stages.get(origin.lower())
+        return stage.files.open if stage else _unknown if origin else self.context
+
+
 def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     """Return what the last stage declares, with the stages that it starts from."""
-    stages: dict[str, tuple[Declared, Shell, _Files]] = {}
-    arguments: dict[str, list[str]] = {}  # of ARG before the first FROM
-    files = _Files(open_file)
-    shell, stage, name, number = Shell(where, files.open), Declared(), "", 0
     require_at_most(LARGEST, len(text), "characters", where)
+    stages: dict[str, _Stage] = {}  # those before the current one
+    arguments = stage = _Stage(open_file, Shell(where, open_file))  # of ARG before the first FROM
+    number, name = -1, ""
     for count, (line, instruction, rest) in enumerate(_instructions(text), start=1):
         require_at_most(MOST, count, "instructions", where)
-        place = Place(where, line)
-        if instruction == "FROM":
-            stages[name] = stage, shell, files
-            if not number:
-                arguments = dict(shell.variables)
-            files = _Files(open_file)
-            shell = Shell(where, files.open, dict(arguments))
-            words = [word for word in shell.words(rest) if not word.startswith("--")]
-            image = words[0] if words else ""
-            name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
-            number += 1
-            stage = Declared(images=(ImageUse(image, place),) if image else ())
-            if image.lower() in stages:
-                stage, parent, inherited = stages[image.lower()]
-                files.folder, files.copies = inherited.folder, inherited.copies
-                shell.exported = set(parent.exported)
-                shell.variables |= {key: parent.variables[key] for key in parent.exported if key in parent.variables}
-        elif instruction in ("ARG", "ENV"):
-            _assign(shell, rest, exported=instruction == "ENV")
-        elif instruction in ("RUN", "CMD", "ENTRYPOINT"):
-            stage += _run(shell, replace(files), rest, line, place)
-        elif instruction == "WORKDIR":
-            files.folder = join(files.folder, "".join(shell.words(rest)))
-        elif instruction in ("COPY", "ADD"):
-            files.copy(_operands(shell, rest))
-    return stage
+        if instruction != "FROM":
+            stage.read(instruction, rest, line, stages)
+            continue
+        if number >= 0:
+            stages |= dict.fromkeys((str(number), name), stage)
+        shell = Shell(where, open_file, dict(arguments.shell.variables))
+        words = [word for word in shell.words(rest) if not word.startswith("--")] or [rest]
+        base, stage = stages.get(words[0].lower()), _Stage(open_file, shell)
+        if base:
+            stage.follow(base)
+        elif words[0] != "scratch":
+            stage.declared = Declared(images=(ImageUse(words[0], Place(where, line)),))
+        number += 1
+        name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
+    return stage.started()
 
 
-def _run(shell: Shell, files: _Files, rest: str, line: int, place: Place) -> Declared:
-    for mount in re.findall(r"(?:^|\s)--mount=(\S+)", rest.partition("\n")[0]):
-        fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
-        target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
-        if fields.get("type", "bind") == "bind" and target and "from" not in fields:
-            source = next((fields[key] for key in ("source", "src") if key in fields), ".")
-            files.copy([source, target])
-    shell.open_file = files.open
-    rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
-    if words := _json_words(rest):
-        return shell.run(words, place, shell.environ())
-    document = re.match(r"<<-?['\"]?(\w+)['\"]?\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
-    return shell.read(document[2], line + 1) if document else shell.read(rest, line)
+def _written(opened: tuple[str, str], name: str) -> tuple[str, str] | None:
+    return opened if name == "." else None
+
+
+def _unknown(_: str) -> tuple[str, str] | None:
+    return None
+
+
+def _flags(rest: str, line: int) -> tuple[list[tuple[str, str]], str, int]:
+    """Return the flags before the operands of an instruction, the operands, and the line where they start."""
+    flags, at = list[tuple[str, str]](), 0
+    while found := FLAG.match(rest, at):
+        flags.append((found[1], found[2] or ""))
+        at = found.end()
+    space = SPACE.match(rest, at)
+    at = space.end() if space else at
+    return flags, rest[at:], line + rest.count("\n", 0, at)
 
 
 def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
@@ -102,13 +212,6 @@ def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
     shell.read(f"export {rest}" if exported else rest if "=" in rest else "")
     if not exported:  # the value of an ARG stays inside the build
         shell.exported -= set(shell.variables) - before
-
-
-def _operands(shell: Shell, rest: str) -> list[str]:
-    """Return the flags and paths of COPY and ADD, whose paths may be a JSON list."""
-    flags, paths = re.fullmatch(r"((?:--\S+\s+)*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
-    words = [word for text in _json_words(paths) for word in shell.words(f'"{text}"')]
-    return [*flags.split(), *words] if words else shell.words(rest)
 
 
 def _json_words(text: str) -> list[str]:
@@ -137,7 +240,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
             if not following.startswith("#"):  # a comment between continued lines
                 held.append(following)
         whole = "\n".join(held)
-        for end in re.findall(r"<<-?['\"]?(\w+)['\"]?", whole):
+        for end in DOCUMENT.findall(whole):
             while at < len(lines):
                 whole += "\n" + lines[at]
                 at += 1

@@ -76,12 +76,12 @@ def is_conda(document: Any) -> bool:
     )
 
 
-def read_conda(dependencies: Iterable[Any], where: str, open_file: Open) -> Declared:
-    """Return the packages of a conda environment.yml, and those that it installs by pip."""
+def read_conda(dependencies: Iterable[Any], where: str, open_file: Open, line: int = 0) -> Declared:
+    """Return the packages of conda, and those that it installs by pip; `line` is that of items without their own."""
     parts = []
     for item in dependencies:
         if isinstance(item, str):
-            parts.append(Declared(pins=tuple(_conda(item, Place(where, line_of(item))))))
+            parts.append(Declared(pins=tuple(_conda(item, Place(where, line_of(item) or line)))))
         elif isinstance(item, dict):
             inner = item.get("pip")
             for line in inner if isinstance(inner, list) else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
 from typing import Final
@@ -39,7 +40,9 @@ def read_file(path: Path) -> Declared:
             return None
         return (str(place), texts[place]) if place in texts else None
 
-    return reader_of(path.name, text, name)(text, name, open_file)
+    declared = reader_of(path.name, text, name)(text, name, open_file)
+    unread = {(item.kind, item.text): item for item in reversed(declared.unread)}  # each once, at its first place
+    return replace(declared, unread=tuple(unread.values())[::-1])
 
 
 def reader_of(name: str, text: str, where: str) -> Reader:

@@ -120,7 +120,8 @@ def _requirement(text: str, place: Place) -> Declared:
         return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
     if parsed.url:
         found = from_location(parsed.url, place)
-        return Declared(pins=(pin(parsed.name, found.version if found else "", place),))
+        version, limits = (found.version, found.limits) if found else ("", "")
+        return Declared(pins=(pin(parsed.name, version, place, limits),))
     exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
     limits = "" if exact else str(parsed.specifier)
     return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
@@ -157,4 +158,5 @@ def from_location(text: str, place: Place) -> Statement | None:
     stem = basename(repository).removesuffix(".git").lower()
     egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
     tag = TAG.search(revision)
-    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place)
+    limits = f"==={revision}" if revision and not tag else ""  # no release: no version is in it
+    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place, limits)

@@ -26,7 +26,7 @@ from matrix.check.files.declared import (
     require_at_most,
     total,
 )
-from matrix.check.files.requirements import from_location, read_arguments
+from matrix.check.files.installs import CONDA, Installs
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
@@ -36,8 +36,19 @@ PREFIXES: Final = frozenset({"time", "exec", "nohup", "command", "sudo"})
 DECLARE: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash"})
 STARTERS: Final = frozenset(
-    {"torchrun", "mpirun", "mpiexec", "srun", "accelerate", "deepspeed", "uv", "python", "python3"}
+    {"torchrun", "mpirun", "mpiexec", "srun", "accelerate", "deepspeed", "uv", "python", "python3", "megatron", "swift"}
 )
+COMPONENTS: Final = frozenset({"srun", "mpirun", "mpiexec"})  # launchers of several commands with ":" between them
+HET_GROUP: Final = ("--het-group", "--pack-group")
+SOURCES: Final = ("source", ".")
+SCRIPT: Final = re.compile(r"\.(sh|bash|sbatch|slurm)$")
+NO_SCRIPT: Final = re.compile(r"(?!)")
+# Scripts of the machine, which set paths and modules but install nothing.
+ELSEWHERE: Final = re.compile(
+    r"^(/etc/|~/\.|\$\{?HOME\}?/\.)|(^|/)(\.?\w*rc|\.?(bash_)?profile|conda\.sh|modules?\.sh|setvars\.sh|nvidia_entrypoint\.sh)$"
+)
+# The folder of the script itself, as scripts name it; its files are looked up beside the file that is read.
+FOLDER: Final = re.compile(r"^(\$\(.*\)|`.*`|\$\{?\w+\}?)/", re.DOTALL)
 CONTAINERS: Final = frozenset({"docker", "podman", "enroot", "apptainer", "singularity"})
 IMAGE_OPTION: Final = re.compile(r"--container-image(?:=(.*))?")
 POSITIONAL: Final = re.compile(r"\$\{?[1-9]\}?")
@@ -95,7 +106,9 @@ class Shell:
     open_file: Open
     variables: dict[str, list[str]] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
-    cloned: str = ""
+    installs: Installs = field(default_factory=Installs)
+    components: list[dict[str, list[str]]] = field(default_factory=list)  # variables of a heterogeneous job's parts
+    scripts: tuple[str, ...] = ()  # that are being read
     depth: int = 0
     count: int = 0  # of the commands read
 
@@ -104,12 +117,24 @@ class Shell:
         require_at_most(LARGEST, len(text), "characters", self.where)
         newlines = [found.start() for found in re.finditer("\n", text)]
         parts = []
-        for words in _commands(text):
+        for words, documents in _commands(text):
             self.count += 1
             require_at_most(MOST, self.count, "commands", self.where)
             line = first_line + bisect_right(newlines, words[0].position - 1)
             parts.append(self._command(words, Place(self.where, line)))
+            if documents and _reads_input([word.text for word in words]):
+                parts += [self._document(text, first_line + bisect_right(newlines, at - 1)) for at, text in documents]
         return total(parts)
+
+    def _document(self, text: str, line: int) -> Declared:
+        """Return what a here-document declares that a shell runs."""
+        if self.depth > DEEPEST:
+            return not_read(UnreadKind.FILE, f"shells start each other {DEEPEST} deep", Place(self.where, line))
+        self.depth += 1
+        try:
+            return self.read(text, line)
+        finally:
+            self.depth -= 1
 
     def words(self, text: str) -> list[str]:
         """Return the words of a text, with the variables that are set."""
@@ -163,34 +188,71 @@ class Shell:
 
     def _run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         program, rest = basename(words[0]), list(words[1:])
+        if program in COMPONENTS and ":" in rest:  # several commands of one step, each with options of its own
+            at = rest.index(":")
+            return self.run(words[: at + 1], place, environ) + self.run([program, *rest[at + 1 :]], place, environ)
         if program in SHELLS and rest[:1] and rest[0].startswith("-") and "c" in rest[0]:
-            found = self.read(" ".join(rest[1:2]), place.line)
-            commands = tuple(replace(one, environ={**environ, **one.environ}) for one in found.commands)
-            return replace(found, commands=commands)
-        if (arguments := _pip(words)) is not None:
-            return read_arguments(arguments, place, self.open_file)
-        if program == "git":
-            return self._git(rest, place)
+            passed = {name: [value] for name, value in environ.items()}
+            shell = replace(self, variables={**self.variables, **passed}, exported=self.exported | passed.keys())
+            declared = shell.read(" ".join(rest[1:2]), place.line)
+            self.count = shell.count
+            return declared
+        if (installed := self.installs.read(words, place, self.open_file)) is not None:
+            return installed
+        if (script := _script_of(words)) is not None:
+            return self._call(script, place, in_place=words[0] in SOURCES)
+        if activated := _activated(words):
+            text = f"what the environment {activated} contains is not read"
+            return Declared() if self.installs.environments else not_read(UnreadKind.FILE, text, place)
         images = tuple(ImageUse(one, place) for one in _images(program, rest))
-        inner = next((index for index, word in enumerate(rest) if basename(word) in SHELLS), None)
+        environ = {**environ, **self._component(rest)} if program in COMPONENTS else environ
+        scripts = SCRIPT if program in COMPONENTS | CONTAINERS else NO_SCRIPT
+        inner = next((n for n, word in enumerate(rest) if basename(word) in SHELLS or scripts.search(word)), None)
         starts = program in STARTERS or any(word.endswith(".py") for word in rest)
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
             found = self.run(rest[inner:], place, environ)
             return Declared(images=images) + (_prefixed(words[: inner + 1], found) if starts else found)
         return Declared(images=images, commands=(UserCommand(tuple(words), place, dict(environ)),) if starts else ())
 
-    def _git(self, words: Sequence[str], place: Place) -> Declared:
-        names = [word for word in words[1:] if not word.startswith("-")]
-        if words[:1] == ["clone"]:
-            branch = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in ("-b", "--branch")), "")
-            branch = branch or next((w.partition("=")[2] for w in words if w.startswith("--branch=")), "")
-            self.cloned = next((name for name in names if "/" in name and name != branch), "")
-            found = from_location(f"git+{self.cloned}@{branch}", place) if self.cloned and branch else None
-            return Declared(pins=(found,)) if found else Declared()
-        if words[:1] in (["checkout"], ["switch"]) and self.cloned and names:
-            found = from_location(f"git+{self.cloned}@{names[-1]}", place)
-            return Declared(pins=(found,)) if found else Declared()
-        return Declared()
+    def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
+        """Return what a script declares that a command starts, or reads in this shell."""
+        if ELSEWHERE.search(name):
+            return Declared()
+        opened = self.open_file(name) or self.open_file(FOLDER.sub("", name))
+        if opened is None:
+            return not_read(UnreadKind.FILE, f"the script {name} is missing", place)
+        path, text = opened
+        if path in self.scripts:
+            return Declared()
+        shell = replace(self, where=path, scripts=(*self.scripts, path))
+        if not in_place:
+            passed = self.exported & self.variables.keys()
+            shell.variables, shell.exported = {name: self.variables[name] for name in passed}, passed
+            shell.installs = replace(self.installs)
+        declared = shell.script(text)
+        self.count = shell.count
+        return declared
+
+    def _component(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the variables of the component of a heterogeneous job in which a step runs."""
+        numbers = [int(value) for option, value in _options(words) if option in HET_GROUP and value.isdecimal()]
+        return scalars(self.components[numbers[0]]) if numbers and numbers[0] < len(self.components) else {}
+
+    def script(self, text: str) -> Declared:
+        """Return what a script declares, with the options of sbatch in it."""
+        images, components = [], [dict[str, list[str]]()]
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.startswith("#SBATCH"):
+                words = line.partition(" #")[0].split()[1:]
+                images += [ImageUse(image, Place(self.where, number)) for image in _images("sbatch", words)]
+                if words[:1] in (["hetjob"], ["packjob"]):
+                    components.append({})
+                for option, value in _options(words):
+                    components[-1] |= {name: [value] for name in SLURM.get(option, ())}
+        self.components = components
+        self.variables |= components[0]  # a script runs in the first component
+        self.exported.update(components[0])
+        return Declared(images=tuple(images)) + self.read(text)
 
     def _bounded(self, words: Iterable[str]) -> list[str]:
         """Return the words. Raises MatrixError where no process could get all of them: arrays may double, too."""
@@ -243,18 +305,7 @@ class Shell:
 
 def read_script(text: str, where: str, open_file: Open) -> Declared:
     """Return what a shell script or sbatch file declares."""
-    directives, shell = Declared(), Shell(where, open_file)
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith("#SBATCH"):
-            words = line.partition(" #")[0].split()[1:]
-            directives += Declared(
-                images=tuple(ImageUse(one, Place(where, number)) for one in _images("sbatch", words))
-            )
-            for option, value in _options(words):
-                names = SLURM.get(option, ())
-                shell.variables |= {name: [value] for name in names}
-                shell.exported.update(names)
-    return directives + shell.read(text)
+    return Shell(where, open_file).script(text)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -264,6 +315,25 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield option, value if equals else words[place + 1] if place + 1 < len(words) else ""
 
 
+def _script_of(words: Sequence[str]) -> str | None:
+    """Return the script that a command starts or reads, None for any other command."""
+    named = [word for word in words[1:] if not word.startswith("-")]
+    if words[0] in SOURCES or basename(words[0]) in SHELLS:
+        return None if not named or named[0].endswith("/activate") else named[0]
+    if basename(words[0]) == "sbatch":
+        return next((word for word in named if SCRIPT.search(word)), None)
+    return words[0] if SCRIPT.search(words[0]) else None
+
+
+def _activated(words: Sequence[str]) -> str:
+    """Return the environment of Python that a command activates, "" for any other command."""
+    if words[0] in SOURCES and words[1:] and words[1].endswith("/activate"):
+        return words[1].removesuffix("/bin/activate")
+    if basename(words[0]) in CONDA and words[1:2] == ["activate"]:
+        return "".join(words[2:3]) or "base"
+    return ""
+
+
 def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the values of the variables that are no arrays."""
     return {name: values[0] for name, values in variables.items() if len(values) == 1}
@@ -271,16 +341,6 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _prefixed(prefix: Sequence[str], found: Declared) -> Declared:
     return replace(found, commands=tuple(replace(one, words=(*prefix, *one.words)) for one in found.commands))
-
-
-def _pip(words: Sequence[str]) -> Sequence[str] | None:
-    """Return the arguments of pip install, uv pip install, uv add or python -m pip install; None for others."""
-    plain = [basename(word) for word in words[:6]]
-    for lead in (["install"], ["add"]):
-        for place, word in enumerate(plain[:-1]):
-            if re.fullmatch(r"pip[\d.]*|uv|poetry", word) and plain[place + 1] == lead[0]:
-                return words[place + 2 :]
-    return None
 
 
 def _images(program: str, words: Sequence[str]) -> Iterator[str]:
@@ -295,8 +355,13 @@ def _images(program: str, words: Sequence[str]) -> Iterator[str]:
         yield from (word for word in words if re.search(r"nvcr\.io[/#]", word) and not word.startswith("-"))
 
 
-def _commands(text: str) -> Iterator[list[_Word]]:
-    """Yield the commands of a script as their words."""
+def _reads_input(words: Sequence[str]) -> bool:
+    """Return whether a command starts a shell that runs its standard input."""
+    return basename(next((word for word in reversed(words) if not word.startswith("-")), "")) in SHELLS
+
+
+def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]]]]:
+    """Yield the commands of a script as their words, with the positions and texts of their here-documents."""
     scanner = _Scanner(text)
     words: list[_Word] = []
     while (token := scanner.next()) is not None:
@@ -306,10 +371,12 @@ def _commands(text: str) -> Iterator[list[_Word]]:
             if "&" not in token[1:]:
                 scanner.next()  # the file of a redirection
         elif words:
-            yield words
+            yield words, scanner.taken_documents()
             words = []
+        else:
+            scanner.taken_documents()
     if words:
-        yield words
+        yield words, scanner.taken_documents()
 
 
 class _Scanner:
@@ -318,6 +385,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text, self._at, self._in_array = text, 0, False
         self._documents: list[str] = []  # ends of here-documents that start after the current line
+        self._read: list[tuple[int, str]] = []  # positions and texts of those before it
 
     def next(self) -> _Word | str | None:
         """Return the next word or operator, None at the end."""
@@ -385,8 +453,14 @@ class _Scanner:
         self._in_array = False
         return _Word(tuple(pieces), start, tuple(items))
 
+    def taken_documents(self) -> list[tuple[int, str]]:
+        """Return the positions and texts of the here-documents that ended since the last call."""
+        documents, self._read = self._read, []
+        return documents
+
     def _skip_documents(self) -> None:
         for end in self._documents:
             found = re.compile(rf"^\s*{re.escape(end)}\s*$", re.MULTILINE).search(self._text, self._at)
+            self._read.append((self._at, self._text[self._at : found.start() if found else None]))
             self._at = found.end() if found else len(self._text)
         self._documents.clear()

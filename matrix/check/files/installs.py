@@ -1,0 +1,155 @@
+"""What commands of package managers and git install or remove: pip, uv, poetry, pdm, pipenv, conda, git clone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from posixpath import basename, join, normpath
+from typing import Final
+
+from packaging.utils import canonicalize_name
+
+from matrix.catalog.place import Place
+from matrix.catalog.stack import ABSENT
+from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, total
+from matrix.check.files.locks import read_conda, read_pipfile_lock, read_pyproject, read_toml_lock
+from matrix.check.files.requirements import VALUED, from_location, read_arguments
+from matrix.check.files.yaml_text import load_yaml
+from matrix.errors import MatrixError
+
+PIP: Final = re.compile(r"pip[\d.]*|uv|poetry|pdm|pipenv")
+CONDA: Final = frozenset({"conda", "mamba", "micromamba"})
+# The lock file that a command installs, from the folder where it runs.
+LOCKS: Final[Mapping[tuple[str, str], tuple[str, Callable[[str, str, Open], Declared]]]] = {
+    ("uv", "sync"): ("uv.lock", read_toml_lock),
+    ("poetry", "install"): ("poetry.lock", read_toml_lock),
+    ("poetry", "sync"): ("poetry.lock", read_toml_lock),
+    ("pdm", "install"): ("pdm.lock", read_toml_lock),
+    ("pdm", "sync"): ("pdm.lock", read_toml_lock),
+    ("pipenv", "install"): ("Pipfile.lock", read_pipfile_lock),
+    ("pipenv", "sync"): ("Pipfile.lock", read_pipfile_lock),
+}
+# A folder with a project: ".", "./x[extra]", "/opt/x", "~/x", "third_party/x".
+PROJECT: Final = re.compile(r"(\.{1,2}(?=[/\[]|$)|[/~]|[\w.-]+/)[^\s:*=@<>]*")
+ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
+REVISION: Final = frozenset({"-b", "--branch", "--revision"})
+
+
+@dataclass
+class Installs:
+    """The folders of a script that hold clones, by name, with their URLs; the current folder."""
+
+    folder: str = ""
+    clones: dict[str, str] = field(default_factory=dict)
+    fetched: str = ""
+    environments: bool = False  # an environment of Python is made
+
+    def read(self, words: Sequence[str], place: Place, open_file: Open) -> Declared | None:
+        """Return what a command installs or removes, None for a command that does neither."""
+        program, plain = basename(words[0]), [basename(word) for word in words[:8]]
+        if program in ("cd", "pushd"):
+            self.folder = join(self.folder, *[word for word in words[1:2] if not word.startswith("-")])
+            return Declared()
+        if program == "popd":
+            self.folder = ""
+            return Declared()
+        if program == "git":
+            return self._git(words[1:], place)
+        self.environments |= "venv" in plain or "virtualenv" in plain or (program in CONDA and "create" in plain)
+        for (_, first), (at, second) in pairwise((at, word) for at, word in enumerate(plain) if word[:1] != "-"):
+            pair, rest = (first, second), words[at + 1 :]
+            named = [word for word in rest if not word.startswith("-")]
+            if pair in LOCKS and (pair[0] != "pipenv" or not named):
+                return self._locked(*LOCKS[pair], place, open_file)
+            if PIP.fullmatch(pair[0]) and pair[1] in ("install", "add"):
+                return self._installed(rest, place, open_file)
+            if PIP.fullmatch(pair[0]) and pair[1] in ("uninstall", "remove"):
+                names = [canonicalize_name(word.partition("[")[0]) for word in named]
+                return Declared(pins=tuple(Statement(name, ABSENT, place) for name in names))
+            if pair == ("pip", "sync"):
+                return read_arguments([part for word in named for part in ("-r", word)], place, open_file)
+            if pair[0] in CONDA and pair[1] in ("env", "install", "create", "update"):
+                return self._conda(rest, place, open_file)
+        return None
+
+    def _locked(
+        self, name: str, read_lock: Callable[[str, str, Open], Declared], place: Place, open_file: Open
+    ) -> Declared:
+        opened = open_file(name)
+        return read_lock(opened[1], opened[0], open_file) if opened else _missing(name, place)
+
+    def _installed(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
+        requirements: list[str] = []
+        projects = []
+        for word in words:
+            before = requirements[-1] if requirements else ""
+            is_value = before in VALUED or before in ("-r", "-c", "--requirement", "--constraint")
+            if PROJECT.fullmatch(word) and not is_value and not word.endswith(ARCHIVES):
+                requirements = requirements[:-1] if before in ("-e", "--editable") else requirements
+                projects.append(self._project(word.partition("[")[0], place, open_file))
+            else:
+                requirements.append(word)
+        return total([read_arguments(requirements, place, open_file), *projects])
+
+    def _project(self, path: str, place: Place, open_file: Open) -> Declared:
+        """Return what a project in a folder requires; a clone is stated by the command that made it."""
+        if not self.clones.keys().isdisjoint(normpath(join(self.folder, path)).split("/")):
+            return Declared()
+        name = normpath(join(path, "pyproject.toml"))
+        opened = open_file(name)
+        return read_pyproject(opened[1], opened[0], open_file) if opened else _missing(f"{name} of a project", place)
+
+    def _conda(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
+        parts, rest = [], list(words)
+        while rest:
+            word = rest.pop(0)
+            option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+            if option in ("-f", "--file"):
+                parts.append(_environment(value if equals else "".join(rest[:1]), place, open_file))
+            if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"):
+                del rest[:1]
+            elif not word.startswith("-") and word not in ("create", "update"):
+                parts.append(read_conda([word], place.path, open_file, place.line))
+        return total(parts)
+
+    def _git(self, words: Sequence[str], place: Place) -> Declared:
+        options = {before: word for before, word in pairwise(words) if before.startswith("-")}
+        names = [
+            word
+            for before, word in pairwise(["", *words])
+            if not word.startswith("-") and before not in (*REVISION, "--depth", "-C", "-o", "--origin", "-j")
+        ]
+        revision = next((options[name] for name in REVISION if name in options), "")
+        revision = revision or next((word.partition("=")[2] for word in words if word.startswith("--branch=")), "")
+        url = self.clones.get(basename(self.folder)) or next(reversed(self.clones.values()), "")
+        if names[:1] == ["clone"] and names[1:]:
+            url = names[1]
+            self.clones[basename((names[2:] or [url])[0].rstrip("/")).removesuffix(".git")] = url
+        elif names[:1] == ["fetch"] and names[2:]:
+            self.fetched = names[-1]
+            return Declared()
+        elif names[:1] in (["checkout"], ["switch"]) and names[1:]:
+            revision = self.fetched if names[-1] == "FETCH_HEAD" else names[-1]
+        else:
+            return Declared()
+        found = from_location(f"git+{url}@{revision}" if revision else f"git+{url}", place) if url else None
+        return Declared(pins=(found,)) if found else Declared()
+
+
+def _missing(name: str, place: Place) -> Declared:
+    return not_read(UnreadKind.FILE, f"{name} is missing", place)
+
+
+def _environment(name: str, place: Place, open_file: Open) -> Declared:
+    """Return what conda's environment.yml declares; one that can't be read is not read."""
+    opened = open_file(name)
+    if opened is None:
+        return _missing(name, place)
+    try:
+        documents = load_yaml(opened[1], opened[0])
+    except MatrixError as error:
+        return not_read(UnreadKind.FILE, f"{name} can't be read: {error.got}", place)
+    tables = [document.get("dependencies") for document in documents if isinstance(document, dict)]
+    return total(read_conda(table, opened[0], open_file) for table in tables if isinstance(table, list))

@@ -120,8 +120,8 @@ def look_alikes(outcome: Outcome, signature: Signature) -> Iterator[Example]:
     text = "\n".join([outcome.evidence, *(f"{raised.type}: {raised.message}" for raised in outcome.chain)])
     passed = Outcome(OutcomeKind.PASSED, evidence=text)
     yield Example(LOOK_ALIKES, "passed-although-the-log-has-the-text", passed)
-    other = (Raised("RuntimeError", "the loss is not finite", outcome.chain[-1].frames if outcome.chain else ()),)
-    elsewhere = Outcome(OutcomeKind.RAISED, "rank 0 raised: RuntimeError", 0, exit_code=1, chain=other, evidence=text)
+    causes = (Raised("RuntimeError", "the loss is not finite", outcome.chain[-1].frames if outcome.chain else ()),)
+    elsewhere = Outcome(OutcomeKind.RAISED, "rank 0 raised: RuntimeError", 0, exit_code=1, chain=causes, evidence=text)
     yield Example(LOOK_ALIKES, "text-only-in-the-log", elsewhere)
     for name, change in (
         ("another-exception", {"type": "KeyError" if signature.exception != "KeyError" else "ValueError"}),

@@ -84,7 +84,7 @@ def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -
     if parsed.json:
         from matrix.report.json_object import json_object
 
-        print(json_object("error/1", [one.to_json() for one in error.errors]))
+        print(json_object("error/1", [problem.to_json() for problem in error.errors]))
     return status
 
 

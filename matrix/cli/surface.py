@@ -48,8 +48,8 @@ def record_command(parsed: argparse.Namespace) -> int:
         facts = reading.surface_of_source(parsed.source, provider_of(package), parsed.version)
     else:
         package, contents = _identify(parsed.source)
-        read = reading.extract_surface if package == TE else reading.extract_calls
-        facts = read(contents, parsed.version, TRANSFORMER_ENGINE if package == TE else provider_of(parsed.into))
+        extract = reading.extract_surface if package == TE else reading.extract_calls
+        facts = extract(contents, parsed.version, TRANSFORMER_ENGINE if package == TE else provider_of(parsed.into))
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"

@@ -59,14 +59,14 @@ def bind(
 
 def _too_many(signature: CallSignature, supplied: int, keywords: Collection[str]) -> str:
     """Return Python's message for too many positional arguments."""
-    named = sum(name in keywords for name in signature.keywords)
+    keyword_only = sum(name in keywords for name in signature.keywords)
     most, least = len(signature.slots), sum(name in signature.required for name in signature.slots)
     count = str(most) if least == most else f"from {least} to {most}"
     takes = f"takes {count} positional {_plural('argument', most if least == most else 2)}"
-    if not named:
+    if not keyword_only:
         return f"{takes} but {supplied} {'was' if supplied == 1 else 'were'} given"
     passed = f"{supplied} positional {_plural('argument', supplied)}"
-    return f"{takes} but {passed} (and {named} keyword-only {_plural('argument', named)}) were given"
+    return f"{takes} but {passed} (and {keyword_only} keyword-only {_plural('argument', keyword_only)}) were given"
 
 
 def _plural(noun: str, count: int) -> str:
@@ -101,8 +101,8 @@ def _stem(word: str) -> str:
 
 def fit(argument: str, parameter: str) -> float:
     """Return the share of a parameter's words that an argument's name contains, 0 to 1."""
-    wanted = words(parameter)
-    return len(words(argument) & wanted) / len(wanted) if wanted else 0.0
+    parameter_words = words(parameter)
+    return len(words(argument) & parameter_words) / len(parameter_words) if parameter_words else 0.0
 
 
 @lru_cache(maxsize=65536)

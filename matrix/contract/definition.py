@@ -47,9 +47,9 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
         members |= {"__init__": "~", "__getattr__": "~"}  # a metaclass may define more
     if "__new__" in members:
         members["__getattr__"] = "~"  # it may return an object of another class
-    own = sorted(set(_assigned(node, "self")) - set(members))
-    own += OF_ENUMERATIONS if kinds & set(ENUMERATIONS) else ()
-    return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
+    own_attributes = sorted(set(_assigned(node, "self")) - set(members))
+    own_attributes += OF_ENUMERATIONS if kinds & set(ENUMERATIONS) else ()
+    return {"bases": list(bases), "members": members, **({"own": own_attributes} if own_attributes else {})}
 
 
 def _constructor(

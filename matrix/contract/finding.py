@@ -362,8 +362,8 @@ def _visible(use: Use, extra: Guard, judge: Judge) -> Guard:
     """
     releases = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
     conditions = [*guard_parts(use.here), *guard_parts(extra)]
-    shown = all_of(*releases, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in conditions))
-    return all_of(*(part for part in guard_parts(shown) if not _is_assumed(part)))
+    visible = all_of(*releases, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in conditions))
+    return all_of(*(part for part in guard_parts(visible) if not _is_assumed(part)))
 
 
 def _is_assumed(guard: Guard) -> bool:

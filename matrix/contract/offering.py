@@ -258,8 +258,8 @@ def _imported(start: str, readers: Mapping[str, _ModuleReader]) -> set[str]:
 def _alternatives(entries: Iterable[Entry]) -> Entry:
     alternatives: list[Entry] = []
     for entry in entries:
-        own = entry if isinstance(entry, list) else [entry]
-        alternatives += [alternative for alternative in own if alternative not in alternatives]
+        candidates = entry if isinstance(entry, list) else [entry]
+        alternatives += [alternative for alternative in candidates if alternative not in alternatives]
     return alternatives[0] if len(alternatives) == 1 else alternatives
 
 

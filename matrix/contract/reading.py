@@ -96,8 +96,8 @@ def _extracted(contents: Contents, part: Select, fix: str, read: Callable[[Mappi
 
 
 def _unparsable(where: str, got: object, kind: str) -> MatrixError:
-    what, fix = "this interpreter can't parse a source file", f"use an interpreter as new as the {kind} requires"
-    return MatrixError(what, where=where, got=got, fix=fix)
+    problem, fix = "this interpreter can't parse a source file", f"use an interpreter as new as the {kind} requires"
+    return MatrixError(problem, where=where, got=got, fix=fix)
 
 
 def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:

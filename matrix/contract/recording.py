@@ -295,7 +295,7 @@ class _GuardTable:
 
 
 def _use_row(use: Use, number: Callable[[Guard], int]) -> list[Any]:
-    kind, path, site, guard, here, arguments, *others = use
+    kind, path, site, guard, line_guard, arguments, *failure_fields = use
     keywords = [[name, number(passed)] for name, passed in arguments.keywords] if arguments else []
     row = arguments and [arguments.positional, keywords, arguments.starred, arguments.open_keywords]
-    return [kind, path, site, number(guard), number(here), row, *others]
+    return [kind, path, site, number(guard), number(line_guard), row, *failure_fields]

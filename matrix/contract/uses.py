@@ -88,11 +88,11 @@ class Calls:
         A form is what decides whether a use fits: no line, no guards; a keyword that is passed under a guard has False.
         """
         forms: dict[Use, list[int]] = {}
-        for place, use in enumerate(self.uses):
+        for index, use in enumerate(self.uses):
             arguments = use.arguments
             if arguments:
                 arguments = arguments._replace(keywords=tuple((name, on is True) for name, on in arguments.keywords))
             form = Use(use.kind, use.path, NOWHERE, True, True, arguments, use.bound)
             form = form._replace(signature=use.signature, unpacks=use.unpacks)
-            forms.setdefault(form, []).append(place)
+            forms.setdefault(form, []).append(index)
         return forms

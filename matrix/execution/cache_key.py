@@ -169,8 +169,8 @@ def file_digest(path: Path) -> str:
 
 def read(path: Path) -> bytes:
     """Return the content of a file. Raises MatrixError if it can't be read."""
-    what, fix = "a file that verdicts depend on can't be read", "restore it: cached verdicts depend on its content"
-    return read_regular(path, what=what, fix=fix)
+    problem, fix = "a file that verdicts depend on can't be read", "restore it: cached verdicts depend on its content"
+    return read_regular(path, what=problem, fix=fix)
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -93,13 +93,13 @@ def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
         raise LackError(
             f"the command can't be started: {shlex.join(command)}: {error.strerror}: {error.filename}"
         ) from None
-    kept = bytearray()
+    tail = bytearray()
     assert process.stdout
-    reader = threading.Thread(target=_copy, args=(process.stdout, kept), daemon=True)
+    reader = threading.Thread(target=_copy, args=(process.stdout, tail), daemon=True)
     reader.start()
     status = process.wait()
     reader.join(LEFT_S)
-    output = bytes(kept).decode(errors="replace")
+    output = bytes(tail).decode(errors="replace")
     if status < 0:
         _die(-status)
     if status:

@@ -159,12 +159,12 @@ class _Extension(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        made: Any = _Members(full, (), {}) if name[0].isupper() else _refusing(full)
+        stand_in: Any = _Members(full, (), {}) if name[0].isupper() else _refusing(full)
         if name in ENUMERATIONS:
             file, declared, prefix = ENUMERATIONS[name]
-            made.__members__ = [prefix + member for member in _declared(self._package / file, declared)]
-        setattr(self, name, made)
-        return made
+            stand_in.__members__ = [prefix + member for member in _declared(self._package / file, declared)]
+        setattr(self, name, stand_in)
+        return stand_in
 
 
 class _Members(type):

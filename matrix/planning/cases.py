@@ -49,27 +49,27 @@ def cells_of(
     They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
     its cases name. Those with a base or releases for which `may` returns False are left out.
     """
-    made = catalog.wheels if BASE in failure.axes else catalog.readers
-    named = {base for case in failure.case for base in case.bases}
+    made_bases = catalog.wheels if BASE in failure.axes else catalog.readers
+    case_bases = {base for case in failure.case for base in case.bases}
     fixed: dict[str, Value] = {"failure": failure.id, DRIVER: ABSENT, SM: ABSENT, GPUS: ABSENT}
     cells = []
-    for base in (*made, *(image for image in catalog.images if image.id in named)):
+    for base in (*made_bases, *(image for image in catalog.images if image.id in case_bases)):
         of_base = {**fixed, "base": base.id, TORCH: base.contents()[TORCH]}
         if (bases is not None and base.id not in bases) or not may(of_base):
             continue
-        chosen: list[dict[str, Value]] = [{}]
+        combinations: list[dict[str, Value]] = [{}]
         for component in VARIED:
             versions = versions_of(catalog, failure, component, base)
-            chosen = [{**values, component: version} for values in chosen for version in versions]
-            chosen = [values for values in chosen if may({**of_base, **values})]
-        for values, packages in itertools.product(chosen, package_sets(failure)):
+            combinations = [{**values, component: version} for values in combinations for version in versions]
+            combinations = [values for values in combinations if may({**of_base, **values})]
+        for values, packages in itertools.product(combinations, package_sets(failure)):
             cells.append(catalog.cell(base.id, {**values, **packages}, packages))
     return [cell for cell in cells if excluded(catalog, failure, cell) is None]
 
 
 def excluded(catalog: Catalog, failure: Failure, cell: Cell) -> str | None:
     """Return why a cell of the failure must not be planned, None if it may: by itself or by the cell of its writer."""
-    reasons = (catalog.excluded(each.stack, failure.overrides) for each in (cell, cell.writer) if each)
+    reasons = (catalog.excluded(side.stack, failure.overrides) for side in (cell, cell.writer) if side)
     return next(filter(None, reasons), None)
 
 
@@ -77,7 +77,7 @@ def package_sets(failure: Failure) -> list[dict[str, Value]]:
     """Return the sets of open packages of the failure's cells, name -> version: one version of each name."""
     names = dict.fromkeys(package.name for package in failure.package)
     versions = [[package.version for package in failure.package if package.name == name] for name in names]
-    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*versions)]
+    return [dict(zip(names, combination, strict=True)) for combination in itertools.product(*versions)]
 
 
 def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
@@ -95,8 +95,8 @@ def versions_of(catalog: Catalog, failure: Failure, component: str, base: Base) 
     package = WRITER.get(component, component)
     cloned = isinstance(base, Image) and failure.clones
     releases = catalog.releases(package)
-    known = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
-    return list(dict.fromkeys([*known, *failure.builds(package)]))
+    released = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
+    return list(dict.fromkeys([*released, *failure.builds(package)]))
 
 
 def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Collection[Level]) -> Iterable[tuple[Case, Level]]:
@@ -203,15 +203,15 @@ def source_of(catalog: Catalog, failure: Failure, package: str, stack: Stack, le
 
 def revisions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     """Return the revisions that cases may need of each clone: builds, and tags of releases where clones are used."""
-    found: dict[str, set[str]] = {name: set() for name in CLONE.values()}
+    by_clone: dict[str, set[str]] = {name: set() for name in CLONE.values()}
     for failure in catalog.failures:
         for build in failure.build:
             name, _, revision = build.source.partition("@")
-            found[name].add(revision)
+            by_clone[name].add(revision)
     if any(failure.clones for failure in catalog.failures):
         for package, clone in CLONE.items():
-            found[clone] |= {release.revision for release in catalog.releases(package) if release.revision}
-    return {name: tuple(sorted(names)) for name, names in found.items()}
+            by_clone[clone] |= {release.revision for release in catalog.releases(package) if release.revision}
+    return {name: tuple(sorted(names)) for name, names in by_clone.items()}
 
 
 def masked_by(catalog: Catalog, failure: Failure, stack: Stack, case: str = "") -> str | None:

@@ -98,8 +98,8 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
     """
     cell = known_cell(catalog, id)
     kind = {Container: "image", Image: "image", ReaderBase: "reader"}.get(type(catalog.base(cell.base)), "wheels")
-    found = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
-    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell.stack), tuple(found))
+    explained = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
+    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell.stack), tuple(explained))
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:
@@ -107,8 +107,8 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
 
     The cell of a report has the hardware that the report names; an id does not contain it.
     """
-    named = parse_cell_id(id)
-    values: dict[str, Value] = named["values"]
+    parts = parse_cell_id(id)
+    values: dict[str, Value] = parts["values"]
     reported = {report.cell.versions.get(MCORE) for report in catalog.reports}
     for component in (MCORE, WRITER_MCORE):
         cores = [release.version for release in catalog.megatron_core]
@@ -121,7 +121,7 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
                 got=f"{short(component)} {version}",
                 fix=closest(str(version), cores),
             )
-    return reported_cells(catalog).get(id) or catalog.cell(**named)
+    return reported_cells(catalog).get(id) or catalog.cell(**parts)
 
 
 def reported_cells(catalog: Catalog) -> dict[str, Cell]:

@@ -69,14 +69,14 @@ def jobs(planned: Iterable[Planned], levels: Collection[Level]) -> list[CiJob]:
     for item in planned:
         on_gpu = with_gpus and item.level is Level.GPU
         groups.setdefault((item.cell.base, str(item.cell.stack[DRIVER]), on_gpu), []).append(item)
-    made = []
+    ci_jobs = []
     for (base, driver, on_gpu), items in groups.items():
-        own = {item.level for item in items}
+        planned_levels = {item.level for item in items}
         # --level gpu would also run the other cases of an image.
-        names = own if with_gpus or Level.GPU not in own else levels
+        names = planned_levels if with_gpus or Level.GPU not in planned_levels else levels
         most = max(1, *(item.gpus for item in items)) if on_gpu else 0
-        made.append(CiJob(base, driver, most, tuple(level for level in Level if level in names), len(items)))
-    return made
+        ci_jobs.append(CiJob(base, driver, most, tuple(level for level in Level if level in names), len(items)))
+    return ci_jobs
 
 
 def github(made: Sequence[CiJob]) -> dict[str, Any]:
@@ -102,11 +102,11 @@ def gitlab(made: Sequence[CiJob]) -> dict[str, Any]:
 
 
 def _gitlab_job(job: CiJob) -> Mapping[str, Any]:
-    kept = {"when": "always", "paths": [OUT], "reports": {"junit": JUNIT}}
+    artifacts = {"when": "always", "paths": [OUT], "reports": {"junit": JUNIT}}
     return {
         **({"tags": list(job.labels)} if job.labels else {"image": PYTHON}),
         "script": ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e '.[desk]'", job.command],
-        "artifacts": kept,
+        "artifacts": artifacts,
     }
 
 

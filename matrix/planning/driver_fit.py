@@ -90,8 +90,8 @@ def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[t
     there are none, the branches for which the catalog has no answer. If the cell names a driver, no other counts. No
     branch and no reason: any driver will do.
     """
-    named = item.cell.stack.version(DRIVER)
-    return _runnable(catalog, item, [named] if named else sorted(drivers, key=parse))
+    driver = item.cell.stack.version(DRIVER)
+    return _runnable(catalog, item, [driver] if driver else sorted(drivers, key=parse))
 
 
 def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -99,8 +99,8 @@ def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[
     if item.level is not Level.GPU:
         return (), ""
     if not isinstance(image, Container):
-        named = item.cell.stack.version(DRIVER)
-        return ((named.split(".")[0],) if named else ()), ""
+        requested = item.cell.stack.version(DRIVER)
+        return ((requested.split(".")[0],) if requested else ()), ""
     fits = {driver: fitting(catalog, image, driver) for driver in drivers}
     for accepted in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
         if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if fits[driver].fit in accepted):

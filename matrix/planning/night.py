@@ -163,13 +163,13 @@ def of_key(
     if len(words) != 4 or words[3] not in [level.value for level in Level]:
         raise MatrixError("not the key of a case", got=key, expected="CELL FAILURE CASE LEVEL")
     failure, level = catalog.failure(words[1]), Level(words[3])
-    case = next((one for one in failure.case if one.name == words[2] and level in one.levels), None)
+    case = next((case for case in failure.case if case.name == words[2] and level in case.levels), None)
     if case is None:
         raise MatrixError("no such case", got=key, expected=f"a case of {failure.id} at level {level.value}")
     item = plan_case(catalog, failure, case, level, catalog.cell(**parse_cell_id(words[0])), compiled=compiled)
-    given: dict[str, Any] = dict(sources)
-    why = tuple(Reason(ReasonKind.SOURCE, one) for one in sources.values())
-    return replace(item, **given, expectation=expectation or item.expectation, why=why)
+    fields: dict[str, Any] = dict(sources)
+    why = tuple(Reason(ReasonKind.SOURCE, source) for source in sources.values())
+    return replace(item, **fields, expectation=expectation or item.expectation, why=why)
 
 
 Pairwise = Callable[
@@ -187,28 +187,28 @@ def night(
     The bases are those that bases.toml marks for the night, the megatron-core releases the newest patch of each minor.
     Each case has the reasons for its choice. `pairwise` makes the covering array (matrix.planning.covering).
     """
-    chosen: dict[str, Planned] = {}
-    found = [*stack_cases(catalog, levels)]
+    by_key: dict[str, Planned] = {}
+    candidates = [*stack_cases(catalog, levels)]
     for failure in catalog.failures:
         cells = night_cells(catalog, failure)
         boundary = boundary_cases(catalog, cells, failure)
         picked = picked_cases(catalog, failure)
-        made = [*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked]
+        wheels = [*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked]
         images = [*image_cases(catalog, failure)] if Level.GPU in levels else []
-        for choices, at in ((made, levels), (images, (Level.GPU,))):
-            found += [
+        for choices, at in ((wheels, levels), (images, (Level.GPU,))):
+            candidates += [
                 (planned, why)
                 for cell, names, why in choices
                 for case, level in run_in(catalog, failure, cell, at)
                 if case.name in names and possible(catalog, planned := plan_case(catalog, failure, case, level, cell))
             ]
-    for planned, why in found:
-        known = chosen.get(planned.key, planned)
-        if why not in known.why:
-            chosen[planned.key] = replace(known, why=(*known.why, why))
-    order = {base: place for place, base in enumerate(catalog.bases)}
+    for planned, why in candidates:
+        merged = by_key.get(planned.key, planned)
+        if why not in merged.why:
+            by_key[planned.key] = replace(merged, why=(*merged.why, why))
+    order = {base: index for index, base in enumerate(catalog.bases)}
     return sorted(
-        chosen.values(),
+        by_key.values(),
         key=lambda item: (
             order[item.cell.base],
             item.failure,
@@ -247,16 +247,16 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
         cells = newest_patches(cell for cell in cells if catalog.excluded(cell.stack) is None)
         for case in (case for case in failure.case if Level.GPU in case.levels):
             sides = [(cell, expected(catalog, failure, cell.stack, case)) for cell in cells]
-            known = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN]
-            changes = [pair for pair in itertools.pairwise(known) if pair[0][1] is not pair[1][1]]
-            for (cell, was), (other, becomes) in changes:
+            sides = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN]
+            changes = [pair for pair in itertools.pairwise(sides) if pair[0][1] is not pair[1][1]]
+            for (cell, was), (newer, becomes) in changes:
                 change = Reason(
-                    ReasonKind.BOUNDARY, f"mcore {cell.stack[MCORE]} {was.value} | {other.stack[MCORE]} {becomes.value}"
+                    ReasonKind.BOUNDARY, f"mcore {cell.stack[MCORE]} {was.value} | {newer.stack[MCORE]} {becomes.value}"
                 )
                 yield cell, frozenset({case.name}), change
-                yield other, frozenset({case.name}), change
-            if known and not changes:
-                yield known[-1][0], frozenset({case.name}), Reason(ReasonKind.PICKED, f"{image.id} {image.night}")
+                yield newer, frozenset({case.name}), change
+            if sides and not changes:
+                yield sides[-1][0], frozenset({case.name}), Reason(ReasonKind.PICKED, f"{image.id} {image.night}")
 
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
@@ -264,7 +264,7 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     share = failure.night or NightShare("")
     bases = {base.id for base in catalog.made if base.night and (not share.bases or base.id in share.bases)}
     cells = cells_of(catalog, failure, bases)
-    cells = [cell for cell in cells if all(_shared(failure, share, each.stack) for each in (cell, cell.writer) if each)]
+    cells = [cell for cell in cells if all(_shared(failure, share, side.stack) for side in (cell, cell.writer) if side)]
     return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell.stack)]
 
 
@@ -303,7 +303,7 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
     if not cells or not failure.case:
         return
     values = {cell: _factors(cell) for cell in cells}
-    axes = [axis for axis in values[cells[0]] if axis in ALWAYS or any(each[axis] for each in values.values())]
+    axes = [axis for axis in values[cells[0]] if axis in ALWAYS or any(row[axis] for row in values.values())]
     allowed = {
         (*(values[cell][axis] for axis in axes), case.name): cell
         for cell in cells
@@ -311,7 +311,7 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
         if expected(catalog, failure, cell.stack, case) is not Expectation.UNKNOWN
     }
     factors: dict[str, Sequence[Any]] = {
-        axis: list(dict.fromkeys(each[axis] for each in values.values())) for axis in axes
+        axis: list(dict.fromkeys(row[axis] for row in values.values())) for axis in axes
     }
     factors["case"] = [case.name for case in failure.case]
     keys = (*axes, "case")
@@ -353,15 +353,15 @@ def stack_cases(catalog: Catalog, levels: Collection[Level]) -> Iterable[tuple[P
     for failure, report in ((entry, report) for entry in catalog.failures for report in entry.stack):
         cell = catalog.cell_named(report.cell)
         image = isinstance(catalog.base(cell.base), Container)
-        found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
+        runs = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
         if not failure.case:
-            found = [(Case(REPORT, (Level.GPU,), ranks=report.gpus, gpus=report.gpus), Level.GPU)]
+            runs = [(Case(REPORT, (Level.GPU,), ranks=report.gpus, gpus=report.gpus), Level.GPU)]
         if image:
-            found = most_real(found)
-        for case, level in found:
+            runs = most_real(runs)
+        for case, level in runs:
             if not masked_by(catalog, failure, cell.stack, case.name):
-                made = plan_case(catalog, failure, case, level, cell)
-                planned = replace(made, gpus=report.gpus, reproducible=bool(failure.case))
+                case_of_report = plan_case(catalog, failure, case, level, cell)
+                planned = replace(case_of_report, gpus=report.gpus, reproducible=bool(failure.case))
                 yield planned, Reason(ReasonKind.STACK, f"{report.name}: {report.text}")
 
 
@@ -387,22 +387,22 @@ def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) ->
         for cell in cells:
             if cell.stack.version(axis):
                 # The torch of a variant base is the standard one's; its other packages are not.
-                other_axes = tuple(cell.stack[other] for other in axes if other != axis)
+                other_axes = tuple(cell.stack[name] for name in axes if name != axis)
                 lines.setdefault((other_axes, axis != TORCH or provided[cell.base]), []).append(cell)
         for line in lines.values():
             ordered = sorted(
                 ((parse(str(cell.stack[axis])), cell) for cell in line), key=lambda pair: (pair[0], pair[1].base)
             )
-            for (lower, before), (upper, after) in itertools.pairwise(ordered):
+            for (lower, lower_cell), (upper, upper_cell) in itertools.pairwise(ordered):
                 changes: dict[tuple[Expectation, Expectation], set[str]] = {}
                 for case in failure.case:
                     sides = (
-                        expected(catalog, failure, before.stack, case),
-                        expected(catalog, failure, after.stack, case),
+                        expected(catalog, failure, lower_cell.stack, case),
+                        expected(catalog, failure, upper_cell.stack, case),
                     )
                     if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
                         changes.setdefault(sides, set()).add(case.name)
                 for (was, becomes), names in changes.items():
                     change = Reason(ReasonKind.BOUNDARY, f"{short(axis)} {lower} {was.value} | {upper} {becomes.value}")
-                    yield before, frozenset(names), change
-                    yield after, frozenset(names), change
+                    yield lower_cell, frozenset(names), change
+                    yield upper_cell, frozenset(names), change

@@ -52,10 +52,10 @@ def reproduce_line(planned: Planned, environ: Mapping[str, str]) -> str:
     if folders := environ.get(SITE):
         command = f"{SITE}={shlex.quote(folders)} {command}"
     named = {"mcore": planned.source, "te": planned.te_source, "writer": planned.writer_source}
-    given = [
+    options = [
         f" --{name} {shlex.quote(source)}"
         for name, source in named.items()
         if source and not source.startswith(tuple(CLONE.values()))
     ]
-    given += [" --compile"] if planned.compiled else []
-    return f"{command} run{''.join(given)} --case {shlex.quote(planned.key)}"
+    options += [" --compile"] if planned.compiled else []
+    return f"{command} run{''.join(options)} --case {shlex.quote(planned.key)}"

@@ -105,7 +105,7 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
     """Return the names and values that the possible cases of a catalog have; it makes few of their cells."""
     reader = catalog.readers[0].id if catalog.readers else next(iter(catalog.bases))
     failures = catalog.failures
-    written = {package: writer for writer, package in WRITER.items()}
+    writer_of = {package: writer for writer, package in WRITER.items()}
     versions = {
         (package, version)
         for package in (MCORE, TE)
@@ -116,7 +116,7 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
     }
     cells = [
         *(catalog.cell(base) for base in catalog.bases),
-        *(catalog.cell(reader, {package: version, written[package]: version}) for package, version in versions),
+        *(catalog.cell(reader, {package: version, writer_of[package]: version}) for package, version in versions),
         *(catalog.cell(reader, values, values) for failure in failures for values in package_sets(failure)),
         *(cell for failure in failures for cell in picked_cells(catalog, failure)),
         *(catalog.cell_named(report.cell) for report in catalog.reports),
@@ -224,8 +224,8 @@ def _condition(name: str, operator: str, value: str, vocabulary: Vocabulary) -> 
         return _named(name, value, equal, vocabulary)
     component = component_named(name, vocabulary.names)
     if not component:
-        known = {*NAMED, *map(short, vocabulary.names)}
-        raise MatrixError("unknown component or name", got=name, fix=closest(name, known))
+        component_names = {*NAMED, *map(short, vocabulary.names)}
+        raise MatrixError("unknown component or name", got=name, fix=closest(name, component_names))
     if value == str(ABSENT) and operator in ("==", "!="):
         return lambda values: None if (version := values(component)) is None else (version is ABSENT) is equal
     try:
@@ -262,8 +262,8 @@ def parts_of(cell: str) -> dict[str, Value]:
     """Return the values in a cell's id, or in the parts of a pattern that precede the first with a wildcard."""
     literal = [*itertools.takewhile(lambda part: not {*"*?["} & {*part}, cell.split("/"))]
     versions = dict((*part.partition("-")[::2],) for part in literal[1:])
-    named = {component_named(name): ABSENT if text == str(ABSENT) else text for name, text in versions.items()}
-    return {**named, **({"base": literal[0]} if literal else {})}
+    components = {component_named(name): ABSENT if text == str(ABSENT) else text for name, text in versions.items()}
+    return {**components, **({"base": literal[0]} if literal else {})}
 
 
 def may_have(expected: Mapping[str, Value], values: Values, differing: int = 0) -> bool:

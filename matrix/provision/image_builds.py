@@ -243,7 +243,7 @@ def build_request(known: Catalog, name: str, mcore: str = "", te: str = "", mirr
             raise MatrixError(
                 "nothing to build: this image comes from a registry",
                 got=name,
-                expected=f"--mcore or --te, or an image that is built: {' or '.join(own.id for own in known.images)}",
+                expected=f"--mcore or --te, or an image that is built: {' or '.join(item.id for item in known.images)}",
                 fix=f"podman or docker pull {image.tag}",
             )
         if mirror:

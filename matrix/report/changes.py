@@ -56,9 +56,9 @@ def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Ch
     groups: dict[tuple[Verdict | None, Verdict], list[Record]] = {}
     for record in records:
         earlier = previous.get(record.key)
-        before = earlier.verdict if earlier else None
-        if (before or Verdict.NOT_REACHED) is not record.verdict:  # a case that was never reached has not changed
-            groups.setdefault((before, record.verdict), []).append(record)
+        verdict = earlier.verdict if earlier else None
+        if (verdict or Verdict.NOT_REACHED) is not record.verdict:  # a case that was never reached has not changed
+            groups.setdefault((verdict, record.verdict), []).append(record)
     latest = max(previous.values(), key=lambda earlier: earlier.number)
     keys = {record.key for record in records}
     return Changes(

@@ -59,11 +59,11 @@ def summary(result: CheckResult) -> str:
     axes = (TORCH, MCORE, TE)
     if all(stack[component] is ABSENT for component in axes):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
-    every: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
-    certain = [one for one in every if one.certain]
-    clash = [one for one in result.clashes if one.breaks]
+    breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
+    certain = [finding for finding in breaks if finding.certain]
+    clash = [finding for finding in result.clashes if finding.breaks]
     groups = (Standing.WITH_OPTIONS, Standing.SILENT)
-    optional = [one for one in every if one.standing in groups and not one.certain]
+    optional = [finding for finding in breaks if finding.standing in groups and not finding.certain]
     parts = []
     if certain or clash:
         count = len(certain) + len(clash)
@@ -88,14 +88,14 @@ def answers(facts: Sequence[Answer]) -> Part:
 
 
 def _stack(result: CheckResult) -> Iterator[Part]:
-    named = result.stack.named
-    if named:
-        yield table([(component_title(name), version, source) for name, version, source in named], gap=2)
+    components = result.stack.named
+    if components:
+        yield table([(component_title(name), version, source) for name, version, source in components], gap=2)
     for job in result.jobs:
         if job.place:
             size = f", {job.world.size} processes" if job.world.size else ""
-            given = job.arguments.given if job.arguments else {}
-            yield Prose(f"command: {job.world.launcher.value}{size}, {len(given)} options{_at(job.place)}")
+            arguments = job.arguments.given if job.arguments else {}
+            yield Prose(f"command: {job.world.launcher.value}{size}, {len(arguments)} options{_at(job.place)}")
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {note}") for note in result.stack.notes)

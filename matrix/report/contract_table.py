@@ -44,13 +44,13 @@ def releases(
         rows.append((spans(neighbours, versions), _counted(by_version[neighbours[0]], MEANING) or "nothing"))
     width = max(len(provider.title), *(len(name) for name, _ in rows))
     lines = [f"{name:{width}}  {counts}" for name, counts in [(provider.title, "breaks"), *rows]]
-    clean = [version for version in versions if not any(one.kind in BREAKING for one in by_version[version])]
+    clean = [version for version in versions if not any(defect.kind in BREAKING for defect in by_version[version])]
     lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
     newest = {_break(finding): number for number, version in enumerate(versions) for finding in by_version[version]}
     ordered = sorted(findings, key=lambda finding: -newest[_break(finding)])
     text = "\n".join([*lines, table(ordered, consumers, versions, (TITLES[0], provider.title))])
-    which = f"a {provider.title} that the core does not declare, or one more than {MOST_DAYS} days older"
-    return text if len(findings) == len(judged) else text + _left_out(judged, which)
+    left_out = f"a {provider.title} that the core does not declare, or one more than {MOST_DAYS} days older"
+    return text if len(findings) == len(judged) else text + _left_out(judged, left_out)
 
 
 def folded(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], known: Known) -> str:

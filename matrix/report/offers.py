@@ -37,8 +37,8 @@ def offers(records: Sequence[Record], command: str, sizes: Mapping[str, int]) ->
         gain = sum(needs <= offered for _, needs in waiting) - runnable
         cases = [record for record, needs in waiting if remedy in needs]
         effect = f"would run {gain}{' more' if runnable else ''}" if gain else "is needed as well"
-        what = _offer(cases, remedy, command, sizes)
-        lines.append(f"{len(cases)} of {len(records)} cases are unavailable for want of {what} {effect}")
+        offer = _offer(cases, remedy, command, sizes)
+        lines.append(f"{len(cases)} of {len(records)} cases are unavailable for want of {offer} {effect}")
     return lines
 
 

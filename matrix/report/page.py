@@ -96,8 +96,8 @@ def _failures(records: Sequence[Record], matrices: Sequence[Grid], pasts: Pasts,
     entries: dict[str, Failure] = {entry.id: entry for entry in map.catalog.failures}
     for failure, members in group_by(lambda record: record.failure, records).items():
         counts = Counter(record.verdict for record in members)
-        changes = [after for record in members for _, after, _ in turns(pasts.get(record.key, ()))]
-        number, run = max(((after.number, after.run) for after in changes), default=(0, ""))
+        changes = [past for record in members for _, past, _ in turns(pasts.get(record.key, ()))]
+        number, run = max(((past.number, past.run) for past in changes), default=(0, ""))
         entry = entries.get(failure)  # an older run may have a failure that the catalog no longer has
         rows.append(
             FailureRow(

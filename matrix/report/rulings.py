@@ -50,5 +50,5 @@ def of_record(catalog: Catalog, failure: Failure, record: Record) -> Grounds:
     ruling = of_cell(catalog, failure, record.cell, record.case)
     if ruling.expectation is record.expectation:
         return ruling
-    given = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
-    return Grounds(record.expectation, given, f"catalog: {ruling.expectation.value}, {ruling}")
+    source = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
+    return Grounds(record.expectation, source, f"catalog: {ruling.expectation.value}, {ruling}")

@@ -118,11 +118,11 @@ def _table(records: Sequence[Record]) -> list[Part]:
     rows: list[list[str | Text]] = []
     narrow: list[Part] = []
     for span in spans:
-        first, last = span[0][0].cell, span[-1][0].cell
+        oldest, newest = span[0][0].cell, span[-1][0].cell
         name = (
-            label(first)
+            label(oldest)
             if len(span) == 1
-            else f"{label(first, f'{first.stack[MCORE]}..{last.stack[MCORE]}')} ({len(span)})"
+            else f"{label(oldest, f'{oldest.stack[MCORE]}..{newest.stack[MCORE]}')} ({len(span)})"
         )
         members = [record for members in span for record in members]
         verdicts = {record.case: styled(record.verdict) for record in members}

@@ -176,13 +176,13 @@ class StackMap:
         }
 
     def _entry(self, failure: Failure) -> dict[str, Any]:
-        seen = self.seen.get(failure.id)
+        span = self.seen.get(failure.id)
         return {
             "id": failure.id,
             "title": failure.title,
             "fix": " ".join(failure.fix.split()),
             "workarounds": [workaround.text for workaround in failure.workarounds],
-            "seen": [seen.first, seen.last] if seen else [],
+            "seen": [span.first, span.last] if span else [],
             "results": {
                 f"{row},{column}": f"{verdict.value} at level {level.value}"
                 for (row, column), (verdict, level) in self.results.get(failure.id, {}).items()

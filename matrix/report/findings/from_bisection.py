@@ -16,10 +16,10 @@ def of_bisection(summary: BisectionSummary) -> Findings:
         message = f"{summary.attribution.headline}; the stacks differ in {', '.join(differ)}"
         findings.append(ReportedFinding(topic, summary.attribution.headline, message, severity))
     for change in summary.changes.values():
-        before = f"before it: {change.before}" if change.before else ""
+        last_good = f"before it: {change.before}" if change.before else ""
         candidates = f"may be: {', '.join(change.candidates)}" if change.candidates else ""
         repeat = (f"{probe.seen.value}: {probe.reproduce}" for probe in change.ends)
-        message = "; ".join(filter(None, (change.headline, before, candidates, *repeat)))
+        message = "; ".join(filter(None, (change.headline, last_good, candidates, *repeat)))
         severity = Severity.WARNING if change.ambiguous else Severity.ERROR
         findings.append(ReportedFinding(topic, change.headline, message, severity))
     return Findings("megatrix bisect", tuple(findings))

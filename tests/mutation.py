@@ -64,7 +64,6 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/bisection/search.py": ("tests/unit/bisection/test_search.py",),
     "matrix/catalog/cell.py": ("tests/unit/catalog/test_cell.py",),
     "matrix/catalog/failure.py": ("tests/unit/catalog/test_failure.py",),
-    "matrix/catalog/machine.py": ("tests/unit/catalog/test_machine.py",),
     "matrix/catalog/reach.py": ("tests/unit/catalog/test_reach.py",),
     "matrix/catalog/stack.py": ("tests/unit/catalog/test_stack.py",),
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),

@@ -167,8 +167,9 @@ def test_closures_of_failures_are_disjoint() -> None:
 def test_unreadable_file_raises(folder: Path) -> None:
     (folder / "sibling.py").unlink()
     (folder / "sibling.py").symlink_to(folder / "gone.py")
-    with pytest.raises(MatrixError, match=r"sibling\.py: a file that verdicts depend on can't be read"):
+    with pytest.raises(MatrixError, match=r"sibling\.py: a file that verdicts depend on can't be read") as raised:
         key(folder)
+    assert raised.value.fix == "restore it: cached verdicts depend on its content"
 
 
 def test_unreadable_record_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +239,32 @@ def test_key_of_a_case_is_that_of_its_evidence(folder: Path) -> None:
     assert recorded_digests(CASE.cell)
 
 
-def test_unknown_python_is_empty(folder: Path) -> None:
-    unread = replace(BASE, python=None)
-    assert key(folder, base=unread) == key(folder, base=replace(BASE, python=""))
+def test_unknown_python_and_image_are_empty(folder: Path) -> None:
+    entry = failure(folder=folder)
+    evidence = Evidence(
+        CASE.key,
+        CASE.expectation.value,
+        "",
+        BASE.packages,
+        host={"machine": "x86_64"},
+        entry=cache_key.entry_digest(entry),
+        code=cache_key.code_digest(folder, CASE.level),
+    )
+    assert case_key(CASE, entry, replace(BASE, python=None), (), HOST) == evidence.key
+
+
+def test_driver_changes_the_key_at_level_gpu_alone(folder: Path) -> None:
+    entry, updated = failure(folder=folder), replace(HOST, machine=replace(HOST.machine, driver="550.54.14"))
+    keys = {
+        level: [case_key(replace(CASE, level=level), entry, BASE, (), site) for site in (HOST, updated)]
+        for level in (Level.CPU, Level.GPU)
+    }
+    assert [len(set(pair)) for pair in keys.values()] == [1, 2]
+
+
+def test_key_is_the_same_in_later_versions() -> None:
+    """Of the same evidence: otherwise all cached verdicts were lost."""
+    assert EVIDENCE.key == "3110382e03b0da3ebc1811c9ddbb3821ade7dcd5a6f580802eb2b3584a76608e"
 
 
 @pytest.mark.parametrize(

@@ -46,3 +46,14 @@ def test_plan_without_seconds_is_read() -> None:
     entry = encode(HERE)
     del entry["seconds"]
     assert decode(type(HERE), entry) == HERE
+
+
+def test_another_case_in_the_same_cell_does_not_count() -> None:
+    past = {replace(HERE, case="slow").key: 7.0, replace(HERE, failure="other").key: 8.0}
+    assert Durations(KNOWN, past).estimate(HERE) == Estimate(DEFAULT_S[Level.CPU], Basis.DEFAULT)
+
+
+def test_report_without_a_case_has_a_default() -> None:
+    """Its failure has no case of that name."""
+    report = replace(HERE, case="report", level=Level.GPU, reproducible=False)
+    assert Durations(KNOWN, {}).estimate(report) == Estimate(DEFAULT_S[Level.GPU], Basis.DEFAULT)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.verdicts.crash import NativeCrash, crashes, function_name
+from matrix.verdicts.crash import MOST, NativeCrash, crashes, function_name, located
 
 MPI, TORCH = "/openmpi/lib/libmpi.so.40", "/site-packages/torch/lib/libtorch_cpu.so"
 MANGLED = "_ZN4c10d15ProcessGroupMPI21createProcessGroupMPIESt6vectorIiSaIiEE"
@@ -191,3 +191,75 @@ def test_an_impossible_name_length_ends_demangling() -> None:
 def test_lines_with_a_launcher_s_tag_are_read() -> None:
     tagged = "".join(f"[1,0]<stderr>:{line}\n" for line in OPEN_MPI.splitlines())
     assert crashes(OPEN_MPI) == crashes(tagged)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Fatal Python error: Bus error\n", [("SIGBUS", "faulthandler", ())]),
+        ("Fatal Python error: Deallocating None\n", [(None, "faulthandler", ())]),
+        ("terminate called recursively\n", [("SIGABRT", "terminate", ())]),
+        ("*** Aborted\n", [("SIGABRT", "glibc", ())]),
+        (
+            "*** glibc detected *** python: free(): invalid pointer ***\n/l.so(f+0x6d)[0x7f476cc7e870]\n"
+            "======= Memory map: ========\n/l.so(g+0x6d)[0x7f476cc7e870]\n",
+            [("SIGABRT", "glibc", ("f",))],
+        ),
+        (
+            "SIGBUS(7), PID: 1, Thread 1: \n\nSIGSEGV(11), PID: 2, Thread 2: \n",
+            [("SIGBUS", "c10", ()), ("SIGSEGV", "c10", ())],
+        ),
+        ("SIGNONE(99), PID: 1, Thread 1: \n", [(None, "c10", ())]),
+        ("[n:1 :0:1] Caught signal 99 (unknown)", [(None, "ucx", ())]),
+        ("[n:1 :0:1] Caught signal 8 (x)\n 0 0x0000000000052b83 f()  /a.c:1\n", [("SIGFPE", "ucx", ("f",))]),
+        ("[n:1] *** Process received signal ***\n[n:1] no number\n", [(None, "open-mpi", ())]),
+        ("[n:1] *** Process received signal ***\n[n:1] Signal: Killed (9)\n", [("SIGKILL", "open-mpi", ())]),
+        ("exitcode : 0 (pid: 1)\n", []),
+        ("exitcode : -200 (pid: 1)\n", [(None, "torchrun", ())]),
+        ("(exitcode: -6) local_rank: 0", [("SIGABRT", "torchrun", ())]),
+    ],
+)
+def test_signal_of_a_crash(text: str, expected: list[tuple[str | None, str, tuple[str, ...]]]) -> None:
+    """None for a number or a word that names no signal."""
+    assert [(crash.signal, crash.printer, crash.frames) for crash in crashes(text)] == expected
+    assert {crash.exit_code for crash in crashes(text)} <= {None}
+
+
+def test_number_of_crashes_has_a_limit() -> None:
+    assert len(crashes("terminate called recursively\n\n" * (MOST + 6))) == MOST
+
+
+def test_crashes_have_their_offsets() -> None:
+    """In the log's order, whatever the printer."""
+    text = f"first line\n{MPIRUN_EXIT}{C10}{TORCHRUN}"
+    assert [(offset, crash.printer) for offset, crash in located(text)] == [
+        (11, "mpirun"),
+        (11 + len(MPIRUN_EXIT), "c10"),
+        (text.index("exitcode"), "torchrun"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        ("_ZNSt6vectorE", "vector"),
+        ("_ZNSt3__16vectorE", "__1::vector"),
+        ("_ZN4c10d3runERKSs", "c10d::run"),
+        ("_ZN", "_ZN"),
+        ("c10::f[abi:cxx11](int)", "c10::f"),
+        ("??", ""),
+        ("f(g(h))", "f"),
+    ],
+)
+def test_names_of_functions(printed: str, name: str) -> None:
+    assert function_name(printed) == name
+
+
+def test_native_frames_precede_those_of_python() -> None:
+    """Python 3.14 prints its own first."""
+    text = (
+        "Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "a.py", line 1 in outer\n  File "a.py", line ??? in inner\n'
+        '  Binary file "/l.so", at f+0x34 [0x5f1c44]\n  Binary file "/l.so", at ??+0x34 [0x5f1c44]\n'
+    )
+    assert crashes(text)[0].frames == ("f", "outer", "inner")

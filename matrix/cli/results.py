@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
@@ -15,10 +16,11 @@ from matrix.provision.clones import SIZE_MB
 from matrix.report import gpu_results
 from matrix.report.offers import offers
 from matrix.report.run_summary import summary
-from matrix.report.terminal import Prose, show, warn
+from matrix.report.terminal import Prose, paragraphs, show, warn
 from matrix.store.history import History, with_history
 from matrix.store.paths import Paths, is_night, unwritable
 from matrix.store.stored_run import Night
+from matrix.verdicts.record import Record
 
 
 def newest(out: Path, *, night: bool) -> str:
@@ -42,9 +44,14 @@ def durations(catalog: Catalog, out: Path) -> Durations:
 def print_summary(night: Night, out: Path) -> None:
     """Print the summary of a run and the paths of its pages."""
     pages = Paths(out).pages(night.run)
-    sentences = offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB)
     end = f"page: {pages.page}  junit: {pages.junit}"
-    show("", *summary(night.records, night.missing), *map(Prose, sentences), end)
+    show("", *summary(night.records, night.missing), *unavailable(night.records, len(night.records)), end)
+
+
+def unavailable(records: Sequence[Record], total: int) -> Iterator[Prose]:
+    """Return the lines about the unavailable of these records, of `total` cases, with the commands that help."""
+    command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
+    return paragraphs("\n".join(offers(records, total, command, SIZE_MB)))
 
 
 def lacking_gpu() -> str:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from matrix.report.terminal import warn
 from matrix.store import stored_run
 from matrix.store.history import History
 from matrix.store.paths import Paths, unwritable
+from matrix.verdicts.record import Record
 
 
 def add_parser(commands: Any) -> None:
@@ -80,10 +82,13 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
             parsed.resume_hint = f"continue with: {command_line(parsed, stored.folder.name)}"
         return output.render(stored, request.out, history, catalog)
 
+    def begin(unavailable: Sequence[Record]) -> None:
+        screen.open(unavailable, results.unavailable(unavailable, len(request.planned)))
+
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
     with screen.animated():
-        return runner.execute(request, catalog, engine, runner.Events(screen.show, screen.begin, warn, report))
+        return runner.execute(request, catalog, engine, runner.Events(screen.show, screen.begin, warn, report, begin))
 
 
 def add_step_summary(summary: Path) -> None:

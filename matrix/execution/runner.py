@@ -57,14 +57,16 @@ def ignore(event: object) -> None:
 class Events:
     """What a run calls: `show` with each record when it arrives, `begun` with the key of each case that begins.
 
-    `warn` is called with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the
-    default adds the run to the history and writes no page.
+    `open` is called first, with the cases that this machine can't run (default: `show` with each). `warn` is called
+    with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the default adds the run to
+    the history and writes no page.
     """
 
     show: Callable[[Record], None] = ignore
     begun: Callable[[str], None] = ignore
     warn: Callable[[str], None] = ignore
     ended: Callable[[StoredRun, History], Night] = stored_run.added
+    open: Callable[[Sequence[Record]], None] | None = None
 
 
 def execute(request: Request, catalog: Catalog, engine: Engine, events: Events = Events()) -> Night:
@@ -148,14 +150,21 @@ class Work:
     def finish(self, history: History) -> None:
         """Give each case a result, unless the engine ends early."""
         at_once = AtOnce(self._catalog, self._engine, self._request.site or host.look(), history, self._run.folder.name)
-        waiting = list[Planned]()
+        waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
             for planned in self._run.pending():
-                if record := at_once.unavailable(planned) or (self._request.cache and at_once.cached(planned)):
-                    journal.result(record)
-                    self._events.show(record)
+                if record := at_once.unavailable(planned):
+                    unavailable.append(record)
+                elif record := (self._request.cache and at_once.cached(planned)) or None:
+                    cached.append(record)
                 else:
                     waiting.append(planned)
+                if record:
+                    journal.result(record)
+        if self._events.open:
+            self._events.open(unavailable)
+        for record in cached if self._events.open else unavailable + cached:
+            self._events.show(record)
         if not waiting:
             return
         result = self._run_engine(waiting)

@@ -1,57 +1,55 @@
-"""What would make more cases run: one line for each thing that a person can add to this machine. Pure functions."""
+"""The unavailable cases of a run: what they need, and what a person can add to this machine. Pure functions."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from matrix.report.words import group_by, verdict_reason
 from matrix.verdicts.reason import Kind, Lack
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.text import one_line
 
+ADDABLE: Final = {Kind.BASE, Kind.CLONE}  # by a command, unlike GPUs or a driver
+CLONES: Final = "clones"
 
-def offers(records: Sequence[Record], command: str, sizes: Mapping[str, int]) -> list[str]:
-    """Return the offers of a run, each with its gain after those before it; [] where nothing would help.
 
-    `command` runs megatrix here, `sizes` are the MB of the clones. Cases that lack what no command adds (GPUs, a
-    driver) count for none.
+def offers(records: Sequence[Record], total: int, command: str, sizes: Mapping[str, int]) -> list[str]:
+    """Return the lines about the unavailable of these records, of `total` cases; [] if there are none.
+
+    A case counts in one of them, so that the counts add up. `command` runs megatrix here, `sizes` are the MB of the
+    clones.
     """
-    addable = {Kind.BASE, Kind.CLONE}
-    waiting = [
-        (record, frozenset(map(_remedy, record.outcome.lacks)))
-        for record in records
-        if record.verdict is Verdict.UNAVAILABLE and record.outcome.lacks
-        if {lack.kind for lack in record.outcome.lacks} <= addable
-    ]
-    offered: set[str] = set()
-    lines: list[str] = []
-    # What the most cases wait for alone comes first.
-    counts = Counter(needs for _, needs in waiting)
-    for remedy in dict.fromkeys(
-        remedy
-        for needs in sorted(counts, key=lambda needs: (len(needs), -counts[needs], sorted(needs)))
-        for remedy in sorted(needs)
-    ):
-        runnable = sum(needs <= offered for _, needs in waiting)
-        offered.add(remedy)
-        gain = sum(needs <= offered for _, needs in waiting) - runnable
-        cases = [record for record, needs in waiting if remedy in needs]
-        effect = f"would run {gain}{' more' if runnable else ''}" if gain else "is needed as well"
-        offer = _offer(cases, remedy, command, sizes)
-        lines.append(f"{len(cases)} of {len(records)} cases are unavailable for want of {offer} {effect}")
+    unavailable = [record for record in records if record.verdict is Verdict.UNAVAILABLE]
+    if not unavailable:
+        return []
+    lines = [f"{len(unavailable)} of {total} cases {'is' if len(unavailable) == 1 else 'are'} unavailable:"]
+    lacks = dict[str, list[Lack]]()  # by what a command adds
+    groups = group_by(_needs, unavailable)
+    for needs, cases in sorted(groups.items(), key=lambda group: (len(group[0]), -len(group[1]), group[0])):
+        if needs:
+            lines.append(f"  {len(cases)} need{'s' if len(cases) == 1 else ''} {' and '.join(needs)}")
+            for lack in (lack for case in cases for lack in case.outcome.lacks):
+                lacks.setdefault(_remedy(lack), []).append(lack)
+    others = group_by(
+        lambda record: "; ".join(one_line(lack.text) for lack in record.outcome.lacks) or verdict_reason(record),
+        groups.get((), ()),
+    )
+    lines += [f"  {len(cases)}: {reason}" for reason, cases in others.items()]
+    for remedy, missing in lacks.items():
+        names = {lack.name for lack in missing}
+        size = sum(sizes.get(name, 0) for name in names)
+        fetch = f"`{command} sources fetch` ({len(names)} clone{'s' * (len(names) > 1)}, about {size} MB)"
+        lines.append(f"for {remedy}: {fetch if remedy == CLONES else one_line(missing[0].text)}")
     return lines
+
+
+def _needs(record: Record) -> tuple[str, ...]:
+    """Return what makes a case run, () unless commands add all that it lacks."""
+    lacks = record.outcome.lacks
+    return tuple(sorted({*map(_remedy, lacks)})) if {lack.kind for lack in lacks} <= ADDABLE else ()
 
 
 def _remedy(lack: Lack) -> str:
     """Return the name of what adds it: one command fetches every clone, and a base has its own."""
-    return "clones" if lack.kind is Kind.CLONE else lack.name
-
-
-def _offer(records: Sequence[Record], remedy: str, command: str, sizes: Mapping[str, int]) -> str:
-    if remedy != "clones":
-        how = next(lack.text for lack in records[0].outcome.lacks if lack.name == remedy)
-        return f"{remedy} ({one_line(how)}), which"
-    names = {lack.name for record in records for lack in record.outcome.lacks if lack.kind is Kind.CLONE}
-    size = sum(sizes.get(name, 0) for name in names)
-    many = f"{len(names)} clone{'s' * (len(names) > 1)}"
-    return f"clones: `{command} sources fetch` ({many}, about {size} MB)"
+    return CLONES if lack.kind is Kind.CLONE else lack.name

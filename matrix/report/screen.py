@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,14 @@ class Screen:
             total = (task.total or 0) - (not runs)
             self._progress.update(task.id, description=f"{self._done}/{self._total}", total=total, advance=int(runs))
         show(line)
+
+    def open(self, records: Sequence[Record], lines: Iterable[Part]) -> None:
+        """Count cases as done that can't run; print these lines instead of one for each."""
+        self._done += len(records)
+        if self._progress:
+            (task,) = self._progress.tasks
+            self._progress.update(task.id, total=(task.total or 0) - len(records))
+        show(*lines)
 
     def begin(self, key: str) -> None:
         """Add a running case."""

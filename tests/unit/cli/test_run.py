@@ -189,3 +189,12 @@ def test_a_step_summary_that_fails_is_an_error(tmp_path: Path, monkeypatch: pyte
         add_step_summary(tmp_path / "summary.md")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     add_step_summary(tmp_path / "absent.md")
+
+
+def test_run_opens_with_the_unavailable_cases(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a few lines, with what they lack; the lines of the others count on."""
+    assert main(["run", "--level", "cpu", "--level", "gpu", "--select", "mcore==0.8.0"]) == 0
+    first, second, third, *_ = capsys.readouterr().out.splitlines()
+    assert first == "3 of 9 cases are unavailable:"
+    assert second.startswith("  3: ")
+    assert third.startswith("[4/9] save-breaks")

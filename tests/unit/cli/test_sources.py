@@ -87,4 +87,4 @@ def test_a_night_ends_with_the_offer(tmp_path: Path, capsys: pytest.CaptureFixtu
     records = (record(), replace(record(Verdict.UNAVAILABLE), outcome=outcome))
     results.print_summary(Night("one", records), tmp_path)
     last = capsys.readouterr().out.splitlines()[-2]
-    assert last.endswith("`megatrix sources fetch` (1 clone, about 132 MB) would run 1")
+    assert last.endswith("`megatrix sources fetch` (1 clone, about 132 MB)")

@@ -20,42 +20,49 @@ def lacking(*lacks: Lack) -> Record:
     return replace(record(Verdict.UNAVAILABLE), outcome=Outcome(OutcomeKind.UNAVAILABLE, "needs more", lacks=lacks))
 
 
-def test_one_command_fetches_all_clones() -> None:
-    records = [record(), lacking(CORE), lacking(ENGINE), lacking(CORE, ENGINE), lacking()]
-    assert offers(records, "megatrix", SIZES) == [
-        "3 of 5 cases are unavailable for want of clones: "
-        "`megatrix sources fetch` (2 clones, about 77 MB) would run 3"
-    ]  # fmt: skip
-
-
-def test_one_clone_has_its_own_size() -> None:
-    (line,) = offers([lacking(ENGINE)], "tox run -e megatrix --", SIZES)
-    assert "`tox run -e megatrix -- sources fetch` (1 clone, about 23 MB) would run 1" in line
-
-
-def test_each_gain_counts_after_the_offers_before() -> None:
-    """The image alone runs 1 case, with the clones 3; the clones alone run 2."""
-    both, alone = lacking(IMAGE, CORE), lacking(IMAGE)
-    assert offers([lacking(CORE), lacking(CORE), both, both, alone], "megatrix", SIZES) == [
-        "4 of 5 cases are unavailable for want of clones: `megatrix sources fetch` (1 clone, about 54 MB) would run 2",
-        "3 of 5 cases are unavailable for want of debian-13 "
-        "(debian-13 is not built yet: megatrix build debian-13), which would run 3 more",
+def test_each_unavailable_case_counts_once() -> None:
+    """The counts add up to that of the first line, also where a case lacks several things."""
+    both = lacking(IMAGE, CORE)
+    cases = [
+        lacking(CORE),
+        lacking(ENGINE),
+        lacking(CORE, ENGINE),
+        lacking(IMAGE),
+        both,
+        both,
+        lacking(GPUS),
+        lacking(),
+    ]
+    assert offers(cases, 20, "megatrix", SIZES) == [
+        "8 of 20 cases are unavailable:",
+        "  3 need clones",
+        "  1 needs debian-13",
+        "  2 need clones and debian-13",
+        "  1: needs 8 GPUs; host has 0",
+        "  1: needs more",
+        "for clones: `megatrix sources fetch` (2 clones, about 77 MB)",
+        "for debian-13: debian-13 is not built yet: megatrix build debian-13",
     ]
 
 
-def test_an_offer_without_own_gain_is_said() -> None:
-    lines = offers([lacking(IMAGE, CORE)], "megatrix", SIZES)
-    assert [line.rpartition(")")[2] for line in lines] == [" is needed as well", ", which would run 1"]
+def test_one_clone_has_its_own_size() -> None:
+    *_, line = offers([lacking(ENGINE)], 1, "tox run -e megatrix --", SIZES)
+    assert line == "for clones: `tox run -e megatrix -- sources fetch` (1 clone, about 23 MB)"
 
 
-def test_nothing_to_add_offers_nothing() -> None:
+def test_without_unavailable_cases_nothing_is_offered() -> None:
+    assert offers([record()], 1, "megatrix", SIZES) == []
+
+
+def test_lack_without_command_is_stated_with_the_others() -> None:
     """Nobody adds a GPU with a command."""
-    assert offers([record(), lacking(), lacking(GPUS), lacking(GPUS, CORE)], "megatrix", SIZES) == []
+    assert offers([lacking(GPUS, CORE)], 2, "megatrix", SIZES)[1:] == [
+        "  1: needs 8 GPUs; host has 0; needs a clone",
+    ]
 
 
 def test_single_need_comes_before_several() -> None:
     """A case that lacks one thing runs after one command, however many others wait for two."""
-    waiting = [lacking(IMAGE, CORE)] * 3
     other = Lack(Kind.BASE, "another image", "zebra")
-    first, *_ = offers([*waiting, lacking(other)], "megatrix", SIZES)
-    assert first.startswith("1 of 4 cases are unavailable for want of zebra")
+    _, first, *_ = offers([*[lacking(IMAGE, CORE)] * 3, lacking(other)], 4, "megatrix", SIZES)
+    assert first == "  1 needs zebra"

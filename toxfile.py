@@ -34,6 +34,7 @@ from matrix.execution import interrupt
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
 from matrix.provision import current_image, kernel
+from matrix.provision.commands import python_code
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import (
@@ -160,7 +161,7 @@ def on_python(minors: tuple[str, ...], **settings: object) -> MemoryLoader:
     try:
         python = find(minors)
     except MatrixError as error:
-        command = Command(["python", "-c", f"raise SystemExit({str(error)!r})"])
+        command = Command(python_code("python", f"raise SystemExit({str(error)!r})"))
         text = f"{settings['description']}; {error.what}"
         return MemoryLoader(base=["testenv"], base_python=[sys.executable], commands=[command], description=text)
     # tox-uv uses the first of base_python only, so the preference is applied before. An absolute path stops tox from

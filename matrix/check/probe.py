@@ -16,7 +16,7 @@ from matrix.errors import MatrixError
 from matrix.execution.ranks.memory import allowed, available
 from matrix.kit.launch import VARIABLES
 from matrix.provision import host
-from matrix.provision.commands import NOT_STARTED, TIMED_OUT, run
+from matrix.provision.commands import NOT_STARTED, TIMED_OUT, python_code, run
 from matrix.provision.nvidia import devices
 
 SCRIPT: Final = Path(__file__).with_name("python_script.py")
@@ -49,7 +49,7 @@ def python_of(path: str) -> PythonEnvironment:
 
     One that crashes or hangs while it imports is reported in `problems`. Raises MatrixError if it can't be started.
     """
-    result = run([path, "-c", SCRIPT.read_text(encoding="utf-8")], seconds=TIMEOUT_S)
+    result = run(python_code(path, SCRIPT.read_text(encoding="utf-8")), seconds=TIMEOUT_S)
     if result.code == NOT_STARTED:
         fix = "--python PATH names another one"
         raise MatrixError("the interpreter can't be started", where=path, got=result.err, fix=fix)

@@ -26,7 +26,7 @@ from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, extension, kernel, project
 from matrix.provision import installed as environments
 from matrix.provision.cache_folders import default_root
-from matrix.provision.commands import CommandResult
+from matrix.provision.commands import CommandResult, python_module
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES, base_name
 from matrix.store import scratch
@@ -237,9 +237,9 @@ class HostEngine:
 
 def run_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path) -> EngineResult:
     """Run pytest over the failures with an interpreter, with its output in `log`."""
-    command = [str(python), "-m", "pytest", "tests/failures", *distribution(workers)]
+    command = python_module(python, "pytest", "tests/failures", *distribution(workers), folder=project.folder())
     environment = {**environ, **CELL_SETTINGS, **settings()}
-    return EngineResult(run_process(command, environment, log, project.folder()))
+    return EngineResult(run_process(command, environment, log))
 
 
 def unmade(bases: Iterable[str], made: Mapping[str, Any]) -> dict[str, str]:
@@ -260,8 +260,8 @@ def distribution(workers: int) -> list[str]:
     return ["-n", str(workers)] if workers > 1 else []
 
 
-def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:
-    """Run a process to its end and return its status; its output is appended to `log`.
+def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Run a process in the project's folder to its end and return its status; its output is appended to `log`.
 
     A Ctrl-C is forwarded; STOP_S later its process group is killed. The process and its pytest processes follow this
     process if it dies (toxfile.py, interrupt.once), and keep their temporary files in its folder.
@@ -272,7 +272,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=folder,
+            cwd=project.folder(),
             env={**environment, kernel.PARENT: str(os.getpid()), **scratch.environment()},
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
@@ -303,7 +303,7 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
             got=f"no tox in {sys.prefix}",
             fix="pip install 'megatrix[desk]'; without it, `megatrix run --here` runs this environment's own cases",
         )
-    return [interpreter or sys.executable, "-m", "tox"]
+    return python_module(interpreter or sys.executable, "tox")
 
 
 def environment_folder(base: str) -> Path:

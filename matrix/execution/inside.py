@@ -24,7 +24,7 @@ from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
 from matrix.provision import configuration, host, project
 from matrix.provision.cache_folders import default_root
-from matrix.provision.commands import TIMED_OUT
+from matrix.provision.commands import TIMED_OUT, python_module
 from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.verdicts.planned import Planned
@@ -108,7 +108,7 @@ def lack(runtime: Runtime | None, image: Ref) -> str:
 def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> PythonEnvironment:
     """Return the contents of an image. Raises MatrixError if it can't be started or has no Python."""
     spec = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
-    result = runtime.query(image, spec, PYTHON, "-m", "matrix.provision.installed")
+    result = runtime.query(image, spec, *python_module(PYTHON, "matrix.provision.installed", folder=spec.folder))
     try:
         # The last line: NGC's entrypoint prints a banner first.
         report = json.loads(result.out.strip().splitlines()[-1])
@@ -159,8 +159,8 @@ def run(
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
     spec, waits_s = _container(work, name, environ)
     limit = runtime.start_s(work.image) + limit_s(len(work.cases), environ, work.deadline) + waits_s
-    pytest = ("-m", "pytest", "tests/failures", *distribution(work.workers))
-    command = runtime.command(work.image, spec, PYTHON, *pytest)
+    pytest = python_module(PYTHON, "pytest", "tests/failures", *distribution(work.workers), folder=spec.folder)
+    command = runtime.command(work.image, spec, *pytest)
     with log.open("ab") as output:
         begins = output.tell()  # codespell:ignore
         process = start(

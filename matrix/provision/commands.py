@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from matrix.provision.kernel import die_with_parent
@@ -17,6 +18,9 @@ from matrix.provision.kernel import die_with_parent
 NOT_STARTED = 127  # exit status of a shell for a missing command
 STOP_S: Final = 4.0  # s for an interrupted command to undo what it did, such as debootstrap's mounts
 TIMED_OUT = 124  # exit status of timeout(1)
+# `python -c` searches the current folder for modules first. That folder may be anyone's, so it is left out; Python 3.10
+# has no option for this (-P is of 3.11).
+_ISOLATED: Final = "import sys; sys.path[:1] == [''] and sys.path.pop(0)"
 _STATES_ERROR: Final = re.compile(r"\s*(error|fatal)\b", re.I)
 
 
@@ -47,6 +51,21 @@ class Runner(Protocol):
     ) -> CommandResult:
         """Return the result; never raise for a command that fails, is missing or times out."""
         ...
+
+
+def python_code(python: str | Path, code: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """Return the command line of a Python that runs `code`, and that does not import modules of the current folder.
+
+    This project starts each of its Pythons by this function or `python_module`. PYTHONPATH counts.
+    """
+    return [str(python), *options, "-c", f"{_ISOLATED}\n{code}", *arguments]
+
+
+def python_module(python: str | Path, module: str, *arguments: str, folder: Path | None = None) -> list[str]:
+    """Return the command line that does what `python -m MODULE` does, with `folder` in place of the current folder."""
+    searched = f"sys.path.insert(0, {str(folder)!r}); " if folder else ""
+    code = f"{searched}import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return python_code(python, code, *arguments)
 
 
 def run(

@@ -13,7 +13,7 @@ from typing import Final
 from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision import interpreters
-from matrix.provision.commands import Runner, run
+from matrix.provision.commands import Runner, python_code, run
 from matrix.provision.installed import packages_in
 
 SETTING: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image; "0": it is not; unset: detect it
@@ -43,7 +43,7 @@ def find(
     if not is_image(environ, exists):
         return None
     for python in {python.path: python for python in bases(environ, executable, run)}.values():
-        result = run([str(python.path), "-I", "-c", QUESTION], seconds=interpreters.ANSWER_SECONDS)
+        result = run(python_code(str(python.path), QUESTION, options=("-I",)), seconds=interpreters.ANSWER_SECONDS)
         packages = packages_in(*json.loads(result.out)) if result.code == 0 else {}
         if "torch" in packages:
             return replace(python, packages=packages)

@@ -18,7 +18,7 @@ from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision.commands import CommandResult, Runner, redacted, run
+from matrix.provision.commands import CommandResult, Runner, python_code, redacted, run
 from matrix.provision.package_source import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
 
@@ -77,7 +77,7 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
     Raises MatrixError with the last errors of the compiler.
     """
     absent = export(content, tree)
-    ended = run([python, "-c", _BUILD, str(tree)], tree)
+    ended = run(python_code(python, _BUILD, str(tree)), tree)
     wheels = list((tree / "dist").glob("*.whl"))
     if ended.code or len(wheels) != 1:
         lines = redacted(ended.out + ended.err).splitlines()

@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from matrix.provision.commands import Runner
+from matrix.provision.commands import Runner, python_code
 
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
 
@@ -43,7 +43,7 @@ def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None
     tool = compiler()
     if tool is None:
         return "no compiled dataset helper: no C++ compiler (c++, g++) on PATH"
-    facts = run([str(interpreter), "-c", QUESTION])
+    facts = run(python_code(interpreter, QUESTION))
     if facts.code:
         return f"no compiled dataset helper: {interpreter} fails: {facts.complaint}"
     include, suffix, torch = facts.out.rstrip("\n").split("\n")

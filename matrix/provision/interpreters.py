@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
-from matrix.provision.commands import Runner, run
+from matrix.provision.commands import Runner, python_code, run
 
 # Seconds. An interpreter starts in 10-20 ms, a pyenv shim in 0.1-0.2 s (2 cores); 10 s is for a cold network disk.
 ANSWER_SECONDS = 10.0
@@ -75,7 +75,7 @@ def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iter
 
 def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> PythonEnvironment | None:
     """Return the interpreter; None, with the reason in `refusals`, when it does not run or is not CPython."""
-    result = run([str(candidate), "-I", "-S", "-c", QUESTION], seconds=ANSWER_SECONDS)
+    result = run(python_code(candidate, QUESTION, options=("-I", "-S")), seconds=ANSWER_SECONDS)
     facts = re.fullmatch(r"(\w+) (\d+\.\d+\.\d+) (.+)", result.out.strip())
     if not facts:
         refusals[candidate] = f"does not run ({result.complaint.splitlines()[-1]})"

@@ -31,7 +31,7 @@ from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.cache_folders import locked, making
-from matrix.provision.commands import Runner, run
+from matrix.provision.commands import Runner, python_module, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
 from matrix.provision.package_source import Contents, Source, SourceKind, inspect, unpack
@@ -297,7 +297,7 @@ def uv(environ: Mapping[str, str]) -> list[str]:
     if path := environ.get("UV") or shutil.which("uv", path=environ.get("PATH")):
         return [path]
     if importlib.util.find_spec("uv"):
-        return [sys.executable, "-m", "uv"]
+        return python_module(sys.executable, "uv")
     raise MatrixError(
         "uv is required to create an overlay",
         got="no uv on PATH",

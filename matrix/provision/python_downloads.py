@@ -13,7 +13,7 @@ from typing import Final
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import ReaderBase, Wheels
 from matrix.errors import MatrixError
-from matrix.provision import interpreters
+from matrix.provision import interpreters, project
 from matrix.provision.commands import Runner, run
 from matrix.provision.configuration import FILE, Configuration
 from matrix.provision.indexes import site_environment
@@ -87,7 +87,9 @@ class Pythons:
         # `manual`: downloads only by a command, such as this one; `never` refuses it too.
         environment = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "manual"}
         try:
-            result = self._run([*uv(environment), "python", "install", "--no-bin", minor], environment=environment)
+            # The current folder may hold uv settings of another project.
+            command = [*uv(environment), "--directory", str(project.folder()), "python", "install", "--no-bin", minor]
+            result = self._run(command, environment=environment)
         except MatrixError as error:
             return error.brief
         # uv's first cause and its last: "Request failed after 3 retries", "failed to lookup address information".

@@ -123,10 +123,14 @@ class Forkserver:
         # multiprocessing passes its owner's sys.path to the children of the server, not to the server (3.10 to 3.13).
         # PYTHONPATH therefore contains the folder of this package; the server removes it.
         forkserver.set_forkserver_preload([forkserver_child.__name__])
-        resource_tracker.ensure_running()  # the forkserver requires it, and starting it unblocks SIGINT
         environ = {**variables.of_cpu(), forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": ROOT}
-        with environment(environ), empty_main(), no_warning_options(), no_interrupt():
-            forkserver.ensure_running()
+        # multiprocessing starts both by `python -c`. Python 3.10 does not know the variable: there a run keeps its
+        # current folder, which is the project's.
+        environ["PYTHONSAFEPATH"] = "1"
+        with environment(environ), empty_main(), no_warning_options():
+            resource_tracker.ensure_running()  # the forkserver requires it, and starting it unblocks SIGINT
+            with no_interrupt():
+                forkserver.ensure_running()
         return _pid() or 0
 
 

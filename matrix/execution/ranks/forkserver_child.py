@@ -29,6 +29,7 @@ from matrix.execution.ranks.descendants import end_below
 from matrix.execution.ranks.rank_main import work
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
+from matrix.provision.commands import python_code
 from matrix.provision.nvidia import cuda
 
 READY, STARTED_CUDA, STARTED_THREADS = b"ready\n", b"cuda\n", b"threads\n"  # written to the lifeline after the preload
@@ -221,7 +222,7 @@ def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
     fds = (spec, result, stacks)
     for fd in fds:
         os.set_inheritable(fd, True)
-    os.execv(sys.executable, [sys.executable, "-c", FRESH.format(path=path, fds=fds)])  # noqa: S606  (no shell)
+    os.execv(sys.executable, python_code(sys.executable, FRESH.format(path=path, fds=fds)))  # noqa: S606  (no shell)
 
 
 def _end_all(serving: ForkserverChild) -> None:

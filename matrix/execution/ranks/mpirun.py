@@ -26,6 +26,7 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.execution.ranks import variables
 from matrix.provision import kernel
+from matrix.provision.commands import python_code
 
 NAME: Final = "mpirun"
 RANK: Final = "OMPI_COMM_WORLD_RANK"  # Open MPI 4 and 5 set it to the rank of each process
@@ -54,7 +55,7 @@ def command(overlays: Sequence[str], world_size: int, path: Sequence[str], hando
     mpirun = find(overlays)
     if mpirun is None:
         raise MatrixError("mpirun is needed to start these ranks", got="none on PATH", fix=missing(overlays))
-    program = [sys.executable, "-c", SHIM.format(path=list(path), handoff=str(handoff))]
+    program = python_code(sys.executable, SHIM.format(path=list(path), handoff=str(handoff)))
     return [mpirun, *OPTIONS, "-np", str(world_size), *program]
 
 

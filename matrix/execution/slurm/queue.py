@@ -19,6 +19,7 @@ from matrix.execution.reproduction import deadline
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, minutes
 from matrix.execution.slurm.client import REST, Commands, Task
 from matrix.provision import kernel, project
+from matrix.provision.commands import python_module
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import scratch
 from matrix.store.journal import utc_now
@@ -90,7 +91,8 @@ class Queue:
             *resources.options,
         )
         # exec makes the step daemon the parent of the task, so that the task ends with it.
-        script = f"#!/bin/sh\nexec {shlex.join([str(job.python), '-m', 'matrix.execution.slurm.task', str(path)])}\n"
+        task = python_module(job.python, "matrix.execution.slurm.task", str(path), folder=project.folder())
+        script = f"#!/bin/sh\nexec {shlex.join(task)}\n"
         settings = {
             **{key: value for key, value in environ.items() if not key.startswith("TOX_")},
             **SETTINGS,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.machine import Cuda, Gpu, Nvml
+from matrix.provision.commands import python_module
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.nvidia import cuda, nvml
 
@@ -59,7 +60,7 @@ def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
     with tempfile.TemporaryFile() as out:
         try:
             process = subprocess.Popen(
-                [python, "-m", "matrix.provision.nvidia.devices", str(os.getpid()), library],
+                python_module(python, "matrix.provision.nvidia.devices", str(os.getpid()), library, folder=ROOT),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

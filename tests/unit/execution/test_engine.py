@@ -17,12 +17,15 @@ from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.execution import engine
 from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
+from matrix.provision.commands import python_module
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
 from matrix.store import scratch, stored_run
 from matrix.store.stored_run import StoredRun
 from tests.unit.catalogs import catalog, failure, plan_entry, planned, wheels
 from tests.unit.processes import ended
+
+PYTEST = python_module("", "pytest", "tests/failures", folder=ROOT)[1:]
 
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
 FAKE = """#!{python}
@@ -78,8 +81,10 @@ def test_tox_runs_the_environments_in_parallel(
     monkeypatch.setenv("TOX_WORK_DIR", "/somewhere")
     call = fake("sys.exit(0)")
     Tox(3).run(request(tmp_path / "log", "torch-2.3.1", "torch-2.4.0"))
-    arguments = json.loads(call.read_text())["arguments"]
-    assert arguments[:6] == ["-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", "3"]
+    got = json.loads(call.read_text())
+    arguments = got["arguments"]
+    assert (arguments[:2], got["folder"]) == (python_module("", "tox")[1:], str(ROOT))
+    assert arguments[2:6] == ["run-parallel", "--parallel-no-spinner", "-p", "3"]
     assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
     assert Path(arguments[13]).parent.parent == scratch.folder()  # so that nothing is left after kill -9
 
@@ -89,7 +94,7 @@ def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Pat
     Tox(2, workers=3).run(request(tmp_path / "log", "torch-2.4.0"))
     assert json.loads(call.read_text())["arguments"][-3:] == ["--", "-n", "3"]
     HostEngine(3).run(request(tmp_path / "log", "host"))
-    assert json.loads(call.read_text())["arguments"] == ["-m", "pytest", "tests/failures", "-n", "3"]
+    assert json.loads(call.read_text())["arguments"] == [*PYTEST, "-n", "3"]
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
@@ -102,16 +107,16 @@ def test_a_base_runs_again_with_the_same_variables(
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
     monkeypatch.setenv("MY_PASSWORD", "hunter2-hunter2")
     kept = {"HOME": "/home/me", "TOX_ENV_NAME": "torch2.4.0", "MEGATRIX_BASE": "torch-2.4.0", "MEGATRIX_RELAY": "/old"}
-    call = fake(
-        f"'-c' in sys.argv and Path(os.environ['MEGATRIX_VARIABLES'], 'torch2.4.0').write_text({json.dumps(kept)!r})"
-    )
+    write = f"Path(os.environ['MEGATRIX_VARIABLES'], 'torch2.4.0').write_text({json.dumps(kept)!r})"
+    call = fake(f"'run-parallel' in sys.argv and {write}")
     python = tmp_path / "torch2.4.0" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(tmp_path / "tox")
     made = Tox(1)
     for module in ("tox", "pytest"):
         made.run(request(tmp_path / "log", "torch-2.4.0", run=tmp_path / "run"))
-        assert json.loads(call.read_text())["arguments"][:2] == ["-m", module]
+        expected = PYTEST[:2] if module == "pytest" else python_module("", "tox")[1:]
+        assert json.loads(call.read_text())["arguments"][:2] == expected
     given = json.loads(call.read_text())["environment"]
     assert {name: given[name] for name in kept} == {**kept, "MEGATRIX_RELAY": "/records"}
     assert not {"PYTHONPATH", "MY_PASSWORD"} & given.keys()
@@ -122,7 +127,7 @@ def test_a_base_without_an_environment_runs_by_tox_again(fake: Callable[[str], P
     made = Tox(1)
     for _ in range(2):
         made.run(request(tmp_path / "log", "torch-2.4.0"))
-        assert json.loads(call.read_text())["arguments"][:2] == ["-m", "tox"]
+        assert json.loads(call.read_text())["arguments"][:2] == python_module("", "tox")[1:]
 
 
 def test_workers_here_need_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +252,7 @@ def test_here_runs_pytest_in_the_projects_folder(fake: Callable[[str], Path], tm
     call = fake("sys.exit(1)")
     assert HostEngine().run(request(tmp_path / "log", "host")) == EngineResult(1)
     got = json.loads(call.read_text())
-    assert (got["arguments"], got["folder"]) == (["-m", "pytest", "tests/failures"], str(ROOT))
+    assert (got["arguments"], got["folder"]) == (PYTEST, str(ROOT))
     assert (tmp_path / "log").read_text() == "what tox prints\n"
 
 
@@ -301,7 +306,7 @@ def test_only_engines_with_bases_are_checked(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_tox_command_uses_megatrix_tox() -> None:
-    assert tox_command({"MEGATRIX_TOX": "/venv/bin/python"}) == ["/venv/bin/python", "-m", "tox"]
+    assert tox_command({"MEGATRIX_TOX": "/venv/bin/python"}) == python_module("/venv/bin/python", "tox")
 
 
 def test_missing_tox_raises_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +317,7 @@ def test_missing_tox_raises_with_the_install_command(monkeypatch: pytest.MonkeyP
 
 def test_tox_command_defaults_to_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert [sys.executable, "-m", "tox"] == tox_command({})
+    assert tox_command({}) == python_module(sys.executable, "tox")
 
 
 def test_work_folder_is_tox_work_dir_or_default() -> None:

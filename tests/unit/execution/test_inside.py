@@ -22,7 +22,7 @@ from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.planning.cases import plan_case
-from matrix.provision.commands import TIMED_OUT, CommandResult
+from matrix.provision.commands import TIMED_OUT, CommandResult, python_module
 from matrix.provision.project import ROOT
 from matrix.provision.tools import START_S
 from tests.unit.catalogs import case, catalog, failure, planned
@@ -40,7 +40,7 @@ def test_container_has_read_only_mounts_and_no_network(make: Make) -> None:
     cache = image_run.environ["MEGATRIX_CACHE"]
     run, relay = image_run.run_folder, image_run.relay.parent
     assert mounts == [f"{ROOT}:{ROOT}:ro", f"{cache}:{cache}:ro", f"{run}:{run}", f"{relay}:{relay}"]
-    assert command[-5:] == [BUILT.tag, "python3", "-m", "pytest", "tests/failures"]
+    assert command[-5:] == [BUILT.tag, *python_module("python3", "pytest", "tests/failures", folder=ROOT)]
 
 
 def test_container_gets_its_variables_and_no_secret(make: Make) -> None:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from matrix.provision.commands import NOT_STARTED, TIMED_OUT, CommandResult, redacted, run
+from matrix.errors import MatrixError
+from matrix.provision import interpreters
+from matrix.provision.commands import NOT_STARTED, TIMED_OUT, CommandResult, python_code, python_module, redacted, run
+from matrix.provision.project import ROOT
 from tests.unit.processes import ended
 
 
@@ -79,3 +85,86 @@ def test_complaint_begins_with_the_error() -> None:
 
 def test_a_failure_without_output_has_a_complaint() -> None:
     assert CommandResult(9).complaint == "exit status 9, nothing written"
+
+
+MINORS = ("3.10", "3.11", "3.12", "3.13")
+# Words "-c" and "-m" that are not options of a Python, by file.
+OTHERS = {
+    "matrix/kit/git.py": 3,  # settings of git
+    "matrix/provision/clones.py": 1,  # settings of git
+    "matrix/provision/commands.py": 1,  # the one start
+    "matrix/provision/pyxis.py": 1,  # sh -c
+    "matrix/execution/engine.py": 1,  # tox -c tox.ini
+}
+
+
+@pytest.fixture(params=MINORS)
+def python(request: pytest.FixtureRequest) -> str:
+    try:
+        return str(interpreters.find((request.param,)).path)
+    except MatrixError as error:
+        pytest.skip(str(error.what))
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, whose json and pytest stop the process."""
+    (tmp_path / "here").mkdir()
+    for name in ("json", "runpy", "sitecustomize"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("safe", ["", "1"], ids=["", "PYTHONSAFEPATH"])
+def test_code_imports_nothing_of_the_current_folder(
+    python: str, safe: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHONPATH counts, also its first folder where Python leaves the current one out by itself."""
+    (hostile.parent / "json.py").write_text("print('from PYTHONPATH')")
+    monkeypatch.setenv("PYTHONSAFEPATH", safe)
+    code = "import json, runpy, sys; print(sys.argv)"
+    assert run(python_code(python, code, "a")).out == "['-c', 'a']\n"
+    monkeypatch.setenv("PYTHONPATH", str(hostile.parent))
+    assert run(python_code(python, code, "a")).out == "from PYTHONPATH\n['-c', 'a']\n"
+
+
+def test_module_imports_nothing_of_the_current_folder(python: str, hostile: Path) -> None:
+    """It sees the arguments and the folder as with `python -m`, and its exit status counts."""
+    folder = hostile.parent / "it's"
+    folder.mkdir()
+    (folder / "module.py").write_text(
+        "import json, sys; print(sys.argv, __name__, sys.modules['__main__'].__spec__.name, sys.path[0]); sys.exit(5)"
+    )
+    ended = run(python_module(python, "module", "a", folder=folder))
+    assert (ended.code, ended.out) == (5, f"{[str(folder / 'module.py'), 'a']} __main__ module {folder}\n")
+    assert "No module named module" in run(python_module(python, "module")).err
+
+
+def options(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the words of command lines that are options of a Python, and those that begin with this one's path."""
+    compared = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Compare) for one in node.comparators}
+    for node in ast.walk(tree):
+        if id(node) in compared or not isinstance(node, ast.List | ast.Tuple | ast.Call):
+            continue
+        words = node.args if isinstance(node, ast.Call) else node.elts
+        yield from (one for one in words if isinstance(one, ast.Constant) and one.value in ("-c", "-m"))
+        if (
+            isinstance(node, ast.List)
+            and words[1:]
+            and ast.unparse(words[0]) in ("sys.executable", "str(sys.executable)")
+        ):
+            yield words[0]
+
+
+def test_every_python_is_started_by_one_function() -> None:
+    """A new place uses python_code or python_module; a word that is no option of a Python is listed in OTHERS."""
+    paths = [ROOT / "toxfile.py", *(ROOT / "matrix").rglob("*.py"), *(ROOT / "tests" / "failures").rglob("[!t]*.py")]
+    counts = Counter({str(path.relative_to(ROOT)): len([*options(ast.parse(path.read_text()))]) for path in paths})
+    assert {name: count for name, count in counts.items() if count} == OTHERS
+
+
+@pytest.mark.parametrize("text", ['[python, "-m", "x"]', 'run(path, "-c", code)', "[sys.executable, script]"])
+def test_other_starts_of_a_python_are_noticed(text: str) -> None:
+    assert len([*options(ast.parse(text))]) == 1

@@ -20,6 +20,7 @@ from matrix.errors import MatrixError
 from matrix.provision import interpreters
 from matrix.provision.commands import CommandResult
 from matrix.provision.configuration import Configuration, InterpreterSettings
+from matrix.provision.project import ROOT
 from matrix.provision.python_downloads import Pythons, command, forbidden
 from tests.unit.catalogs import wheels
 
@@ -68,7 +69,7 @@ def test_a_missing_python_is_announced_and_downloaded() -> None:
 
     pythons.provide(BASE)
 
-    assert machine.commands == [["/tools/uv", "python", "install", "--no-bin", "3.10"]]
+    assert machine.commands == [["/tools/uv", "--directory", str(ROOT), "python", "install", "--no-bin", "3.10"]]
     assert machine.environment["UV_PYTHON_INSTALL_MIRROR"] == "file:///mirror"
     assert machine.said == [
         "Python 3.10 or 3.11 is missing: uv downloads Python 3.10 (about 30 MB, 100 MB unpacked) to "

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from matrix.execution.ranks.timeouts import OVERTIME_S
+from tests import hostile_modules
 from tests.unit.execution.ranks.marks import MARK, marked
 
 ROOT = Path(__file__).parents[4]
@@ -186,3 +187,16 @@ def test_endless_output_does_not_delay_ctrl_c(owner: Callable[..., Owner]) -> No
     os.killpg(victim.process.pid, signal.SIGINT)
     output, _ = victim.process.communicate(timeout=OVERTIME_S)
     assert output == "interrupted\n"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH is of Python 3.11")
+@pytest.mark.parametrize("start", ["pooled", "fresh"])
+def test_ranks_import_nothing_of_the_current_folder(tmp_path: Path, start: str) -> None:
+    """multiprocessing starts the forkserver and its tracker by `python -c`, which searches the current folder first."""
+    folder = hostile_modules.make(tmp_path / "folder", tmp_path / "executed")
+    owner = Path(__file__).with_name("owner.py")
+    line = [sys.executable, str(owner), "nothing", str(tmp_path / "logs"), start, "json"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert not (tmp_path / "executed").exists(), (tmp_path / "executed").read_text()
+    assert ended.stdout == "passed\n", ended.stderr

@@ -23,7 +23,7 @@ from matrix.check.files.yaml_text import line_of, load_yaml
 
 TABLE: Final = Path(matrix.catalog.__file__).parent / "facts" / "job_kinds.toml"
 DEEPEST: Final = 40  # levels below which no container is looked for; a CronJob has 9
-MOST: Final = 10_000  # texts of one unit; aliases of aliases repeat them without end
+MOST: Final = 10_000  # texts at a path of one unit; aliases of aliases repeat them without end
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,9 @@ class _Unit:
         """Yield the texts at these paths, those of lists one by one."""
         pending = [node.value for path in paths for node in self.node.at(path)][::-1]
         for _ in range(MOST):
-            value = pending.pop() if pending else None
+            if not pending:
+                return
+            value = pending.pop()
             if isinstance(value, list):
                 pending += value[::-1]
             elif isinstance(value, str):
@@ -211,7 +213,7 @@ class _Unit:
         for path in self.paths.argv:
             for node in self.node.at(path):
                 texts = list(self._texts((path,)))
-                place = max(place, *(text_place for text_place, _ in texts), key=lambda found: found.line)
+                place = max([place, *(text_place for text_place, _ in texts)], key=lambda found: found.line)
                 words += [text for _, text in texts] if isinstance(node.value, list) else split(str(node.value))
         words = [re.sub(r"\$\((\w+)\)", lambda found: environ.get(found[1], found[0]), word) for word in words]
         return shell.run(words, place, environ)

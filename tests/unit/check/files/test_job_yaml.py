@@ -137,3 +137,10 @@ def test_cycles_end(text: str) -> None:
 def test_environment_may_be_a_list() -> None:
     text = "{services: {t: {image: a, command: torchrun a.py, environment: [A=1, B=x=y, C]}}}"
     assert declared(text).commands[0].environ == {"A": "1", "B": "x=y"}
+
+
+@pytest.mark.parametrize(
+    "text", ["{image: {repository: a}, command: b, args: 5}", "{services: {t: {build: [a], image: {}}}}"]
+)
+def test_unexpected_values_are_left_out(text: str) -> None:
+    assert declared(text).commands == ()

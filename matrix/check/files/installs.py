@@ -49,11 +49,8 @@ class Installs:
     def read(self, words: Sequence[str], place: Place, open_file: Open) -> Declared | None:
         """Return what a command installs or removes, None for a command that does neither."""
         program, plain = basename(words[0]), [basename(word) for word in words[:8]]
-        if program in ("cd", "pushd"):
-            self.folder = join(self.folder, *[word for word in words[1:2] if not word.startswith("-")])
-            return Declared()
-        if program == "popd":
-            self.folder = ""
+        if program in ("cd", "pushd", "popd"):
+            self.folder = join(self.folder, *words[1:2]) if program != "popd" else ""
             return Declared()
         if program == "git":
             return self._git(words[1:], place)

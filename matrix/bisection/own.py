@@ -79,8 +79,7 @@ class OwnCommand:
     @property
     def line(self) -> str:
         """Return the command as a shell's line, without secrets."""
-        secrets = values()
-        return bare(shlex.join(bare(word, secrets) for word in self.command), secrets)
+        return bare(shlex.join(bare(word, values()) for word in self.command), values())
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -91,15 +90,14 @@ class OwnCommand:
             return (self.line,)
 
     @property
-    def attached(self) -> str:
-        """Return the text files that the command names as Markdown, without secrets and long ones."""
-        blocks = []
+    def attached(self) -> dict[str, str]:
+        """Return the text files that the command names, by name, without secrets and long ones."""
+        texts = {}
         for word, path in self.named.items():
             text = read_regular_text(path)
-            lines = bare(text, values()).splitlines()
-            if "\0" not in text and len(lines) <= ATTACHED:
-                blocks.append("\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""]))
-        return "".join(blocks)
+            if "\0" not in text and text.count("\n") <= ATTACHED:
+                texts[word] = bare(text, values()).rstrip("\n")
+        return texts
 
     def write(self, root: Path, entry: Mapping[str, Any], *, draft: bool = False) -> Path:
         """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.

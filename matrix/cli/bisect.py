@@ -24,7 +24,7 @@ from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt
 from matrix.report.bisection import bisection_page, issue_text, render
-from matrix.report.findings.formats import FORMATS
+from matrix.report.findings import FORMATS
 from matrix.report.findings.from_bisection import of_bisection
 from matrix.report.json_object import json_object
 from matrix.report.known import statement
@@ -61,9 +61,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             bisected, session = bisect_own(arguments, command, catalog, start_engine, events, stack)
     summary = summarize(bisected, session)
     page = page_path(summary, parsed)
-    issue = issue_text(summary, command.line if command else "")
+    issue = issue_text(summary, command.line, command.attached) if command else issue_text(summary)
     write_whole(page, bisection_page(summary, issue))
-    write_whole(page.with_suffix(".md"), issue + (command.attached if command else ""))
+    write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
         draft = command.write(

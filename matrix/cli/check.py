@@ -78,7 +78,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("check/3", [result.to_json()]))
     elif parsed.format:
-        from matrix.report.findings.formats import FORMATS
+        from matrix.report.findings import FORMATS
         from matrix.report.findings.from_check import of_check
 
         print(FORMATS[parsed.format](of_check(result, parsed.what)))

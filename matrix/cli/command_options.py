@@ -11,7 +11,7 @@ from typing import Final
 from matrix.catalog.job_options import JobOption
 from matrix.store.paths import OUT
 
-FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings.formats
+FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings
 
 
 def add_out(

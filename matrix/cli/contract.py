@@ -18,7 +18,7 @@ from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked
 from matrix.errors import ExitStatus, MatrixError
 from matrix.report import contract_table
-from matrix.report.findings.formats import FORMATS
+from matrix.report.findings import FORMATS
 from matrix.report.findings.from_contract import of_contract
 from matrix.report.json_object import json_object
 from matrix.report.known import statement

@@ -120,9 +120,7 @@ class Sender:
     def __init__(self, address: str, orphaned: Callable[[], None]) -> None:
         self._socket: socket.socket | None = None
         self._secrets, self._received = (), threading.Event()
-        if not address:
-            self._received.set()
-        else:
+        if address:
             self._socket = socket.socket(socket.AF_UNIX)
             try:
                 self._socket.connect(address)
@@ -155,7 +153,7 @@ class Sender:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets that the receiver knows, () without one. Raises MatrixError if they do not arrive."""
-        if not self._received.wait(SECRETS_S):
+        if self._socket is not None and not self._received.wait(SECRETS_S):
             raise MatrixError("the run of this process does not answer", expected=f"its secrets within {SECRETS_S:g} s")
         return self._secrets
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from matrix.bisection.axes import PACKAGES, axis_named
@@ -13,8 +13,9 @@ from matrix.catalog.failure import Level
 from matrix.catalog.folders import SITE
 from matrix.provision.trees import LAYOUTS
 from matrix.report.document import document
+from matrix.report.escaping import block, code, markdown_text
 from matrix.report.terminal import Part, Prose, table
-from matrix.verdicts.text import one_line, tail
+from matrix.verdicts.text import tail
 
 AT_MOST: Final = 12  # candidates of an ambiguous result that are listed
 RESULTS: Final = {ProbeResult.GOOD: "passes", ProbeResult.BAD: "shows the failure", ProbeResult.SKIP: "no result"}
@@ -79,12 +80,13 @@ def bisection_page(summary: BisectionSummary, issue: str) -> str:
     return document("bisection.html.j2", summary=summary, issue=issue, results=RESULTS)
 
 
-def issue_text(summary: BisectionSummary, command: str = "") -> str:
+def issue_text(summary: BisectionSummary, command: str = "", attached: Mapping[str, str] | None = None) -> str:
     """Return the changes as Markdown for upstream issues: facts that a reader can check without this project.
 
-    `command` is what every point ran, "" for a failure of the catalog.
+    `command` is what every point ran, "" for a failure of the catalog; `attached` are the texts of its files, by name.
     """
-    return "\n".join(_issue(summary, change, command) for change in summary.changes.values())
+    files = [f"\n{code(name, in_table=False)}:\n\n{block(text)}\n" for name, text in (attached or {}).items()]
+    return "\n".join(_issue(summary, change, command) for change in summary.changes.values()) + "".join(files)
 
 
 def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
@@ -92,24 +94,23 @@ def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
     bad = next((probe for probe in change.probes if probe.seen is ProbeResult.BAD), None)
     printed = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
     lines = [
-        f"**{summary.title}**",
+        f"**{markdown_text(summary.title)}**",
         "",
-        f"{change.headline[0].upper()}{change.headline[1:]}",
-        *([f"(before it: {change.before})"] if change.before else []),
-        *(f"- {label}" for label in change.candidates),
+        markdown_text(f"{change.headline[0].upper()}{change.headline[1:]}"),
+        *([f"(before it: {markdown_text(change.before)})"] if change.before else []),
+        *(f"- {markdown_text(label)}" for label in change.candidates),
         "",
-        f"With {fixed or 'nothing else fixed'}; level {summary.level.value}: {LEVELS[summary.level]}.",
+        f"With {markdown_text(fixed) or 'nothing else fixed'}; level {summary.level.value}: {LEVELS[summary.level]}.",
         "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
         "",
-        *(f"    {line}" for line in tail(printed, 40).splitlines()),
+        block(tail(printed, 40)),
         "",
         "| point | | outcome |",
         "|---|---|---|",
     ]
     for probe in change.probes:
         outcome = probe.raised[0].partition("\n")[0] if probe.raised else probe.why
-        label, outcome = (one_line(text).replace("|", r"\|") for text in (probe.label, outcome))
-        lines.append(f"| {label} | {probe.seen.value} | {outcome} |")
+        lines.append(f"| {markdown_text(probe.label)} | {probe.seen.value} | {code(outcome)} |")
     return "\n".join(
         [*lines, "", *(f"{probe.seen.value}: {_steps(probe, change, command)}" for probe in change.ends), ""]
     )
@@ -120,10 +121,10 @@ def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
     layout = LAYOUTS[PACKAGES[axis_named(change.axis)]] if change.clone else None
     if not command:
         line = re.sub(rf"^{SITE}=\S+ ", "", probe.reproduce)
-        return f"`{line.replace(change.clone, f'./{layout.project}') if layout else line}`"
+        return code(line.replace(change.clone, f"./{layout.project}") if layout else line, in_table=False)
     versions = {name: probe.resolved[name] for name in ("torch", *LAYOUTS) if name in probe.resolved}
     packages = [
         f"{layout.project} at {probe.point}" if layout and name in layout.releases else f"{name} {version}"
         for name, version in versions.items()
     ]
-    return f"`{command}` with {', '.join(packages)}"
+    return f"{code(command, in_table=False)} with {markdown_text(', '.join(packages))}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matrix import __version__
+from matrix.report.escaping import json_text
 
 
 def json_object(schema: str, items: Iterable[Mapping[str, Any]]) -> str:
@@ -15,4 +15,4 @@ def json_object(schema: str, items: Iterable[Mapping[str, Any]]) -> str:
     A schema is written NAME/N: docs/schema/NAME.json describes it, and N increases when a key changes its meaning.
     """
     # ASCII: texts may not be UTF-8.
-    return json.dumps({"schema": f"megatrix/{schema}", "version": __version__, "items": list(items)})
+    return json_text({"schema": f"megatrix/{schema}", "version": __version__, "items": list(items)})

@@ -5,13 +5,13 @@ Text from logs appears only in code spans and code blocks, where it is neither m
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from matrix.report.changes import Changes
-from matrix.report.findings.markdown import WIDTH, block, code, table
+from matrix.report.escaping import WIDTH, block, chat_text, code, json_text
+from matrix.report.findings.markdown import table
 from matrix.report.words import (
     MEANING,
     WORST_FIRST,
@@ -81,9 +81,7 @@ def webhook(night: Night, changes: Changes) -> str:
         new = "NEW " if _is_new(reds, changes) else ""
         reason = one_line(verdict_reason(reds[0]), WIDTH)
         lines.append(f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {reason}")
-    # In chat messages <...> is a link or a mention of a whole channel.
-    text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return json.dumps({"text": text}) + "\n"
+    return json_text({"text": chat_text("\n".join(lines))}) + "\n"
 
 
 def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:

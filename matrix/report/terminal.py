@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
+from matrix.report.escaping import inert
 from matrix.verdicts.text import visible
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def show(*parts: Part) -> None:
 
 def warn(warning: str) -> None:
     """Print a warning to stderr."""
-    print(f"megatrix: {visible(warning)}", file=sys.stderr)
+    print(f"megatrix: {inert(visible(warning))}", file=sys.stderr)
 
 
 def console(stream: TextIO, environ: Mapping[str, str]) -> Console:
@@ -100,7 +101,7 @@ def rendered(target: Console, *parts: Part) -> str:
             with target.capture() as captured:
                 target.print(Segments(target.render(part, target.options.update(width=width))), end="")
             texts.append(re.sub(" +$", "", captured.get(), flags=re.MULTILINE))
-    return "".join(texts)
+    return "".join(texts) if target.is_terminal else inert("".join(texts))
 
 
 def paragraphs(lines: str) -> Iterator[Prose]:

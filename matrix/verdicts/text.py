@@ -52,10 +52,9 @@ FORMATS: Final = Path(catalog.__file__).with_name("facts") / "secrets.toml"
 @cache
 def formats() -> tuple[tuple[tuple[str, ...], str], ...]:
     """Return the formats of secrets: the words of which a text has one, and the pattern; its group is what stays."""
-    rows = read_toml(FORMATS)["format"]
     return tuple(
         (tuple(row["words"]), f"({row['after']}){row['pattern']}" if "after" in row else rf"(?<![\w-]){row['pattern']}")
-        for row in rows
+        for row in read_toml(FORMATS)["format"]
     )
 
 

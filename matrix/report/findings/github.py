@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from matrix.report.escaping import github_text
 from matrix.report.findings.findings import Findings, Severity
-from matrix.verdicts.text import visible
 
 COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
@@ -15,14 +15,8 @@ def github(findings: Findings) -> str:
     lines = []
     for finding in findings.findings:
         place = finding.place
-        file = f"file={escaped(place.path, value=True)},line={max(place.line, 1)}," if place else ""
-        title = escaped(finding.headline, value=True)
-        lines.append(f"::{COMMANDS[finding.severity]} {file}title={title}::{escaped(finding.message)}")
-    title = escaped(findings.command, value=True)
-    return "\n".join([*lines, *(f"::notice title={title}::{escaped(sentence)}" for sentence in findings.summary)])
-
-
-def escaped(text: str, *, value: bool = False) -> str:
-    """Return a text as the message of a command, or as the value of one of its properties."""
-    line = visible(text).replace("%", "%25").replace("\n", "%0A")
-    return line.replace(":", "%3A").replace(",", "%2C") if value else line
+        file = f"file={github_text(place.path, value=True)},line={max(place.line, 1)}," if place else ""
+        title = github_text(finding.headline, value=True)
+        lines.append(f"::{COMMANDS[finding.severity]} {file}title={title}::{github_text(finding.message)}")
+    title = github_text(findings.command, value=True)
+    return "\n".join([*lines, *(f"::notice title={title}::{github_text(sentence)}" for sentence in findings.summary)])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, indent, tostring
 
 from matrix.catalog.stack import TORCH
+from matrix.report.escaping import xml_document
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.stored_run import Night
@@ -45,21 +46,16 @@ def night_junit(night: Night) -> str:
     return _document(_element("testsuites", {"name": night.run, **_totals(night.records)}, suites))
 
 
-def escaped(text: str) -> str:
-    """Return a text that XML can hold: what it can't is written out. ElementTree escapes the markup."""
-    return visible(text)
-
-
 def _element(tag: str, attributes: dict[str, str], children: Sequence[Element] = (), text: str = "") -> Element:
-    element = Element(tag, {name: escaped(value) for name, value in attributes.items()})
+    element = Element(tag, {name: visible(value) for name, value in attributes.items()})
     element.extend(children)
-    element.text = escaped(text) or None
+    element.text = visible(text) or None
     return element
 
 
 def _document(root: Element) -> str:
     indent(root, "")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, "unicode")}\n'
+    return xml_document(f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, "unicode")}\n')
 
 
 def _totals(records: Sequence[Record]) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import PurePath
 from typing import Any, Final
 
 from matrix import __version__
+from matrix.report.escaping import json_text
 from matrix.report.findings.findings import Findings, ReportedFinding
 from matrix.verdicts.text import visible
 
@@ -22,7 +22,8 @@ def sarif(findings: Findings) -> str:
     ]
     driver = {"name": findings.command, "version": __version__, "rules": rules}
     results = [_result(finding) for finding in findings.findings]
-    return escaped({"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]})
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return json_text(_visible(log), indent=2)
 
 
 def _result(finding: ReportedFinding) -> dict[str, Any]:
@@ -40,12 +41,8 @@ def _result(finding: ReportedFinding) -> dict[str, Any]:
     return {**result, "locations": [{"physicalLocation": location}]}
 
 
-def escaped(value: Any) -> str:
-    """Return plain values as JSON in ASCII; control characters of a text are written out."""
-    return json.dumps(_visible(value), indent=2)
-
-
 def _visible(value: Any) -> Any:
+    """Return plain values with the control characters of their texts written out."""
     if isinstance(value, dict):
         return {key: _visible(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -109,7 +109,7 @@ def test_a_draft_holds_no_secrets(hostile: OwnCommand, tmp_path: Path) -> None:
     assert not [name for name, path in files.items() if "hunter" in path.read_text()]
     assert "python train.py" in files["job.sh"].read_text()
     assert files["job.sh"].stat().st_mode & 0o777 == 0o555
-    assert "hunter" not in hostile.line + hostile.attached
+    assert "hunter" not in hostile.line + str(hostile.attached)
     assert hostile.shared[3:] == (
         "--password",
         MASKED,
@@ -128,12 +128,12 @@ def test_what_cells_run_is_unchanged_and_private(hostile: OwnCommand, tmp_path: 
     assert entry.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_command_without_secrets_is_shared_as_it_is() -> None:
+def test_command_without_secrets_is_shared_unchanged() -> None:
     words = ("python", "-c", "print('a b', \"c\")", "", "--key-file", "x")
     assert OwnCommand(words, Path("/tmp")).shared == words
 
 
-def test_a_command_whose_quote_is_masked_is_one_word() -> None:
+def test_command_with_a_masked_quote_is_one_word() -> None:
     own = OwnCommand(("sh", "-c", "Cookie: 'hunter2"), Path("/tmp"))
     assert "hunter2" not in " ".join(own.shared)
 

@@ -178,9 +178,9 @@ def test_the_issue_needs_no_megatrix(run: Callable[..., Any], tmp_path: Path, mo
     text, draft = Path(answer["issue"]).read_text(), Path(answer["draft"]).read_text()
 
     assert text.startswith("**python save.py: AssertionError**")
-    assert "| 2.4.0 (torch-2.4.0) | bad | AssertionError |" in text
+    assert "| 2.4.0 (torch-2.4.0) | bad | `AssertionError` |" in text
     assert "bad: `python save.py` with " in text
-    assert "`save.py`:\n\n    save()\n" in text
+    assert "`save.py`:\n\n```text\nsave()\n```\n" in text
     assert [word for word in ("megatrix", "CommandError", str(tmp_path)) if word in text] == []
     assert "guilty: mcore and torch; first fixed: Megatron-LM 0.9.0; first bad: PyTorch 2.4.0" in draft
 

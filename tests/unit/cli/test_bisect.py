@@ -338,7 +338,7 @@ def test_the_issue_text_has_no_local_folder(offload: None, tmp_path: Path, capsy
     _, answer, _ = answer_of(line, capsys)
     (text,) = (file.read_text() for file in (tmp_path / "out" / "bisections").glob("*.md"))
 
-    assert "    TypeError: get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given" in text
+    assert "\nTypeError: get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given" in text
     assert f"megatrix contract --mcore ./Megatron-LM@{answer['answer']} --te 1.9.0" in text
     assert str(tmp_path) not in text
     assert "hunter2" not in text

@@ -122,7 +122,7 @@ def test_a_base_runs_again_with_the_same_variables(
     assert not {"PYTHONPATH", "MY_PASSWORD"} & given.keys()
 
 
-def test_a_base_without_an_environment_runs_by_tox_again(fake: Callable[[str], Path], tmp_path: Path) -> None:
+def test_base_without_environment_runs_by_tox_again(fake: Callable[[str], Path], tmp_path: Path) -> None:
     call = fake("sys.exit(1)")
     made = Tox(1)
     for _ in range(2):

@@ -129,7 +129,7 @@ def test_secrets_are_by_default_those_of_the_environment(monkeypatch: pytest.Mon
         sender.close()
 
 
-def test_a_receiver_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receiver_without_an_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "SECRETS_S", 0.01)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "records"))

@@ -41,9 +41,9 @@ def test_mixtures_follow_what_differs() -> None:
 
 def test_issue_has_a_row_for_each_point() -> None:
     text = issue_text(bisection("a|b"))
-    assert text.startswith("**a|b**\n\nFirst bad: Megatron-LM a|b\n(before it: a|b)\n")
+    assert text.startswith("**a\\|b**\n\nFirst bad: Megatron-LM a\\|b\n(before it: a\\|b)\n")
     assert [line for line in text.splitlines() if line.startswith(r"| a\|b |")] == [
-        rf"| a\|b | {result} | a\|b |" for result in ("good", "bad", "skip")
+        rf"| a\|b | {result} | `a¦b` |" for result in ("good", "bad", "skip")
     ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.report.changes import Changes, changes
-from matrix.report.findings.markdown import block, code
+from matrix.report.escaping import block, code
 from matrix.report.messages import issue, job_summary, webhook
 from matrix.store.stored_run import Night
 from matrix.store.trend import PastResult

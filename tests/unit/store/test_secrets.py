@@ -53,7 +53,7 @@ def test_values_of_these_variables_are_none(name: str) -> None:
     assert values({name: "cuda-12.4-runtime"}) == ()
 
 
-def test_a_password_in_a_url_may_hold_its_separators() -> None:
+def test_password_in_a_url_may_hold_separators() -> None:
     """As pip and git take them, not encoded."""
     got = values({"DATABASE_URL": "postgresql://me:hunt/er@22@host:5432/db", "SENTRY_DSN": "https://0123456789@a/1"})
     assert set(got) == {"me:hunt/er@22", "hunt/er@22", "0123456789"}
@@ -132,7 +132,7 @@ def test_a_private_key_is_masked_across_chunks(tmp_path: Path, size: int) -> Non
     assert log.path.read_text() == "env\nSSH_KEY=[masked]\nend\n"
 
 
-def test_the_rest_of_a_key_at_the_start_of_the_tail_is_masked(tmp_path: Path) -> None:
+def test_key_cut_by_the_tail_is_masked(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", head=10, tail=120)
     body = "\n".join([LINE] * 9)
     log.write(f"x\n-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\nend\n".encode())
@@ -157,7 +157,7 @@ def test_what_is_masked_does_not_depend_on_chunks(text: str, size: int) -> None:
     assert len(outputs) == 1
 
 
-def test_a_line_without_an_end_is_searched_in_parts() -> None:
+def test_endless_line_is_searched_in_parts() -> None:
     masker = Masker(())
     taken = [masker.take(b"x" * 1000) for _ in range(1000)]
     assert max(map(len, taken)) == LONGEST_LINE
@@ -181,7 +181,7 @@ def test_only_what_a_log_keeps_is_searched(tmp_path: Path, monkeypatch: pytest.M
     assert sum(searched) < 2**21  # the chunk in which the head ends has 1 MB
 
 
-def test_an_outcome_holds_nothing_that_looks_like_a_secret() -> None:
+def test_outcome_holds_no_secret_of_known_format() -> None:
     message = "no access to https://me:hunter2@host with Bearer hunter2hunter2"
     ranks = (RankEnd(0, 1, value={"url": [message], "metric": [1.5]}, stacks=message),)
     outcome = Outcome(OutcomeKind.RAISED, message, chain=(Raised("E", message),), evidence=message, ranks=ranks)

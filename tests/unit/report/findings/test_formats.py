@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli.command_options import FINDING_FORMATS
+from matrix.report.findings import FORMATS
 from matrix.report.findings.findings import Findings
-from matrix.report.findings.formats import FORMATS
 from tests.profiles import tries
 from tests.unit.report.findings.samples import hostile
 

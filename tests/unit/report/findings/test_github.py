@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.report.findings.findings import Findings, Severity
-from matrix.report.findings.github import escaped, github
+from matrix.report.findings.github import github
 from tests.unit.report.findings.samples import finding
 
 
@@ -25,18 +25,3 @@ def test_finding_without_place_has_only_a_title() -> None:
 def test_each_sentence_of_the_summary_is_a_notice() -> None:
     lines = github(Findings("megatrix check", (), ("one: 1", "two"))).splitlines()
     assert lines == ["::notice title=megatrix check::one: 1", "::notice title=megatrix check::two"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "value"),
-    [
-        ("100%", "100%25", "100%25"),
-        ("a\n::error::b", "a%0A::error::b", "a%0A%3A%3Aerror%3A%3Ab"),
-        ("%0A", "%250A", "%250A"),
-        ("a\rb", "a%0Ab", "a%0Ab"),
-        ("a,b", "a,b", "a%2Cb"),
-        ("\x1b[31m\x07", "\\x07", "\\x07"),
-    ],
-)
-def test_text_is_escaped(text: str, message: str, value: str) -> None:
-    assert (escaped(text), escaped(text, value=True)) == (message, value)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from matrix.report.findings.findings import Findings, Severity
-from matrix.report.findings.markdown import block, code, escaped, markdown, table
+from matrix.report.findings.markdown import markdown, table
 from tests.unit.report.findings.samples import finding
 
 
@@ -29,25 +27,3 @@ def test_no_findings_are_the_summary_alone() -> None:
 
 def test_table_without_rows_is_empty() -> None:
     assert table(["a"], []) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("| a | `b` <script> @c", r"\| a \| \`b\` &lt;script> &#64;c"),
-        ("a\nb", "a b"),
-        ("[x](y) #1 _z_ ~~", r"\[x\](y) \#1 \_z\_ \~\~"),
-        ("\\|", r"\\\|"),
-    ],
-)
-def test_text_of_a_cell_is_no_markup(text: str, shown: str) -> None:
-    assert escaped(text) == shown
-
-
-@pytest.mark.parametrize(("text", "shown"), [("a|b", "`a¦b`"), ("a ``b`` c", "``` a ``b`` c ```"), ("", "` `")])
-def test_code_ends_where_its_text_ends(text: str, shown: str) -> None:
-    assert code(text) == shown
-
-
-def test_block_is_fenced_longer_than_its_text() -> None:
-    assert block("a\n````\nb") == "`````text\na\n````\nb\n`````"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from matrix.catalog.place import Place
 from matrix.report.findings.findings import Findings, Severity
-from matrix.report.findings.sarif import escaped, sarif
-from tests.unit.report.findings.samples import finding
+from matrix.report.findings.sarif import sarif
+from tests.unit.report.findings.samples import finding, hostile
 
 
 def run_of(findings: Findings) -> Any:
@@ -42,4 +43,5 @@ def test_no_findings_are_an_empty_log() -> None:
 
 
 def test_control_characters_are_written_out() -> None:
-    assert json.loads(escaped({"a": ["\x1b[7m\x07\ud800", 1]})) == {"a": ["\\x07\\ud800", 1]}
+    findings = replace(hostile("\x1b[7m\x07\ud800"), findings=())
+    assert run_of(findings)["tool"]["driver"]["name"] == "\\x07\\ud800"

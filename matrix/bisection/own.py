@@ -109,7 +109,7 @@ class OwnCommand:
         folder.mkdir(mode=0o755 if draft else 0o700, parents=True, exist_ok=True)
         write_whole(folder / "reproduction.py", _REPRODUCTION)
         for word, path in self.named.items():
-            content = path.read_bytes()
+            content = read_regular(path)
             masked = bare_bytes(content, secrets) if draft else content
             if {"..", os.sep} & {*Path(word).parts} or (masked != content and b"\0" in content):
                 continue

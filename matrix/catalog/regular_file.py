@@ -1,19 +1,29 @@
-"""Open and read files that others wrote: regular files of a limited size, never a pipe, a device or an endless file.
+"""Read what others wrote within limits: regular files of a limited size, parsed in limited depth and time.
 
 It runs in cells: standard library only.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO, Final
 
 from matrix.errors import MatrixError
 
 LARGEST: Final = 64 * 2**20  # bytes of a file that is read whole; the uv.lock of a large monorepo has 3 MB
 LARGEST_IN_PARTS: Final = 2**40  # bytes of a file that is read in parts, such as a log: 1 TiB; /proc/kcore has 128
+# Seconds of CPU time in which one input is parsed: all of a megatron-core takes 2, the largest lock file 1.
+PARSED_S: Final = 10.0
+AGAIN_S: Final = 0.1  # between two checks of a time that has ended, seconds: code may catch the first error
 UNREADABLE: Final = "the file can't be read"
 
 
@@ -62,6 +72,56 @@ def read_regular(path: Path, *, what: str = UNREADABLE, largest: int = LARGEST, 
 def read_regular_text(path: Path, *, errors: str = "replace", what: str = UNREADABLE, largest: int = LARGEST) -> str:
     """Return the text of a regular file in UTF-8. Raises UnreadableError; with errors="strict" UnicodeDecodeError."""
     return read_regular(path, what=what, largest=largest).decode("utf-8", errors)
+
+
+@contextmanager
+def within_limits(where: str, seconds: float = PARSED_S) -> Iterator[None]:
+    """Parse or evaluate in the block what others wrote; `where` is its file.
+
+    Raises MatrixError where the input is nested more deeply than Python's recursion limit or its parser's stack allows,
+    and where the block takes more than `seconds` of CPU time, which is limited in the main thread only. Blocks nest:
+    the time of an inner one counts in the outer one.
+    """
+    end, handler = math.inf, signal.getsignal(signal.SIGVTALRM)
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGVTALRM, _check_time)
+        end = time.process_time() + seconds
+    _limits.append((end, where))
+    try:
+        _check_time()
+        if end < math.inf:
+            _arm()
+        yield
+    except (RecursionError, MemoryError) as error:  # MemoryError: of Python's own parser
+        raise MatrixError(
+            "nested too deeply, or too long a chain",
+            where=where,
+            got=str(error) or type(error).__name__,
+            expected=f"what {sys.getrecursionlimit():,} nested calls can read",
+            fix="split the deepest expression, statement or chain of imports, or leave the file out",
+        ) from None
+    finally:
+        _limits.pop()
+        if end < math.inf:
+            _arm()
+            signal.signal(signal.SIGVTALRM, handler)
+
+
+_limits: Final[list[tuple[float, str]]] = []  # of the blocks that run: CPU time of their end, file; innermost last
+
+
+def _arm() -> None:
+    """Start the timer of the block that ends first. It counts in ticks of some milliseconds, and never fires early."""
+    left = min((deadline for deadline, _ in _limits), default=math.inf) - time.process_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(left, 0.001) if left < math.inf else 0, AGAIN_S * (left < math.inf))
+
+
+def _check_time(number: int = 0, frame: FrameType | None = None) -> None:
+    """Raise MatrixError if the time of a block has ended."""
+    for deadline, where in _limits:
+        if time.process_time() >= deadline:
+            fix = "leave the file out of what is read, or split it"
+            raise MatrixError("takes too long to read", where=where, got="no end within its CPU time", fix=fix)
 
 
 def _refused(status: os.stat_result, largest: int) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from matrix.catalog.regular_file import within_limits
 from matrix.contract import reading, recording
 from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.finding import Finding, find, fits
@@ -80,7 +81,8 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
     history = RecordedReleases(provider)
     results: list[Finding] = []
     for calls, surface in product(consumers, surfaces):
-        breaks = find(calls, surface, history=history)
+        with within_limits(calls.consumer):
+            breaks = find(calls, surface, history=history)
         results += relevance().judged(breaks) if calls.consumer == recording.MCORE else breaks
     return results
 

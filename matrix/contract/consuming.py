@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from matrix.catalog.regular_file import within_limits
 from matrix.contract.definition import absolute, module_name, parsed, uncollected
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
@@ -74,7 +75,8 @@ class _Package:
         # Files without a mention of TE may use names of TE that another module re-exports.
         users += [module for module in sorted(self._paths) if module not in users and self._imports_te_name(module)]
         for module in users:
-            self._module(module).body.read_functions(self._module(module).loads)
+            with within_limits(self._paths[module]):
+                self._module(module).body.read_functions(self._module(module).loads)
         private = {draft.function.name.rpartition(".")[2] for draft in self.reaches.drafts if draft.function}
         unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
         self.reaches.handed_on |= {name for name in private if name.encode() in unread}
@@ -115,7 +117,8 @@ class _Package:
             location = BodyLocation(module, path, path.endswith("__init__.py"), postponed=postponed)
             body = Reader(Evaluator(self, location, Names(), Recorder(self.reaches)))
             self._read[module] = _Module(body)
-            self._read[module].loads = body.read(tree.body)
+            with within_limits(path):
+                self._read[module].loads = body.read(tree.body)
             for node in ast.walk(tree) if b"global " in self._files[path] else ():
                 for name in node.names if isinstance(node, ast.Global) else ():
                     body.names.reassign(name)

@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from matrix.catalog.regular_file import within_limits
 from matrix.contract.api import Entry
 from matrix.contract.call_signature import constructor_text, default_text, signature_text
+from matrix.errors import MatrixError
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = re.compile(
@@ -24,6 +26,12 @@ LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by k
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
 OF_ENUMERATIONS = ("__members__", "name", "value")
 Names = dict[str, Entry]
+# Limits of a source file. Of 13,344 files of a Python 3.11 with 100 packages, the largest with code has 0.8 MB, two are
+# nested deeper than 200 levels (tables of sympy), and none has more than 16 operands. Deeper ones exceed the recursion
+# limit of the readers, whose calls nest up to five times as deep; 2 MiB parse in 10 s and 1.2 GB.
+LARGEST = 2 * 2**20  # bytes
+DEEPEST = 200  # levels of nested syntax
+MOST_OPERANDS = 500  # of one `and` or `or`
 
 
 def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
@@ -139,10 +147,37 @@ def uncollected() -> Iterator[None]:
 
 
 def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:
-    """Parse a source file. Raises SyntaxError; syntax warnings (an escape "\\i") are ignored: they are upstream's."""
-    with warnings.catch_warnings():
+    """Parse a source file; syntax warnings (an escape "\\i") are ignored: they are upstream's.
+
+    Raises SyntaxError, and MatrixError for a file that is larger, nested more deeply or wider than the limits above.
+    """
+    if len(source) > LARGEST:
+        raise _beyond_limit(path, f"{len(source):,} bytes", f"at most {LARGEST:,} bytes")
+    with warnings.catch_warnings(), within_limits(path):
         warnings.simplefilter("ignore")
-        return ast.parse(source, path)
+        try:
+            tree = ast.parse(source, path)
+        except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+            raise SyntaxError(
+                getattr(error, "msg", str(error)), (path, getattr(error, "lineno", None) or 1, 0, "")
+            ) from None
+    depth, level = 0, list[ast.AST]([tree])
+    while level:
+        depth, wide = depth + 1, max((len(node.values) for node in level if isinstance(node, ast.BoolOp)), default=0)
+        if depth > DEEPEST or wide > MOST_OPERANDS:
+            line = next((node.lineno for node in level if isinstance(node, (ast.expr, ast.stmt))), 0)
+            got = f"{wide:,} operands of `and` or `or`" if wide > MOST_OPERANDS else f"more than {DEEPEST} levels"
+            expected = f"at most {DEEPEST} nested levels, {MOST_OPERANDS} operands; an elif is a level"
+            raise _beyond_limit(f"{path}:{line}", got, expected)
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return tree
+
+
+def _beyond_limit(where: str, got: str, expected: str) -> MatrixError:
+    fix = "leave the file out of what is read, or split it"
+    return MatrixError(
+        "this source file is too large or nested too deeply", where=where, got=got, expected=expected, fix=fix
+    )
 
 
 def module_name(path: str) -> str:

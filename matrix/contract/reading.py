@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from matrix.catalog.regular_file import open_regular, read_regular
+from matrix.catalog.regular_file import open_regular, read_regular, within_limits
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
@@ -27,6 +27,7 @@ from matrix.provision.trees import LAYOUTS, package_files
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
 # Not part of a project: virtual environments, builds, dependencies of a checkout.
+PROJECT_S: Final = 300.0  # seconds of CPU time in which a whole project is read
 LEFT_OUT: Final = {"build", "dist", "node_modules", "site-packages", "venv"}
 
 
@@ -90,7 +91,8 @@ def _extracted(contents: Contents, part: Select, fix: str, read: Callable[[Mappi
     if not any(path.endswith(".py") for path in files):
         raise MatrixError("the source has no Python files of the package", where=str(contents.source), fix=fix)
     try:
-        return read(files)
+        with within_limits(str(contents.source), PROJECT_S):
+            return read(files)
     except SyntaxError as error:
         raise _unparsable(str(contents.source), error, "package") from None
 
@@ -151,7 +153,8 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
             expected=f"a file that contains {provider.top!r}",
         )
     try:
-        return consuming.read_calls(files, name, provider=provider, consumer=name, part=lambda path: True)
+        with within_limits(text, PROJECT_S):
+            return consuming.read_calls(files, name, provider=provider, consumer=name, part=lambda path: True)
     except SyntaxError as error:
         raise _unparsable(f"{text}: {error.filename}:{error.lineno}", error.msg, "project") from None
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from matrix.catalog.regular_file import UnreadableError, open_regular, read_regular, read_regular_text
+from matrix.catalog.regular_file import UnreadableError, open_regular, read_regular, read_regular_text, within_limits
+from matrix.errors import MatrixError
 from matrix.provision.project import ROOT
 
 KMSG: Final = Path("/proc/kmsg")
@@ -22,7 +25,7 @@ OWN: Final = {
     "matrix/catalog/regular_file.py": (1, "the function"),
     "matrix/check/probe.py": (1, "a script of this package"),
     "matrix/cli/run.py": (1, "the summary that this process wrote"),
-    "matrix/execution/engine.py": (1, "the results of the tox that this process started"),
+    "matrix/execution/engine.py": (2, "the results of the tox that this process started"),
     "matrix/execution/gpus.py": (3, "claims and their pipes: opened without following links, and checked there"),
     "matrix/execution/inside.py": (1, "a log that this process wrote"),
     "matrix/execution/ranks/cgroup.py": (1, "the kernel's files"),
@@ -49,7 +52,7 @@ OWN: Final = {
     "matrix/report/document.py": (1, "templates of this package"),
     "matrix/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/store/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),
-    "matrix/store/secrets.py": (1, "a log that this process wrote"),
+    "matrix/store/secrets.py": (2, "logs and pages that this process wrote"),
 }
 
 
@@ -134,6 +137,49 @@ def test_growing_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_regular(path, largest=4)
 
 
+def deep(level: int) -> int:
+    return deep(level + 1)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def endless() -> None:
+    while True:
+        with within_limits("inner"):
+            sum(range(1_000))
+
+
+def test_deep_input_names_its_file() -> None:
+    with pytest.raises(MatrixError, match="x: nested too deeply"), within_limits("x"):
+        deep(0)
+
+
+def test_slow_input_names_its_file() -> None:
+    with pytest.raises(MatrixError, match="x: takes too long to read"), within_limits("x", 0.02):
+        spin()
+
+
+def test_time_of_an_inner_block_counts_outside() -> None:
+    with pytest.raises(MatrixError, match="x: takes too long to read"), within_limits("x", 0.02):
+        endless()
+
+
+def test_limit_of_time_ends_with_its_block() -> None:
+    handler = signal.getsignal(signal.SIGVTALRM)
+    with within_limits("x"):
+        pass
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+    assert signal.getsignal(signal.SIGVTALRM) == handler
+
+
+def test_thread_reads_without_a_limit_of_time() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: [within_limits("x").__enter__()]).result() == [None]
+
+
 def reading(text: str) -> Iterator[str]:
     """Yield each call of a source that opens a file to read it."""
     for node in ast.walk(ast.parse(text)):
@@ -147,7 +193,8 @@ def reading(text: str) -> Iterator[str]:
             if ("O_WRONLY" not in flags and "O_CREAT" not in flags) or "O_NOFOLLOW" in flags:
                 yield flags
         elif name == "open":
-            if not re.search(r"'[wax]b?\+?'", flags):
+            named = isinstance(node.func, ast.Attribute) and node.args and not isinstance(node.args[0], ast.Constant)
+            if not named and not re.search(r"'[wax]b?\+?'", flags):  # events.open(cases) opens no file
                 yield flags
         elif name == "ZipFile" and flags != "zipfile.ZipFile(file)":
             yield flags

@@ -1,15 +1,18 @@
 """Read a side of the contract from a wheel, a folder or a revision of a clone."""
 
+import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from matrix.contract import reading
+from matrix.contract.definition import LARGEST
 from matrix.contract.finding import find
+from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.errors import MatrixError
 from tests.unit.contract.sources import ROOT, UTILS
 
@@ -23,6 +26,11 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
 
 
 @pytest.fixture
@@ -144,3 +152,50 @@ def test_recorded_file_is_a_side_too(tmp_path: Path, engine: Path) -> None:
 def test_unrecorded_name_is_rejected() -> None:
     with pytest.raises(MatrixError, match="no recorded megatron-core"):
         reading.calls_of("core_v99")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = " + "+".join(["1"] * 4_000), "nested too deeply"),
+        ("if a == 0: pass\n" + "".join(f"elif a == {n}: pass\n" for n in range(3_000)), "nested too deeply"),
+        ("f" + "()" * 400, "nested too deeply"),
+        ("x = a" + ".b" * 4_000, "nested too deeply"),
+        ("x = a" + "[0]" * 4_000, "nested too deeply"),
+        ("x = " + "-" * 3_000 + "1", "nested too deeply"),
+        ("x = " + "lambda: " * 3_000 + "1", "nested too deeply"),
+        ("x = " + "1 if a else " * 1_500 + "2", "nested too deeply"),
+        ("x = " + " and ".join(["a"] * 20_000), "20,000 operands"),
+        ("x = " + "(" * 5_000 + ")" * 5_000, "can't parse"),
+        ("x = 1\0", "can't parse"),
+        ("#" * (LARGEST + 1), "too large"),
+        (
+            "".join(f"def f{n}(x):\n return f{n + 1}(x) if te.v > '{n}' else 1\n" for n in range(1_500)) + "f0(1)",
+            "chain",
+        ),
+    ],
+    ids="terms elif calls attributes subscripts unary lambdas ternaries and parentheses nul large functions".split(),  # noqa: SIM905
+)
+def test_hostile_source_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    tree(tmp_path, {"x.py": f"import transformer_engine as te\n{text}\n"})
+    with pytest.raises(MatrixError, match=rf"x\.py(?s:.*){message}"):
+        reading.calls_of_project(str(tmp_path), TRANSFORMER_ENGINE)
+
+
+def test_long_chain_of_imports_is_refused(tmp_path: Path) -> None:
+    tree(tmp_path, {f"m{n}.py": f"# transformer_engine\nfrom m{n + 1} import Linear\n" for n in range(400)})
+    with pytest.raises(MatrixError, match=r"m\d+\.py: nested too deeply, or too long a chain"):
+        reading.calls_of_project(str(tmp_path), TRANSFORMER_ENGINE)
+
+
+@pytest.mark.parametrize(("make", "got"), [(os.mkfifo, "a FIFO"), (huge, "a file of 104,857,600 bytes")])
+def test_hostile_file_is_refused(tmp_path: Path, make: Callable[[Path], object], got: str) -> None:
+    make(tmp_path / "x.py")
+    with pytest.raises(MatrixError, match=rf"x\.py: the file can't be read\n  got:      {got}"):
+        reading.calls_of_project(str(tmp_path), TRANSFORMER_ENGINE)
+
+
+def test_fifo_as_wheel_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.whl")
+    with pytest.raises(MatrixError, match="a FIFO"):
+        reading.calls_of_project(str(tmp_path / "a.whl"), TRANSFORMER_ENGINE)

@@ -19,7 +19,7 @@ class Ancestry:
     @classmethod
     def chain(cls, length: int) -> Ancestry:
         """Return the linear order of releases: each descends from the one before it."""
-        return cls(tuple((2 << place) - 1 for place in range(length)))
+        return cls(tuple((2 << index) - 1 for index in range(length)))
 
     @classmethod
     def of_parents(cls, parents: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> Ancestry:
@@ -29,11 +29,11 @@ class Ancestry:
         """
         below: list[int] = []
         below_of_places: list[int] = []
-        for place, parents_of in enumerate(parents):
+        for index, parents_of in enumerate(parents):
             mask = 0
             for parent in parents_of:
                 mask |= below[parent]
-            if place not in left_out:
+            if index not in left_out:
                 mask |= 1 << len(below_of_places)
                 below_of_places.append(mask)
             below.append(mask)
@@ -58,10 +58,10 @@ def unchanged(parents: Sequence[Sequence[int]], content: Sequence[Hashable]) -> 
     None of them can be where a result changes. The first and the last commit are the ends, and never among them.
     """
     equal_parents = {}
-    for place in range(1, len(parents) - 1):
-        twins = [parent for parent in parents[place] if content[parent] == content[place]]
+    for index in range(1, len(parents) - 1):
+        twins = [parent for parent in parents[index] if content[parent] == content[index]]
         if twins:
-            equal_parents[place] = twins[0]
+            equal_parents[index] = twins[0]
     return equal_parents
 
 

@@ -80,12 +80,12 @@ def changing(
     once = cache(mark)
     files: dict[str, frozenset[tuple[str, Hashable]]] = {}
     suspected = set()
-    for place, commit in enumerate(commits):
+    for index, commit in enumerate(commits):
         marks = {path: once(blob) for path, blob in clone.files(commit.id, part).items()}
         files[commit.id] = frozenset((path, file_mark) for path, file_mark in marks.items() if file_mark)
         parent_marks = [files[parent] for parent in commit.parents if parent in files]
         if parent_marks and files[commit.id] not in parent_marks:
-            suspected.add(place)
+            suspected.add(index)
     return suspected
 
 

@@ -155,9 +155,9 @@ def runs_of(session: BisectionSession, subject: Subject, end: End, name: str, co
 
 def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
     """Return the result after a second run on both sides of the change; ambiguous where it differs from the first."""
-    labels = [bisection.axis.points[place].label for place in bisection.sides]
+    labels = [bisection.axis.points[index].label for index in bisection.sides]
     results = session.seen([*map(bisection.axis.case_at, bisection.sides)], labels, [2] * len(labels))
-    results_before = [bisection.result.tallies[place].settled for place in bisection.sides]
+    results_before = [bisection.result.tallies[index].settled for index in bisection.sides]
     flaky = [
         f"{label} is {was.value}, and {becomes.value} when it runs again: the command is flaky; --shows P repeats it"
         for label, was, becomes in zip(labels, results_before, results, strict=True)
@@ -178,7 +178,7 @@ def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer
 def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
     """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
     axis, subject = bisection.axis, bisection.subject
-    ends = [End(axis.case_at(place), axis.points[place].label) for place in bisection.sides]
+    ends = [End(axis.case_at(index), axis.points[index].label) for index in bisection.sides]
     if not ends:
         return bisection
     numbers = [runs_of(session, subject, end, "measured", metric.good.count) for end in ends]

@@ -232,8 +232,8 @@ class Bisection:
     @property
     def sides(self) -> list[int]:
         """Return the places on both sides of the change, [] where the result is ambiguous."""
-        before = self.before
-        return [] if self.result.kind is ResultKind.AMBIGUOUS or before is None else [before, self.result.candidates[0]]
+        prior = self.before
+        return [] if self.result.kind is ResultKind.AMBIGUOUS or prior is None else [prior, self.result.candidates[0]]
 
     def doubted(self, *notes: str) -> Bisection:
         """Return the result as ambiguous, for the reasons in `notes`."""

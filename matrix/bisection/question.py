@@ -151,7 +151,7 @@ class BisectionQuestion:
             raise MatrixError(
                 "the axis has too few points", got=got, expected="at least two", fix="; ".join(stretch.notes) or None
             )
-        oldest, newest = (End(stretch.case_at(place), points[place].label) for place in (0, len(points) - 1))
+        oldest, newest = (End(stretch.case_at(index), points[index].label) for index in (0, len(points) - 1))
         result_of_oldest = ProbeResult.BAD if swapped else ProbeResult.GOOD
         old = result_of_oldest if self.good and self.bad else None
         return Stretch(

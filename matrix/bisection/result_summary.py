@@ -245,9 +245,9 @@ def _change(bisection: Bisection) -> ChangePoint:
         axis=axis_word(bisection.axis.component),
         fixed=_fixed(bisection),
         clone=bisection.axis.clone,
-        candidates=() if claimed else tuple(points[place].label for place in result.candidates),
+        candidates=() if claimed else tuple(points[index].label for index in result.candidates),
         flips=tuple((points[changed].label, points[back].label) for changed, back in result.flips),
-        probes=tuple(_probe(bisection, place) for place in bisection.records),
+        probes=tuple(_probe(bisection, index) for index in bisection.records),
         cost=Cost(len(points), result.probes, bisection.ran, result.rounds, round(bisection.seconds, 3)),
         notes=bisection.notes,
     )

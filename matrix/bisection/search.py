@@ -111,7 +111,7 @@ class _Search:
         suspects: Collection[int],
     ) -> None:
         self._order, self._probe, self._plan, self._cheap = order, probe, plan, cheap
-        self._suspects = sum(1 << place for place in set(suspects))
+        self._suspects = sum(1 << index for index in set(suspects))
         self._old, self._new = old, ProbeResult.BAD if old is ProbeResult.GOOD else ProbeResult.GOOD
         self._tallies: dict[int, Tally] = {}
         self._left = 1 - plan.confidence  # the error that may still be spent
@@ -121,10 +121,10 @@ class _Search:
         ends = {0: self._old, self._last: self._new}
         for part in _parts(list(ends), self._plan.at_once):
             self._settle(part, self._share(self._last))
-            for place in part:
-                tally = self._tallies[place]
-                if tally.settled is not ends[place]:
-                    raise WrongEndError(place, tally.settled or ProbeResult.SKIP, ends[place], tally.runs.total())
+            for end in part:
+                tally = self._tallies[end]
+                if tally.settled is not ends[end]:
+                    raise WrongEndError(end, tally.settled or ProbeResult.SKIP, ends[end], tally.runs.total())
         rounds = 0
         while batch := self._choice():
             self._settle(batch, self._share(self._candidates()[0].bit_count()))
@@ -142,14 +142,14 @@ class _Search:
 
     def _settle(self, chosen: Sequence[int], error: float) -> None:
         """Probe these places, the unsettled ones again, until each is settled."""
-        for place in chosen:
-            self._tallies[place] = Tally(self._plan.noise)
+        for point in chosen:
+            self._tallies[point] = Tally(self._plan.noise)
         pending = list(chosen)
         while pending:
-            for place, sample in zip(pending, self._probe(pending), strict=True):
-                self._tallies[place].add(sample, error)
-            pending = [place for place in pending if self._tallies[place].settled is None]
-        doubtful = [self._tallies[place] for place in chosen if not self._tallies[place].certain]
+            for point, sample in zip(pending, self._probe(pending), strict=True):
+                self._tallies[point].add(sample, error)
+            pending = [point for point in pending if self._tallies[point].settled is None]
+        doubtful = [self._tallies[point] for point in chosen if not self._tallies[point].certain]
         self._left -= error * sum(tally.settled is not ProbeResult.SKIP for tally in doubtful)
 
     def _share(self, candidates: int) -> float:
@@ -159,19 +159,19 @@ class _Search:
 
     def _candidates(self) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the places where the change may be (a bit mask), and the pairs that contradict a single change."""
-        settled = {place: tally.settled for place, tally in self._tallies.items()}
-        unchanged = [place for place, result in settled.items() if result is self._old]
+        settled = {point: tally.settled for point, tally in self._tallies.items()}
+        unchanged = [point for point, result in settled.items() if result is self._old]
         excluded = 0
-        for place in unchanged:
-            excluded |= self._order.below[place]
+        for point in unchanged:
+            excluded |= self._order.below[point]
         mask, flips, nearest = self._order.below[self._last] & ~excluded, [], self._last
-        for place in sorted((place for place, result in settled.items() if result is self._new), reverse=True):
-            narrowed = mask & self._order.below[place]
+        for point in sorted((point for point, result in settled.items() if result is self._new), reverse=True):
+            narrowed = mask & self._order.below[point]
             if narrowed:
-                mask, nearest = narrowed, place
+                mask, nearest = narrowed, point
                 continue
-            later = [later_place for later_place in unchanged if self._order.below[later_place] >> place & 1]
-            flips.append((place, min(later, default=nearest)))
+            later = [later_place for later_place in unchanged if self._order.below[later_place] >> point & 1]
+            flips.append((point, min(later, default=nearest)))
         return mask, tuple(sorted(flips))
 
     def _choice(self) -> list[int]:
@@ -202,8 +202,8 @@ class _Search:
         """
         mask, _ = self._candidates()
         parents = self._order.parents(mask.bit_length() - 1) if mask.bit_count() == 1 else []
-        near = [place for place in parents if place not in self._tallies]
-        free = [place for place in range(len(self._order)) if place not in self._tallies and place not in near]
+        near = [point for point in parents if point not in self._tallies]
+        free = [point for point in range(len(self._order)) if point not in self._tallies and point not in near]
         count = min(self._plan.checks, len(free))
         return near + [free[(2 * number + 1) * len(free) // (2 * count)] for number in range(count)]
 

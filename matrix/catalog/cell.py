@@ -75,8 +75,8 @@ class Cell:
     @cached_property
     def writer(self) -> Cell | None:  # `plan --stats` asks for it 700,000 times
         """Return the cell that wrote the checkpoint, None where none is read: this one with the writer's packages."""
-        written = {own: version for name, own in WRITER.items() if (version := self.stack.version(name))}
-        return self.with_({**written, **dict.fromkeys(WRITER, ABSENT)}) if written else None
+        versions = {component: version for name, component in WRITER.items() if (version := self.stack.version(name))}
+        return self.with_({**versions, **dict.fromkeys(WRITER, ABSENT)}) if versions else None
 
     def with_(self, changes: Mapping[str, Value]) -> Cell:
         """Return the cell with these components instead of its own."""
@@ -96,11 +96,11 @@ def _of_axes(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain data of a cell of earlier versions: a key for each axis, "none" for what is absent."""
     laid, provided = (dict(pin.split("==") for pin in value.get(pins, ())) for pins in ("packages", "provided"))
     axes = {name: str(text) for key, text in value.items() if (name := component_named(key))}
-    named = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
+    versions = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
     base = {"base": value["base"]} if "base" in value else {}
-    if named.get(BASE) == ABSENT.value:  # the container that the base stood in: none
-        named |= base
-    return {**base, "stack": {**provided, **named, **laid}, "packages": [*laid]}
+    if versions.get(BASE) == ABSENT.value:  # the container that the base stood in: none
+        versions |= base
+    return {**base, "stack": {**provided, **versions, **laid}, "packages": [*laid]}
 
 
 class Bound(Protocol):
@@ -144,9 +144,9 @@ class Clause:
         () where it matches, None where it does not. `decide` judges an unknown component of which something is known.
         """
         depends: tuple[str, ...] = ()
-        components, rest = stack.components, stack.rest
+        components, default = stack.components, stack.rest
         for name, bound in self.conditions:
-            value = components.get(name, rest)
+            value = components.get(name, default)
             holds = decide(name, bound) if value is UNKNOWN else value is not ABSENT and value in bound
             if holds is False:
                 return None
@@ -177,10 +177,10 @@ def parse_cell_id(text: str) -> dict[str, Any]:
     base, *parts = text.split("/")
     values: dict[str, Value] = {}
     packages = []
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         word, _, version = part.rpartition("-")
         name = component_named(word) or word
-        expected = NAMED[place] if place < len(NAMED) else name
+        expected = NAMED[index] if index < len(NAMED) else name
         if not word or name != expected or name in values:
             break
         if not (is_version(version) or version == NONE):

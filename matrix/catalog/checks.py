@@ -83,15 +83,15 @@ def _tables(catalog: Catalog, folder: Path) -> Problems:
 def _constraints(catalog: Catalog, values: Known, path: str) -> Problems:
     for module in catalog.modules:
         if not values.satisfy(module.when):
-            what, expected = "this module is required by no known cell", "at least one cell that needs it"
-            yield _problem(path, f": {module.name}.when", what, expected, module.when)
+            problem, expected = "this module is required by no known cell", "at least one cell that needs it"
+            yield _problem(path, f": {module.name}.when", problem, expected, module.when)
     for number, exclusion in enumerate(catalog.exclusions):
         at = partial(_problem, path, f": exclude[{number}].when")
         if str(exclusion.when) == EVERYTHING:
             yield at("this exclusion excludes every cell", "a condition on an axis")
         elif not values.satisfy(exclusion.when):
-            what, fix = "this exclusion matches no known cell", "delete it, or correct the bounds"
-            yield at(what, "at least one cell that it excludes", exclusion.when, fix)
+            problem, fix = "this exclusion matches no known cell", "delete it, or correct the bounds"
+            yield at(problem, "at least one cell that it excludes", exclusion.when, fix)
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def _contradictions(entry: CheckedEntry, path: str) -> Problems:
     """Yield each pair of rules of `affected` and `works` that one cell matches."""
     for broken in entry.failure.affected:
         for works in entry.failure.works:
-            same = set(broken.cases) & set(works.cases) or not (broken.cases or works.cases)
-            if same and entry.values.satisfy(broken, works):
+            share_cases = set(broken.cases) & set(works.cases) or not (broken.cases or works.cases)
+            if share_cases and entry.values.satisfy(broken, works):
                 got, fix = f"affected ({broken}) and works ({works})", "narrow one of the two clauses"
                 yield _problem(path, "", "a cell is both in affected and in works", "no cell that both match", got, fix)
 
@@ -212,8 +212,8 @@ def _night(entry: CheckedEntry, night: NightShare, where: str) -> Problems:
     for component, versions in night.releases.items():
         recorded = [release.version for release in entry.catalog.releases(component)]
         for version in versions:
-            what = f"release of {component_title(component)}"
-            yield from _known(version, recorded, what, f"{where}.{short(component)}")
+            kind = f"release of {component_title(component)}"
+            yield from _known(version, recorded, kind, f"{where}.{short(component)}")
 
 
 def _pick(entry: CheckedEntry, pick: Pick, where: str) -> Problems:
@@ -225,9 +225,9 @@ def _pick(entry: CheckedEntry, pick: Pick, where: str) -> Problems:
 
 def _works(entry: CheckedEntry, rule: Rule, where: str) -> Problems:
     if entry.catalog.bases.keys() >= set(rule.base) and not entry.values.satisfy(rule):
-        what, expected = "this predicate matches no known cell", "at least one base x megatron-core x TE of the catalog"
+        text, expected = "this predicate matches no known cell", "at least one base x megatron-core x TE of the catalog"
         fix = "check the bounds against releases.toml and bases.toml, or add the missing entries there"
-        yield _problem(where, "", what, expected, rule, fix)
+        yield _problem(where, "", text, expected, rule, fix)
 
 
 def _affected(entry: CheckedEntry, rule: Rule, where: str) -> Problems:
@@ -308,8 +308,8 @@ def known(catalog: Catalog) -> Known:
     provided = [base.contents(python) for base in catalog.wheels for python in base.pythons]
     values: dict[str, set[str]] = {"driver": {driver.branch for driver in catalog.drivers}}
     values["sm"] = {gpu.sm for gpu in catalog.gpus}
-    stated = [report.cell.versions for report in catalog.reports]
-    for versions in (*stated, *(stack.versions for stack in (*contents, *provided))):
+    reported = [report.cell.versions for report in catalog.reports]
+    for versions in (*reported, *(stack.versions for stack in (*contents, *provided))):
         for component, version in versions.items():
             values.setdefault(component, set()).add(version)
     for component in (MCORE, TE):
@@ -322,5 +322,5 @@ def known(catalog: Catalog) -> Known:
     values |= {writer: values[written] for writer, written in WRITER.items()}
     # `megatrix check` also checks torch releases that no base of the catalog has.
     alone = [Stack({TORCH: release.version}) for release in catalog.torch]
-    others = {name: frozenset(known) for name, known in values.items() if name not in (BASE, TORCH, PYTHON)}
-    return Known((*contents, *alone), others)
+    further = {name: frozenset(texts) for name, texts in values.items() if name not in (BASE, TORCH, PYTHON)}
+    return Known((*contents, *alone), further)

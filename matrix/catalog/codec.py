@@ -74,10 +74,10 @@ def fields_from_plain(kind: type[T], value: Any, *beside: str) -> T:
 
 def fields_to_plain(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as plain data, whether or not it has a form of its own."""
-    own, keyed = vars(value), _keyed(type(value))
-    parts = [(name, own[name]) for name in _fields(type(value))]
+    content, keyed = vars(value), _keyed(type(value))
+    parts = [(name, content[name]) for name in _fields(type(value))]
     if keyed:
-        parts += [(keyed.written(name), part) for name, part in own[keyed.field].items()]
+        parts += [(keyed.written(name), part) for name, part in content[keyed.field].items()]
     return {name: part if type(part) in PLAIN else _writer(type(part))(part) for name, part in parts}
 
 
@@ -207,14 +207,14 @@ def _located(error: Exception, path: Path_) -> MalformedError:
 
 def _union_reader(parts: tuple[Any, ...]) -> Reader:
     members = [(_plain_types(part), _reader(part)) for part in parts if part is not NoneType]
-    optional, first = NoneType in parts, members[0][1]
+    optional, default = NoneType in parts, members[0][1]
     if len(members) == 1:
-        return lambda value, path: None if value is None and optional else first(value, path)
+        return lambda value, path: None if value is None and optional else default(value, path)
 
     def read(value: Any, path: Path_) -> Any:
         if value is None and optional:
             return None
-        return next((reader for types, reader in members if isinstance(value, types)), first)(value, path)
+        return next((reader for types, reader in members if isinstance(value, types)), default)(value, path)
 
     return read
 

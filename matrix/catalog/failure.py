@@ -373,12 +373,12 @@ class Failure:
     @property
     def workarounds(self) -> tuple[Workaround, ...]:
         """Return the workarounds that no run refuted."""
-        return tuple(one for one in self.workaround if not one.fails)
+        return tuple(workaround for workaround in self.workaround if not workaround.fails)
 
     @property
     def silent(self) -> bool:
         """Return whether training goes on with other results: only this project's own checks raise."""
-        return all(one.own for one in self.signature)
+        return all(signature.own for signature in self.signature)
 
     def case_named(self, name: str) -> Case:
         """Return the case of that name. Raises KeyError."""

@@ -65,7 +65,7 @@ def load_module(folder: Path, name: str) -> ModuleType:
     if known is None or list(known.__path__) != [str(folder)]:
         for loaded in [module for module in sys.modules if module.partition(".")[0] == package]:
             del sys.modules[loaded]
-        made = ModuleType(package, f"The modules of {folder}.")
-        made.__path__ = [str(folder)]
-        sys.modules[package] = made
+        namespace = ModuleType(package, f"The modules of {folder}.")
+        namespace.__path__ = [str(folder)]
+        sys.modules[package] = namespace
     return importlib.import_module(f"{package}.{name}")

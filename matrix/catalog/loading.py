@@ -61,7 +61,7 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]
     bases = read_toml(facts / "bases.toml")
     common = decode(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
-    made = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": ReaderBase, "image": Image})
+    bases_by_kind = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": ReaderBase, "image": Image})
     drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": GpuModel})
     releases = _tables(
         facts / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
@@ -69,12 +69,12 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
     constraints = _tables(facts / "constraints.toml", {"exclude": Exclusion, "module": RequiredModule})
     catalog = Catalog(
         containers=containers,
-        wheels=tuple(replace(base, requires=base.requires or common.requires) for base in made["wheels"]),
-        readers=made["reader"],
+        wheels=tuple(replace(base, requires=base.requires or common.requires) for base in bases_by_kind["wheels"]),
+        readers=bases_by_kind["reader"],
         drivers=drivers["driver"],
         features=drivers["feature"],
         gpus=drivers["gpu"],
-        images=made["image"],
+        images=bases_by_kind["image"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
         exclusions=constraints["exclude"],
         modules=constraints["module"],
@@ -112,31 +112,31 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
             got=failure.id,
             expected=f"an id for the folder {path.parent.name}",
         )
-    given = tuple(_named(name, shared.stand_in, "stand-in", f"{path}: stand_ins") for name in names)
+    stand_ins = tuple(_named(name, shared.stand_in, "stand-in", f"{path}: stand_ins") for name in names)
     case = failure.case
     if failure.contract and all(Level.CONTRACT not in one.levels for one in case):
         case = (*case, Case(Identifier(READ), (Level.CONTRACT,)))
-    return replace(failure, stand_in=(*given, *failure.stand_in), case=case, folder=path.parent)
+    return replace(failure, stand_in=(*stand_ins, *failure.stand_in), case=case, folder=path.parent)
 
 
 def _axes(content: Mapping[str, Any], where: str) -> list[str]:
     """Return the axes of an entry; the default are those of a call into Transformer Engine, or of cases on a base."""
     default = [MCORE, TE] if "contract" in content else [BASE, MCORE]
-    named = decode(tuple[str, ...], content.get("axes", default), f"{where}: axes")
-    return [name if name == BASE else known_component(name) for name in named]
+    words = decode(tuple[str, ...], content.get("axes", default), f"{where}: axes")
+    return [name if name == BASE else known_component(name) for name in words]
 
 
 def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str, Any]]:
     """Return the cases of one [[case]]: the table itself, or one per item of `each`, which adds to the table's keys."""
     group = {key: value for key, value in item.items() if key != "each"}
-    made = []
-    for one in decode(tuple[Mapping[str, Any], ...], item.get("each", [{}]), f"{where}: case.each"):
-        merged = {**group, **one}
-        given = decode(tuple[Mapping[str, Any], ...], [part.get("arguments", {}) for part in (group, one)], where)
-        merged["arguments"] = {**given[0], **given[1]}
-        limits = {**_limits(group, shared, where), **_limits(one, shared, where)}
-        made.append({**merged, "limits": limits} if limits else merged)
-    return made
+    cases = []
+    for variant in decode(tuple[Mapping[str, Any], ...], item.get("each", [{}]), f"{where}: case.each"):
+        merged = {**group, **variant}
+        tables = decode(tuple[Mapping[str, Any], ...], [part.get("arguments", {}) for part in (group, variant)], where)
+        merged["arguments"] = {**tables[0], **tables[1]}
+        limits = {**_limits(group, shared, where), **_limits(variant, shared, where)}
+        cases.append({**merged, "limits": limits} if limits else merged)
+    return cases
 
 
 def _limits(case: Mapping[str, Any], shared: Shared, where: str) -> Mapping[str, str]:
@@ -177,8 +177,8 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
             )
     return {
         name: tuple(
-            decode(kind, item, f"{path}: {name}[{place}]")
-            for place, item in enumerate(decode(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
+            decode(kind, item, f"{path}: {name}[{index}]")
+            for index, item in enumerate(decode(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
         )
         for name, kind in kinds.items()
     }

@@ -86,12 +86,12 @@ def _bodies(kind: str, value: Any) -> list[Any]:
 
 def _start_apart(alternatives: Iterable[Any]) -> bool:
     """Return whether no two alternatives can start with the same character."""
-    seen: set[str] = set()
+    taken_starts: set[str] = set()
     for alternative in alternatives:
-        first = _first(alternative)
-        if first is None or not seen.isdisjoint(first):
+        starts = _first(alternative)
+        if starts is None or not taken_starts.isdisjoint(starts):
             return False
-        seen |= first
+        taken_starts |= starts
     return True
 
 
@@ -106,13 +106,13 @@ def _first(items: Any) -> set[str] | None:
     if kind == "SUBPATTERN":
         return _first(value[3])
     if kind == "IN":
-        found: set[str] = set()
-        for one, inner in value:
-            if str(one) == "LITERAL":
-                found.add(chr(inner).lower())
-            elif str(one) == "RANGE" and inner[1] - inner[0] < MOST_FIRSTS:
-                found |= {chr(code).lower() for code in range(inner[0], inner[1] + 1)}
+        characters: set[str] = set()
+        for opcode, inner in value:
+            if str(opcode) == "LITERAL":
+                characters.add(chr(inner).lower())
+            elif str(opcode) == "RANGE" and inner[1] - inner[0] < MOST_FIRSTS:
+                characters |= {chr(code).lower() for code in range(inner[0], inner[1] + 1)}
             else:
                 return None
-        return found
+        return characters
     return None

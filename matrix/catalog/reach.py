@@ -40,30 +40,30 @@ class JobArguments:
     @classmethod
     def parse(cls, words: Iterable[str]) -> JobArguments:
         """Return the arguments among the words of a command: --name, --name VALUE, --name=VALUE, section.name=VALUE."""
-        given: dict[str, str | bool] = {}
+        options: dict[str, str | bool] = {}
         complete, name = True, ""
         for word in words:
-            found = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
-            setting = None if found else SETTING.fullmatch(word)
-            if found and found[2] is None:
-                option = dashed(found[1])
+            match = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
+            setting = None if match else SETTING.fullmatch(word)
+            if match and match[2] is None:
+                option = dashed(match[1])
                 name, on = option.removeprefix("no-"), not option.startswith("no-")
-                given[name] = on
-            elif found or setting:
-                name, (option, value) = "", found.groups() if found else setting.groups()[1:]  # type: ignore[union-attr]
+                options[name] = on
+            elif match or setting:
+                name, (option, value) = "", match.groups() if match else setting.groups()[1:]  # type: ignore[union-attr]
                 if not (setting and is_foreign(setting[1].split("."))):
-                    given[dashed(option)] = SWITCH.get(value.lower(), value)
-            elif name and given[name] is True:
-                given[name] = SWITCH.get(word.lower(), word)
+                    options[dashed(option)] = SWITCH.get(value.lower(), value)
+            elif name and options[name] is True:
+                options[name] = SWITCH.get(word.lower(), word)
                 name = ""
             elif OPEN_VALUE.search(word):
                 complete = False
-        return cls(translated(given), complete)
+        return cls(translated(options), complete)
 
     @property
     def values(self) -> dict[str, str]:
         """Return the options whose value is known."""
-        return {name: one for name, one in self.given.items() if isinstance(one, str) and not OPEN_VALUE.search(one)}
+        return {name: raw for name, raw in self.given.items() if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,21 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition | None:
         """Return the condition that a text of an entry states, None for any other text."""
-        found = CONDITION.fullmatch(text)
-        if found is None or (found[4] and (found[1] or found[2])):
+        match = CONDITION.fullmatch(text)
+        if match is None or (match[4] and (match[1] or match[2])):
             return None
-        if found[4] in ORDERINGS and not is_version(found[5]):
+        if match[4] in ORDERINGS and not is_version(match[5]):
             return None
-        return cls(text, found[3], bool(found[2]), bool(found[1]), found[4] or "", found[5] or "")
+        return cls(text, match[3], bool(match[2]), bool(match[1]), match[4] or "", match[5] or "")
 
     def holds(self, arguments: JobArguments, defaults: Mapping[str, str]) -> bool | None:
         """Return whether the condition holds; None where the command does not show it."""
-        given = arguments.given.get(self.option)
-        if isinstance(given, str) and OPEN_VALUE.search(given) and self.operator:
+        value = arguments.given.get(self.option)
+        if isinstance(value, str) and OPEN_VALUE.search(value) and self.operator:
             return None
-        if given is None and not arguments.complete:
+        if value is None and not arguments.complete:
             return None
-        return self._fits(defaults.get(f"--{self.option}") if given is None else given)
+        return self._fits(defaults.get(f"--{self.option}") if value is None else value)
 
     def _fits(self, value: str | bool | None) -> bool:
         if not self.operator:
@@ -122,23 +122,23 @@ class ReachedBy(Clause):
     @property
     def on_arguments(self) -> tuple[Condition, ...]:
         """Return the conditions; the catalog's checks refuse a text that is none."""
-        return tuple(one for one in map(Condition.parse, self.arguments) if one)
+        return tuple(condition for condition in map(Condition.parse, self.arguments) if condition)
 
     def reached(self, arguments: JobArguments | None) -> Reached:
         """Return whether a command with these arguments reaches the failure; None: no command is known."""
         known = JobArguments() if arguments is None else arguments
-        held = {one: one.holds(known, self.defaults) for one in self.on_arguments}
-        needed = _texts(one for one in held if not one.holds(JobArguments(), self.defaults))
+        results = {condition: condition.holds(known, self.defaults) for condition in self.on_arguments}
+        needed = _texts(condition for condition in results if not condition.holds(JobArguments(), self.defaults))
         if arguments is None:
             reach = Reach.OPEN if self.when or needed else Reach.REACHED
             return Reached(reach, needed, self.when, self.usual, self.switches)
-        failed = [one for one, holds in held.items() if holds is False]
-        avoided = _texts(one for one in failed if one.option in known.given)
+        failed = [condition for condition, holds in results.items() if holds is False]
+        avoided = _texts(condition for condition in failed if condition.option in known.given)
         if avoided:
             return Reached(Reach.AVOIDED, tuple(_shown(one, known) for one in failed if one.text in avoided))
         if failed:
             return Reached(Reach.MISSING, _texts(failed), self.when, switches=self.switches)
-        unknown = _texts(one for one, holds in held.items() if holds is None)
+        unknown = _texts(condition for condition, holds in results.items() if holds is None)
         if unknown or self.when:
             return Reached(Reach.OPEN, unknown, self.when, switches=self.switches)
         return Reached(Reach.REACHED, needed, switches=self.switches)
@@ -146,7 +146,7 @@ class ReachedBy(Clause):
     @property
     def switches(self) -> tuple[str, ...]:
         """Return the flags that a job can add to avoid the failure."""
-        return tuple(one.text.removeprefix("not ") for one in self.on_arguments if one.negated)
+        return tuple(condition.text.removeprefix("not ") for condition in self.on_arguments if condition.negated)
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,16 @@ class Reached:
 
 def reached(ways: Iterable[ReachedBy], matches: Callable[[ReachedBy], bool], arguments: JobArguments | None) -> Reached:
     """Return the most certain of the ways that match; without any the failure is always reached."""
-    found = [way.reached(arguments) for way in ways if matches(way)]
-    return min(found, key=lambda one: (not one.certain, one.reach), default=Reached())
+    results = [way.reached(arguments) for way in ways if matches(way)]
+    return min(results, key=lambda one: (not one.certain, one.reach), default=Reached())
 
 
 def _texts(conditions: Iterable[Condition]) -> tuple[str, ...]:
-    return tuple(one.text for one in conditions)
+    return tuple(condition.text for condition in conditions)
 
 
 def _shown(condition: Condition, arguments: JobArguments) -> str:
-    given = arguments.given[condition.option]
-    if isinstance(given, bool):
-        return f"--{'' if given else 'no-'}{condition.option}"
-    return f"--{condition.option} {given}"
+    value = arguments.given[condition.option]
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{condition.option}"
+    return f"--{condition.option} {value}"

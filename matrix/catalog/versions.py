@@ -90,10 +90,10 @@ def _clauses(text: str) -> tuple[Specifier, ...]:
 
 @cache
 def _contains(text: str, version: str) -> bool:
-    found = parse(version)
+    parsed = parse(version)
     for clause in _clauses(text):
         compare = ORDERINGS.get(clause.operator)
-        holds = compare(found, parse(clause.version)) if compare else clause.contains(found, prereleases=True)
+        holds = compare(parsed, parse(clause.version)) if compare else clause.contains(parsed, prereleases=True)
         if not holds:
             return False
     return True
@@ -111,12 +111,12 @@ def spans(some: Iterable[str], known: Sequence[str]) -> str:
     selected = set(some)
     runs: list[list[str]] = []
     previous = -2
-    for place, version in enumerate(known):
+    for index, version in enumerate(known):
         if version in selected:
-            if place != previous + 1:
+            if index != previous + 1:
                 runs.append([])
             runs[-1].append(version)
-            previous = place
+            previous = index
     unknown = sorted(selected - set(known), key=lambda text: (is_version(text), text))
-    written = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
-    return ", ".join([*written, *unknown])
+    texts = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
+    return ", ".join([*texts, *unknown])

@@ -135,7 +135,7 @@ def loader(environment: ToxEnvironment, core: ConfigSet) -> MemoryLoader:
         "description": environment.description,
     }
     # A loader's set_env replaces that of the template.
-    variables = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te}
+    variables = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te, "MEGATRIX_COMMAND": "tox run -e megatrix --"}
     if environment.interpreter is None:
         base = environment.base
         names = core["work_dir"] / f"{base.id}-gpu-only.txt"

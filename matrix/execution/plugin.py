@@ -126,6 +126,12 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -
     return report.outcome, letter, verdict.upper()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the run, its verdicts and its page; `megatrix run` prints those of the runs that it makes."""
+    if SESSION in config.stash:
+        terminalreporter.write("".join(f"{line}\n" for line in config.stash[SESSION].summary))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close the session."""
     if SESSION in config.stash:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
 from matrix.store.journal import Journal
-from matrix.store.paths import Paths, make_folder
+from matrix.store.paths import OUT, Paths, make_folder
 from matrix.store.run_lock import RunLock
 from matrix.store.secrets import values
 from matrix.store.stored_run import StoredRun
@@ -113,6 +115,18 @@ class Session:
         return Reproduction(
             ReproductionRequest(planned, failure, catalog.failures, context), runner, self.journal, read
         )
+
+    @property
+    def summary(self) -> list[str]:
+        """Return the last lines of a run of this session: its id, its verdicts, its page; [] for a part of a run."""
+        if self.options.run_folder or not self.records:
+            return []
+        run, counts = self.run_folder.name, Counter(record.verdict.value for record in self.records)
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        report = [*os.environ.get("MEGATRIX_COMMAND", "megatrix").split(), "report", run]
+        report += [] if self.out == OUT else [f"--out={self.out}"]
+        page = f"page: {Paths(self.out).pages(run).page}, written by `{shlex.join(report)}`"
+        return [f"megatrix: run {run}: {verdicts}", f"megatrix: {page}"]
 
     def close(self) -> None:
         """Stop the forkserver and close the journal, if they were created."""

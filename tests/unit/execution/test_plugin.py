@@ -30,6 +30,8 @@ CASES = ("tp2", "pp2", "world1")
 class FakeSession:
     """A session with three cases and a verdict for each."""
 
+    summary = ("megatrix: run 20260131T020000000000Z-host: 3 holds",)
+
     def __init__(self, entry: Failure, verdicts: dict[str, Verdict]) -> None:
         known = catalog(entry)
         self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
@@ -102,6 +104,7 @@ def test_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-v", "save_breaks")
     result.assert_outcomes(passed=1, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["*save-breaks-tp2-cpu-torch-2.4.0/mcore-0.8.0/te-none/driver-none HOLDS*"])
+    result.stdout.fnmatch_lines([*FakeSession.summary])
     result.stdout.fnmatch_lines(["*pp2*VANISHED*", "*world1*UNAVAILABLE*"])
     result.stdout.fnmatch_lines(["*the failure is fixed, or the reproduction is broken*", "*reproduce: *"])
 

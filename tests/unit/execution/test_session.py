@@ -19,6 +19,7 @@ from matrix.provision.case_overlays import Provision
 from matrix.store import stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import case, catalog, failure, plan_entry
 from tests.unit.execution.sessions import CASE, ON_GPUS, of_host, on_gpus, provided
 from tests.unit.report.samples import changed, record
@@ -39,6 +40,27 @@ def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     assert current.planned == [replace(CASE, seconds=DEFAULT_S[Level.CPU])]
     current.journal.close()
     assert [plan_entry(planned) for planned in current.planned] == stored_run.plan(current.run_folder)
+
+
+def test_own_run_ends_with_verdicts_and_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes no page itself: cells lack the libraries of the pages."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
+    current = Session(Options("torch-2.4.0"), folder)
+    assert current.summary == []
+    for verdict in (Verdict.HOLDS, Verdict.VANISHED, Verdict.HOLDS):
+        current.journal.result(record(verdict))
+    current.close()
+    run = current.run_folder.name
+    assert current.summary == [
+        f"megatrix: run {run}: 2 holds, 1 vanished",
+        f"megatrix: page: {folder}/desk/index.html, written by `tox run -e megatrix -- report {run} --out={folder}`",
+    ]
+
+
+def test_part_of_a_run_has_no_summary(folder: Path) -> None:
+    current = Session(Options("torch-2.4.0", folder), folder)
+    current.records.append(record())
+    assert current.summary == []
 
 
 def test_interpreter_without_asserts_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_a_pin_states_a_version_or_limits(version: str, limits: str, value: obje
     assert list(stack.limits.values()) == ([limits] if limits else [])
 
 
-def test_parts_of_an_engine_do_not_count_beside_it() -> None:
+def test_parts_beside_an_engine_do_not_count() -> None:
     engine, part = pin("transformer-engine", "1.9.0", HERE), pin("transformer-engine-cu12", "1.8.0", HERE)
     for pins, version in (((engine, part), "1.9.0"), ((part, engine), "1.9.0"), ((part,), "1.8.0")):
         assert declared_stack(KNOWN, Declared(pins))[0].stack[TE] == version

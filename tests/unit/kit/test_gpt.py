@@ -119,7 +119,7 @@ def test_each_step_clears_the_gradients_first(monkeypatch: pytest.MonkeyPatch) -
     assert (keywords["num_microbatches"], keywords["forward_only"]) == (1, False)
 
 
-def test_a_stage_has_the_parallel_state_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_has_its_ranks_parallel_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first stage embeds, the last one has the loss; the model is moved to the rank's device."""
     moved: list[str] = []
 

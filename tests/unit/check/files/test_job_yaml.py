@@ -144,3 +144,8 @@ def test_environment_may_be_a_list() -> None:
 )
 def test_unexpected_values_are_left_out(text: str) -> None:
     assert declared(text).commands == ()
+
+
+def test_table_that_aliases_repeat_counts_once() -> None:
+    text = "{apiVersion: v1, kind: Job, a: &a {containers: [{image: 'x:1'}]}, b: *a}"
+    assert [use.reference for use in declared(text).images] == ["x:1"]

@@ -48,7 +48,7 @@ def once_in_tox(*, provisions: bool) -> None:
     """End this process, a tox, in order at the first signal; then print how to continue, and exit with 130.
 
     tox stops its commands at SIGINT alone, prints after them, and exits with 254. A tox that `provisions` runs another
-    tox, which it would leave behind: it forwards the signal, and starts nothing more.
+    tox, which it would leave behind: it forwards every signal, and starts nothing more.
     """
     os.environ.setdefault(CALLED, called(sys.orig_argv, sys.argv[1:]))
     hint = None if HINT in os.environ else os.memfd_create("hint")
@@ -57,8 +57,6 @@ def once_in_tox(*, provisions: bool) -> None:
     interrupted = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if interrupted.is_set():
-            return
         interrupted.set()
         commands = [pid for pid, parent in look().parents.items() if parent == os.getpid()] if provisions else []
         for pid in commands:
@@ -68,20 +66,22 @@ def once_in_tox(*, provisions: bool) -> None:
             _raise(number, frame)
 
     def refuse(event: str, arguments: object) -> None:
-        if provisions and event == "subprocess.Popen" and interrupted.is_set():
+        if event == "subprocess.Popen" and interrupted.is_set():
             raise KeyboardInterrupt
 
     def end() -> None:
         if not interrupted.is_set():
             return
-        sys.stdout.flush()
+        with suppress(OSError):  # its reader has exited
+            sys.stdout.flush()
         if hint is not None:
             again = f"interrupted; continue with: {os.environ[CALLED]} {shlex.join(sys.argv[1:])}"
             os.write(2, f"megatrix: {os.pread(hint, 2**20, 0).decode() or again}\n".encode())
         os._exit(ExitStatus.INTERRUPTED)
 
     once(handle)
-    sys.addaudithook(refuse)
+    if provisions:
+        sys.addaudithook(refuse)
     atexit.register(end)
 
 

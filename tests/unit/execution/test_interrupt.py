@@ -123,6 +123,19 @@ def test_tox_ends_with_the_hint_of_its_command(kind: str, number: signal.Signals
     assert tox.process.returncode == 130
 
 
+def test_provisioning_tox_forwards_every_signal() -> None:
+    """The first may come before the command has a handler."""
+    second = "print(1, flush=True), signal.signal(2, signal.SIG_DFL)"
+    command = f"import os, signal, time; signal.signal(2, lambda *_: ({second})); print(os.getppid(), flush=True)"
+    tox = Started(TOX, f"{command}\ntime.sleep(600)", "provisions")
+    assert tox.process.stdout
+    tox.process.send_signal(signal.SIGTERM)
+    assert tox.process.stdout.readline() == "1\n"
+    tox.process.send_signal(signal.SIGTERM)
+    assert "continue with: " in tox.rest()
+    assert tox.process.returncode == 130
+
+
 def test_tox_without_a_command_prints_its_own_line() -> None:
     """Before a run exists the same command line continues."""
     arguments = [TOX, "import os, time; print(os.getppid(), flush=True); time.sleep(600)", "runs"]

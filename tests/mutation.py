@@ -92,6 +92,15 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
 # Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
 # method, and _name_ for a property `name`.
 EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
+    "matrix/bisection/ancestry.py": {
+        "Ancestry.of_parents: mask = 1": "every place has place 0 among its ancestors",
+        "unchanged: for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
+    },
+    "matrix/bisection/noise.py": {
+        "Tally.add: self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
+            "an error is below 1, so that a weight of 0 settles nothing"
+        ),
+    },
     "matrix/catalog/failure.py": {
         'Failure.expectation: def expectation(self, stack: Stack, case: str = "XXXX") -> Expectation:': (
             "no rule names that case, so that the rules without one decide"
@@ -99,6 +108,56 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         'Failure.ruling: def ruling(self, stack: Stack, case: str = "XXXX", decide: Decide = undecided) -> Ruling:': (
             "no rule names that case, so that the rules without one decide"
         ),
+    },
+    "matrix/catalog/versions.py": {
+        'position: return parse(value if isinstance(value, str) else "0.DEV0")': "PEP 440 ignores the case",
+        "_contains: holds = compare(found, parse(clause.version)) if compare "
+        "else clause.contains(found, prereleases=None)": (
+            "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
+        ),
+        "_contains: holds = compare(found, parse(clause.version)) if compare else clause.contains(found, )": (
+            "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
+        ),
+        "spans: previous = -3": "it is no place before the first, as -2",
+    },
+    "matrix/check/user_stack.py": {
+        "image_of: return base if (isinstance(base, Container)) or True else None": "no other base has such an id",
+        'build: base = ""': "it is false, as None",
+        "allows: return not limits or not version or SpecifierSet(limits).contains(version, prereleases=None)": (
+            "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
+        ),
+        "allows: return not limits or not version or SpecifierSet(limits).contains(version, )": (
+            "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
+        ),
+        "_unrecorded: if given >= max(public):": "the version is none of the public ones here",
+        "_unrecorded: lower = [release for release in releases if parse(release) <= given]": (
+            "the version is none of the public ones here"
+        ),
+        "_unrecorded: upper = next(release for release in releases if parse(release) >= given)": (
+            "the version is none of the public ones here"
+        ),
+    },
+    "matrix/contract/binding.py": {
+        'bind: for kind, names in (("positional", signature.slots), ("keyword-only", signature.keywords)) '
+        "if (lacking) or True else ():": "without a lacking name none is absent",
+        "_too_many: takes = f\"takes {count} positional {_plural('argument', most if least == most else 3)}\"": (
+            "two are as plural as three"
+        ),
+        "misbound: for argument, slot in zip(positional, signature.slots[bound:], strict=None):": "None is as False",
+        "misbound: for argument, slot in zip(positional, signature.slots[bound:], ):": "False is the default",
+        'misbound: parameter = misplaced(argument, slot, signature.named) if (argument not in ("", slot)) or True '
+        "else None": "a name without words, or of the slot itself, is not misplaced",
+        'misbound: parameter = misplaced(argument, slot, signature.named) if argument not in ("XXXX", slot) '
+        "else None": "a name without words is not misplaced",
+        '_stem: return word.removesuffix(next(endings, "XXXX"))': "words are in lower case",
+        "misplaced: if words(argument) < words(landed):": "equal words fit the parameter that the argument lands on",
+    },
+    "matrix/planning/machine_requirements.py": {
+        '_clones: for source in (item.source, "XXXX" if own_te else item.te_source):': "it names no clone, as no text",
+    },
+    "matrix/planning/packing.py": {
+        "schedule: starts, ends, most = [1.0] * len(demands), [0.0] * len(demands), 0": "each is set when it starts",
+        "schedule: starts, ends, most = [0.0] * len(demands), [1.0] * len(demands), 0": "each is set when it starts",
     },
     "matrix/verdicts/blame.py": {
         "classify: faults = [fault for end in ends "

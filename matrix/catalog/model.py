@@ -279,6 +279,14 @@ class Catalog:
         pinned = {name for base in self.wheels for name in base.contents()}
         return tuple(sorted((named | declared | pinned) - components().keys()))
 
+    @cached_property
+    def judged(self) -> frozenset[str]:
+        """The components that a rule, an exclusion or a range declared by a release bounds."""
+        rules = [rule for failure in self.failures for rule in (*failure.affected, *failure.works)]
+        clauses = (*rules, *(exclusion.when for exclusion in self.exclusions))
+        declared = (name for release in self.megatron_core for name in release.requires)
+        return frozenset({*declared, *(name for clause in clauses for name in clause.components)})
+
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
         if id not in self._failures:

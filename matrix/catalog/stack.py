@@ -116,6 +116,7 @@ class Component:
     aliases: tuple[str, ...] = ()
     distribution: bool = True
     example: str = ""
+    follows: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -14,8 +14,10 @@ from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
+from matrix.check.files.declared import Unread
 from matrix.check.training_job import NO_JOB, UserJob
-from matrix.check.user_stack import UserStack, decide, possible, recorded, unrecorded
+from matrix.check.user_stack import UserStack, decide, possible, recorded
+from matrix.errors import ExitStatus
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
 from matrix.planning.driver_fit import Fit, enough, fitting
@@ -25,6 +27,9 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.job_site import JobSite
     from matrix.contract.finding import Finding
     from matrix.store.trend import PastResult
+
+
+CALLS: Final = "calls into Transformer Engine"  # of what is not known, where level contract can't judge them
 
 
 class Standing(str, Enum):
@@ -37,6 +42,27 @@ class Standing(str, Enum):
     UNKNOWN = "unknown"
     NOT_REACHED = "not reached"
     WORKS = "known to work"
+
+
+class CheckAnswer(str, Enum):
+    """What `megatrix check` answers of one stack, the worst first."""
+
+    BREAKS = "breaks"
+    UNKNOWN = "unknown"
+    NONE_KNOWN = "nothing known to break"
+
+
+def answer_of(*, breaks: bool, unread: Collection[Unread]) -> CheckAnswer:
+    """Return the answer for a stack: a break counts more than what was not read or is not known."""
+    return CheckAnswer.BREAKS if breaks else CheckAnswer.UNKNOWN if unread else CheckAnswer.NONE_KNOWN
+
+
+def exit_status(answers: Iterable[CheckAnswer], *, allow_unknown: bool = False) -> ExitStatus:
+    """Return the exit status of the answers for several stacks: that of the worst. Without any it is GOOD."""
+    worst = min(answers, key=list(CheckAnswer).index, default=CheckAnswer.NONE_KNOWN)
+    if worst is CheckAnswer.BREAKS:
+        return ExitStatus.BAD
+    return ExitStatus.NOTHING if worst is CheckAnswer.UNKNOWN and not allow_unknown else ExitStatus.GOOD
 
 
 @dataclass(frozen=True)
@@ -61,10 +87,10 @@ class FailureInStack:
     """How one failure stands in a stack.
 
     `certain`: it occurs, without any further option or version. `missing`: the command lacks an option that it needs.
-    `reason` is the catalog's evidence, `needs` what must
-    hold besides, "" if nothing. `hidden_by` is the failure that comes first. `runs` are the last runs on this machine
-    by level. `prove` is a command that reproduces it, "" where the matrix has no case. `report` is that of the
-    failure's preflight.
+    `reason` is the catalog's evidence, `needs` what must hold besides, "" if nothing, `depends` the components without
+    a version that decide. `hidden_by` is the failure that comes first. `runs` are the last runs on this machine by
+    level. `prove` is a command that reproduces it, "" where the matrix has no case. `report` is that of the failure's
+    preflight.
     """
 
     failure: Failure
@@ -73,6 +99,7 @@ class FailureInStack:
     missing: bool = False
     reason: str = ""
     needs: str = ""
+    depends: tuple[str, ...] = ()
     hidden_by: str = ""
     runs: tuple[PastResult, ...] = ()
     workarounds: tuple[StackChange, ...] = ()
@@ -130,18 +157,14 @@ class BreakingCalls:
 
 @dataclass(frozen=True)
 class Clash:
-    """Two parts of a stack that exclude each other, or a version that may not exist.
-
-    `breaks` is False where it only limits what can be answered.
-    """
+    """Parts of a stack that exclude each other."""
 
     text: str
     place: Place | None = None
-    breaks: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"text": self.text, "source": str(self.place or ""), "breaks": self.breaks}
+        return {"text": self.text, "source": str(self.place or "")}
 
 
 def needs(catalog: Catalog, user: UserStack, ruling: Ruling) -> str:
@@ -194,6 +217,7 @@ def stand(
         missing=reached.reach is Reach.MISSING,
         reason=rule.reason,
         needs="; ".join(part for part in (versions and f"with {versions}", reached.needs) if part),
+        depends=tuple(name for _, names in ruling.may_break for name in names),
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         place=job.place,
         workarounds=tuple(_flags(reached)),
@@ -282,8 +306,7 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
     """Return the parts that exclude each other: releases, Python, packages, image and driver, a checkpoint to read."""
     stack = user.stack
     core, driver = stack.version(MCORE), stack.version(DRIVER)
-    doubts = unrecorded(catalog, stack)
-    excluding = [Clash(why, user.place(component), breaks=False) for component, why in doubts.items()]
+    excluding = []
     if reason := catalog.excluded(stack):
         declared = [name for name in stack if f"declares {name}" in reason]
         excluding.append(Clash(reason, user.place(declared[0] if declared else MCORE)))
@@ -300,11 +323,126 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """The whole answer.
+class Breaks:
+    """What is certain to break in a stack: ids of failures and what reaches calls; and the failures not known there."""
 
-    `calls_problem` is the reason why the calls could not be read, `upgrades` are the nearest stacks without a known
-    break.
+    certain: frozenset[str]
+    unknown: frozenset[str] = frozenset()
+    clashes: tuple[str, ...] = ()
+
+
+def breaks_of(
+    failures: Collection[FailureInStack], calls: Iterable[BreakingCalls], problem: str, excluding: Iterable[Clash]
+) -> Breaks:
+    """Return what breaks in a stack; `problem` is the reason why its calls can't be judged, "" if they can."""
+    certain = {str(failure.failure.id) for failure in failures if failure.certain}
+    certain |= {f"calls {call.needs}" for call in calls if call.certain}
+    unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
+    unknown |= {CALLS} if problem else set()
+    return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in excluding))
+
+
+@dataclass(frozen=True)
+class UpgradeStep:
+    """What a newer version of a component changes: ids of breaks; `unknown` are failures that are no longer known."""
+
+    version: str
+    fixed: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    clashes: tuple[str, ...] = ()
+
+    @property
+    def blocking(self) -> tuple[str, ...]:
+        """What forbids the version: new breaks, and parts that exclude each other."""
+        return (*self.clashes, *self.new)
+
+
+def upgrade_step(version: str, before: Breaks, after: Breaks, apart: Collection[str]) -> UpgradeStep:
+    """Return what a version changes; breaks of `apart` are left out, since no version of the component affects them."""
+    affected = before.certain - set(apart)
+    unknown = after.unknown - before.unknown
+    return UpgradeStep(
+        version,
+        tuple(sorted(affected - after.certain - unknown)),
+        tuple(sorted(after.certain - before.certain)),
+        tuple(sorted(affected & after.certain)),
+        tuple(sorted(unknown)),
+        tuple(text for text in after.clashes if text not in before.clashes),
+    )
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """The newer versions of a component, oldest first, in the rest of a stack.
+
+    `apart` are breaks of the stack that the component does not affect. `resuming` is what is known of reading the
+    stack's checkpoints with the newest version that nothing blocks. `problem` is the reason why there are no steps.
+    """
+
+    component: str
+    current: str = ""
+    steps: tuple[UpgradeStep, ...] = ()
+    apart: tuple[str, ...] = ()
+    resuming: str = ""
+    problem: str = ""
+
+    @property
+    def best(self) -> UpgradeStep | None:
+        """The newest version that nothing blocks."""
+        return next((step for step in reversed(self.steps) if not step.blocking), None)
+
+    @property
+    def may_take_newest(self) -> str:
+        """Return "yes", "no", "unknown" where a failure is no longer known there, "" without a newer version."""
+        if not self.steps:
+            return ""
+        newest = self.steps[-1]
+        return "no" if newest.blocking else "unknown" if newest.unknown else "yes"
+
+    def __str__(self) -> str:
+        title = component_title(self.component)
+        if not self.steps:
+            return f"{title}: {self.problem or f'no newer version than {self.current} is known'}"
+        newest, verdict = self.steps[-1], self.may_take_newest
+        reason = {
+            "yes": "no new break is known there",
+            "no": f"{'; '.join(newest.clashes) or ', '.join(newest.new)} blocks it",
+            "unknown": f"no new break is known there, but {len(newest.unknown)} failures are not known there",
+        }[verdict]
+        texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
+        if newest.unchanged and verdict != "no":
+            texts.append(f"unchanged there: {', '.join(newest.unchanged)}")
+        if verdict == "no":
+            best = f"the newest version that nothing blocks is {self.best.version}" if self.best else ""
+            texts.append(best or f"each version after {self.current} is blocked")
+        if self.apart:
+            texts.append(f"{title} does not affect: {', '.join(self.apart)}")
+        return "; ".join((*texts, *filter(None, [self.resuming])))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "component": self.component,
+            "current": self.current,
+            "answer": str(self),
+            "may_take_newest": self.may_take_newest,
+            "best": self.best.version if self.best else "",
+            "apart": list(self.apart),
+            "versions": [
+                {name: value if name == "version" else list(value) for name, value in vars(step).items()}
+                for step in self.steps
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The whole answer for one stack.
+
+    `calls_problem` is the reason why the calls could not be read, `upgrades` are the newer versions of each requested
+    component. `files` are those that declare the stack.
     """
 
     stack: UserStack
@@ -313,9 +451,10 @@ class CheckResult:
     clashes: tuple[Clash, ...] = ()
     calls: tuple[BreakingCalls, ...] = ()
     calls_problem: str = ""
-    upgrades: tuple[str, ...] = ()
+    upgrades: tuple[Upgrade, ...] = ()
     host: JobSite | None = None
     checkpoint: Checkpoint | None = None
+    files: tuple[str, ...] = ()
 
     def of(self, standing: Standing) -> list[FailureInStack]:
         """Return the failures of one group."""
@@ -325,19 +464,26 @@ class CheckResult:
     def breaks(self) -> bool:
         """Return whether something is known to break, without any further option or version."""
         certain = (*(one.certain for one in self.failures), *(one.certain for one in self.calls))
-        return any(certain) or any(one.breaks for one in self.clashes)
+        return bool(self.clashes) or any(certain)
+
+    @property
+    def answer(self) -> CheckAnswer:
+        """The answer for the stack."""
+        return answer_of(breaks=self.breaks, unread=self.stack.unread)
 
     def to_json(self) -> dict[str, Any]:
         """Return one object of plain JSON values; docs/schema/check.json describes it."""
         return {
+            "answer": self.answer.value,
             "breaks": self.breaks,
+            "files": list(self.files),
             "stack": self.stack.to_json(),
             "jobs": [job.to_json() for job in self.jobs],
             "failures": [one.to_json() for one in self.failures],
             "clashes": [one.to_json() for one in self.clashes],
             "calls": [one for each in self.calls for one in each.to_json()],
             "calls_problem": self.calls_problem,
-            "upgrades": list(self.upgrades),
+            "upgrades": [upgrade.to_json() for upgrade in self.upgrades],
             "checkpoint": self.checkpoint.to_json() if self.checkpoint else None,
             "machine": self.host.to_json() if self.host else None,
         }

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
-from matrix.catalog.stack import WRITER_MCORE
+from matrix.catalog.stack import TE, UNKNOWN, WRITER_MCORE, Stack, component_title, short
 from matrix.check.answer import (
+    BreakingCalls,
+    Breaks,
     CheckResult,
     FailureInStack,
     PreflightResult,
     StackChange,
     Standing,
+    breaks_of,
     clashes,
     judged,
     ordered,
     stand,
 )
 from matrix.check.calls import breaking_calls
+from matrix.check.declaring import CheckInput
 from matrix.check.examine import Assumed, examine
-from matrix.check.remedies import proof, upgrade, version_changes
+from matrix.check.files.declared import Unread, UnreadKind
+from matrix.check.remedies import proof, upgrades, version_changes
 from matrix.check.training_job import NO_JOB, UserJob
-from matrix.check.user_stack import UserStack, unrecorded
-from matrix.kit.launch import UNKNOWN, world_of
+from matrix.check.user_stack import COMMAND_LINE, RECORDED, UserStack, unrecorded
+from matrix.kit import launch
 from matrix.kit.preflight import FILE
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
@@ -40,7 +45,8 @@ EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 class Question:
     """What is checked besides the stack: jobs, the machine (None: unknown), options, axes to upgrade, a checkpoint.
 
-    `here`: the stack is this environment, so that a case runs in it with `megatrix run --here`.
+    `required` are the components that the stack must name. `here`: the stack is this environment, so that a case runs
+    in it with `megatrix run --here`.
     """
 
     jobs: tuple[UserJob, ...] = ()
@@ -49,6 +55,7 @@ class Question:
     upgrades: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     here: bool = False
+    required: tuple[str, ...] = ()
 
 
 def check(
@@ -57,24 +64,69 @@ def check(
     """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
     if question.checkpoint and question.checkpoint.mark:
         stack = replace(stack, limits={**stack.limits, WRITER_MCORE: question.checkpoint.mark.wrote.text})
-    unknown = unrecorded(catalog, stack.stack)
-    jobs = question.jobs
-    found = [stand(catalog, stack, failure, jobs, unknown) for failure in catalog.failures]
-    found = judged(found, _judgements(catalog, stack, question))
+    found, calls, problem = _judge(catalog, stack, question)
     explained = [_explained(catalog, stack, one, question, runs) for one in found]
-    calls, problem = breaking_calls(catalog, stack.stack, jobs)
-    upgrades = tuple(upgrade(catalog, stack, axis, jobs) for axis in question.upgrades)
+    unread = (*stack.unread, *_undecided(stack, found), *_unnamed(stack, question.required))
+    if problem and not unread:
+        unread = (Unread(UnreadKind.VERSION, problem, stack.places[TE]),)
+
+    def breaks(other: Stack) -> Breaks:
+        user = replace(stack, stack=other)
+        return breaks_of(*_judge(catalog, user, question), clashes(catalog, user))
+
     return CheckResult(
-        stack,
-        jobs,
+        replace(stack, unread=unread),
+        question.jobs,
         ordered(explained),
         tuple(clashes(catalog, stack, question.checkpoint)),
         calls,
         problem,
-        upgrades,
+        tuple(upgrades(catalog, stack.stack, component, breaks) for component in question.upgrades),
         question.host,
         question.checkpoint,
     )
+
+
+def check_input(
+    catalog: Catalog, checked: CheckInput, question: Question, runs: Mapping[str, tuple[PastResult, ...]]
+) -> CheckResult:
+    """Return the answer for one of several stacks, with its own jobs and machine."""
+    own_question = replace(question, jobs=checked.jobs, host=checked.host)
+    return replace(check(catalog, checked.stack, own_question, runs), files=checked.files)
+
+
+def _judge(
+    catalog: Catalog, stack: UserStack, question: Question
+) -> tuple[list[FailureInStack], tuple[BreakingCalls, ...], str]:
+    """Return how each failure stands, the calls that break, and why these could not be judged, "" if they could."""
+    unknown = unrecorded(catalog, stack.stack)
+    standings = [stand(catalog, stack, failure, question.jobs, unknown) for failure in catalog.failures]
+    return judged(standings, _judgements(catalog, stack, question)), *breaking_calls(
+        catalog, stack.stack, question.jobs
+    )
+
+
+def _undecided(stack: UserStack, failures: Sequence[FailureInStack]) -> Iterator[Unread]:
+    """Yield the components named without a version that alone decide whether a failure occurs."""
+    for name in stack.limits:
+        decided = [
+            str(failure.failure.id)
+            for failure in failures
+            if failure.standing is Standing.WITH_VERSIONS
+            and name in failure.depends
+            and stack.limits.keys() >= set(failure.depends)
+        ]
+        if decided and name not in RECORDED:
+            text = f"no exact version of {component_title(name)} is stated, which decides {', '.join(decided)}"
+            yield Unread(UnreadKind.VERSION, text, stack.places[name], f"name it, such as {short(name)}=VERSION")
+
+
+def _unnamed(stack: UserStack, required: Sequence[str]) -> Iterator[Unread]:
+    """Yield the required components that the input does not name."""
+    for name in required:
+        if stack.stack[name] is UNKNOWN and name not in stack.limits:
+            text, fix = f"{component_title(name)} is required and not named", f"name it, such as {short(name)}=VERSION"
+            yield Unread(UnreadKind.PACKAGE, text, COMMAND_LINE, fix)
 
 
 def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[str, PreflightResult]:
@@ -100,7 +152,7 @@ def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[
 
 def _launched(question: Question) -> bool:
     """Return whether something besides a command describes a job: an option, or the launcher of this process."""
-    world = world_of(question.host.environ) if question.host else UNKNOWN
+    world = launch.world_of(question.host.environ) if question.host else launch.UNKNOWN
     return world.size is not None or bool(question.assumed.general.keys() & {"launcher", "world-size"})
 
 

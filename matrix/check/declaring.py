@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.model import Catalog
+from matrix.catalog.place import Place
 from matrix.catalog.stack import component_named
-from matrix.check.files.declared import Declared, Statement, total
+from matrix.check.files.declared import COMMAND, Declared, Statement, UnreadKind, UserCommand, not_read, total
 from matrix.check.files.shell import SHELLS
-from matrix.check.training_job import UserJob, jobs_of
-from matrix.check.user_stack import UserStack, build, image_contents
+from matrix.check.training_job import UserJob, job_of, jobs_of
+from matrix.check.user_stack import UserStack, build, image_contents, parse_text
+from matrix.errors import MatrixError
+
+if TYPE_CHECKING:  # not needed for files: 0.1 s
+    from matrix.check.job_site import JobSite
 
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -31,18 +36,65 @@ def is_file(word: str) -> bool:
 
 
 def read(paths: Iterable[str]) -> Declared:
-    """Return what files declare. Raises MatrixError for one that can't be read."""
+    """Return what files declare; nothing of one that can't be read. Raises MatrixError where there is no file."""
+    return total(map(_read, paths))
+
+
+def _read(path: str) -> Declared:
     from matrix.check.files.read import read_file
 
-    return total(read_file(Path(path)) for path in paths)
+    try:
+        return read_file(Path(path))
+    except MatrixError as error:
+        if not Path(path).is_file():
+            raise
+        text = error.brief.removeprefix(f"{error.where}: ")
+        return not_read(UnreadKind.FILE, text, Place(path), error.fix or "")
 
 
-def script_of(words: Sequence[str]) -> Declared | None:
-    """Return what the shell script declares that a command runs, None for any other command."""
+def roots_of(files: Mapping[str, Declared]) -> list[str]:
+    """Return the files, by path, that no other one includes; of those that include each other, the first."""
+    order = list(files)
+
+    def includes(path: str, other: str) -> bool:
+        return path != other and str(Path(other).resolve()) in files[path].files
+
+    def is_part(path: str, other: str) -> bool:
+        return includes(other, path) and not (includes(path, other) and order.index(path) < order.index(other))
+
+    return [path for path in order if not any(is_part(path, includer) for includer in order)]
+
+
+@dataclass(frozen=True)
+class CheckInput:
+    """One stack to check and its jobs; `files` declare it, `host` is the machine where it is installed, if known."""
+
+    stack: UserStack
+    jobs: tuple[UserJob, ...] = ()
+    files: tuple[str, ...] = ()
+    host: JobSite | None = None
+
+
+def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> list[CheckInput]:
+    """Return the stacks that files and versions name: one for each file that no other includes, or one of all files.
+
+    The versions replace those of each file. Raises MatrixError for a file that is missing and for an invalid version.
+    """
+    paths = [word for word in words if is_file(word)]
+    versions = " ".join(word for word in words if word not in paths)
+    statements = parse_text(catalog, versions) if versions or not paths else []
+    files = {path: _read(path) for path in paths}
+    groups = [tuple(files)] if as_one or not files else [(path,) for path in roots_of(files)]
+    declared = (declared_stack(catalog, total(files[path] for path in group), statements) for group in groups)
+    return [CheckInput(*stack_and_jobs, group) for stack_and_jobs, group in zip(declared, groups, strict=True)]
+
+
+def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:
+    """Return the jobs of a command; of a shell script, those that it starts."""
     names = [word for word in words if not word.startswith("-")]
-    if not names or Path(names[0]).name not in SHELLS or not names[1:] or not Path(names[1]).is_file():
-        return None
-    return read(names[1:2])
+    if names[1:] and Path(names[0]).name in SHELLS and Path(names[1]).is_file():
+        return jobs_of(read(names[1:2]).commands)
+    return (job_of(UserCommand(tuple(words), COMMAND, environ)),) if words else ()
 
 
 def declared_stack(

@@ -3,8 +3,7 @@
 import importlib.metadata
 import json
 import platform
-
-PACKAGES = ("torch", "megatron-core", "transformer-engine")
+import re
 
 
 def main() -> None:
@@ -12,11 +11,10 @@ def main() -> None:
     packages: dict[str, str] = {}
     problems: list[str] = []
     facts: dict[str, object] = {"python": platform.python_version(), "packages": packages, "problems": problems}
-    for name in PACKAGES:
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    for distribution in importlib.metadata.distributions():
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+        if name and version:  # of a damaged distribution they are None
+            packages.setdefault(re.sub("[-_.]+", "-", name).lower(), version)
     if "torch" in packages:
         try:
             import torch.distributed

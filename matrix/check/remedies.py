@@ -10,7 +10,7 @@ from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, Value, component_title, short
 from matrix.catalog.versions import minor, parse
-from matrix.check.answer import StackChange
+from matrix.check.answer import Breaks, StackChange, Upgrade, UpgradeStep, upgrade_step
 from matrix.check.calls import breaking_calls
 from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import UserStack, recorded
@@ -18,6 +18,7 @@ from matrix.planning.cases import VARIED, excluded, expected, is_complete, packa
 from matrix.planning.night import possible
 
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
+CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
 
 
 def version_changes(
@@ -51,23 +52,30 @@ def broken(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> set[str]:
     return failures | {calls.needs for calls in breaking_calls(catalog, stack, jobs)[0] if calls.certain}
 
 
-def upgrade(catalog: Catalog, user: UserStack, axis: str, jobs: Sequence[UserJob]) -> str:
-    """Return the nearest newer version of a component at which the stack has no known break, as a sentence."""
-    stack = user.stack
-    component = TORCH if axis == BASE and _container(catalog, stack) is None else axis
+def upgrades(catalog: Catalog, stack: Stack, component: str, breaks: Callable[[Stack], Breaks]) -> Upgrade:
+    """Return what each newer version of a component changes in the rest of a stack; `breaks` judges a stack."""
+    if component == BASE and _container(catalog, stack) is None:
+        component = TORCH
     current = stack.version(component)
     if current is None:
-        return f"{component_title(component)}: the stack names none"
-    newer = nearest(catalog, stack, component, lambda other: not broken(catalog, other, jobs), newer=True)
-    if newer is None:
-        none = f"no newer version than {current} is free of known breaks with the rest of this stack"
-        return f"{component_title(component)}: {none}"
-    unknown = [failure.id for failure in catalog.failures if failure.expectation(newer) is Expectation.UNKNOWN]
-    change = _named(stack, newer, TORCH if component == BASE else component)
-    return (
-        f"{change}: no known break with the rest of this stack "
-        f"({len(unknown)} of {len(catalog.failures)} failures unknown there){_resuming(catalog, stack, newer)}"
-    )
+        return Upgrade(component, problem="the stack names none")
+    today = breaks(stack)
+    stacks = list(_others(catalog, stack, component, newer=True))
+    changed = {name for newer in stacks for name in {*stack, *newer} if stack[name] != newer[name]}
+    fixed_parts = {
+        str(failure.id)
+        for failure in catalog.failures
+        if not any(
+            changed & set(clause.components) for clause in (*failure.affected, *failure.works, *failure.reached_by)
+        )
+    }
+    apart = today.certain & fixed_parts
+    judged = {newer[component]: upgrade_step(str(newer[component]), today, breaks(newer), apart) for newer in stacks}
+    versions = [base.id for base in _family(catalog, stack)[1]] if component == BASE else list(map(str, judged))
+    steps = tuple(judged.get(version) or UpgradeStep(version, unknown=(CONTENTS,)) for version in versions)
+    best = next((newer for newer in reversed(stacks) if not judged[newer[component]].blocking), None)
+    resuming = _resuming(catalog, stack, best) if best else ""
+    return Upgrade(component, current, steps, tuple(sorted(apart)), resuming)
 
 
 def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
@@ -80,7 +88,7 @@ def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
     words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
     parts = [f"{word}: {', '.join(by_expectation[side])}" for side, word in words.items() if side in by_expectation]
     nothing_known = by_expectation.keys() <= {Expectation.UNKNOWN}
-    return "" if nothing_known else f"; resuming from this stack's checkpoints: {'; '.join(parts)}"
+    return "" if nothing_known else f"resuming from this stack's checkpoints: {'; '.join(parts)}"
 
 
 def nearest(
@@ -95,12 +103,8 @@ def nearest(
 
 def _others(catalog: Catalog, stack: Stack, component: str, *, newer: bool) -> Iterator[Stack]:
     if component == BASE:
-        image = _container(catalog, stack)
-        family = [
-            base for base in catalog.containers if image and base.id.partition("-")[0] == image.id.partition("-")[0]
-        ]
-        place = family.index(image) if image else 0
-        for base in (*family[place + 1 :], *(() if newer else reversed(family[:place]))):
+        older, later_images = _family(catalog, stack)
+        for base in (*later_images, *(() if newer else reversed(older))):
             contents = base.contents()
             if contents.version(TORCH) and contents.version(TE):
                 core = {MCORE: stack[MCORE]}
@@ -113,6 +117,16 @@ def _others(catalog: Catalog, stack: Stack, component: str, *, newer: bool) -> I
     for version in (*later, *(() if newer else reversed(earlier))):
         changed = stack.with_({component: version})
         yield changed.with_({BASE: ABSENT}) if component == TORCH else changed
+
+
+def _family(catalog: Catalog, stack: Stack) -> tuple[list[Container], list[Container]]:
+    """Return the older and the newer images of the family of a stack's image, oldest first."""
+    image = _container(catalog, stack)
+    if image is None:
+        return [], []
+    family = [base for base in catalog.containers if base.id.partition("-")[0] == image.id.partition("-")[0]]
+    index = family.index(image)
+    return family[:index], family[index + 1 :]
 
 
 def _container(catalog: Catalog, stack: Stack) -> Container | None:

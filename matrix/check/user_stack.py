@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,9 @@ from matrix.catalog.stack import (
     ABSENT,
     BASE,
     DRIVER,
+    GPUS,
     MCORE,
+    PYTHON,
     SM,
     TE,
     TORCH,
@@ -32,10 +34,11 @@ from matrix.catalog.stack import (
 )
 from matrix.catalog.versions import Range, is_version, parse
 from matrix.check.files.declared import Declared, ImageUse, Statement, Unread, UnreadKind, not_read
-from matrix.errors import MatrixError
+from matrix.errors import MatrixError, closest
 
 COMMAND_LINE: Final = Place("command line")  # of a version that the user types
 RELEASE_TAG: Final = re.compile(r"^(?:core_[vr]|v)(?=\d)")
+RECORDED: Final = (TORCH, MCORE, TE, DRIVER, SM, *WRITER)  # components whose versions the catalog lists
 FORM: Final = (
     '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 stands for the torch and TE of an image'
 )
@@ -49,7 +52,8 @@ FAMILY: Final = {"pytorch": "ngc", "nemo": "nemo"}
 class UserStack:
     """The stack that a user checks.
 
-    `places` are where the components are stated, `limits` the specifier sets of unknown ones. `unread` is what
+    `places` are where the components are stated, `limits` the specifier sets of those stated without a version, ""
+    for any. `unread` is what
     the input names and was not read or is not known, `notes` are other remarks.
     """
 
@@ -134,7 +138,7 @@ def build(
     closed: bool = False,
     label: str = "",
     notes: Sequence[str] = (),
-    unread: Sequence[Unread] = (),
+    unread: tuple[Unread, ...] = (),
 ) -> UserStack:
     """Return the stack of these statements; a later one replaces an earlier one, and a note names the two.
 
@@ -147,31 +151,70 @@ def build(
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
     brought = _brought(base) if base else {}
     if base:
-        added = {name: version for name, version in brought.items() if name not in values}
-        values |= added
-        places |= dict.fromkeys(added, Place(f"in {base.id}"))
+        places = {**dict.fromkeys(brought, Place(f"in {base.id}")), **places}
+        values = {**brought, **values}
     torch = values.get(TORCH)
-    if isinstance(base, Container) and (missing := {TORCH, TE}.difference(values)):
-        text = f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
-        unread = (*unread, Unread(UnreadKind.IMAGE, text, places.get(BASE, COMMAND_LINE)))
+    missing = sorted({TORCH, TE}.difference(values)) if isinstance(base, Container) else []
+    if base and missing:
+        text = f"the catalog does not know the {' and the '.join(map(component_title, missing))} of {base.id}"
+        unread += (Unread(UnreadKind.IMAGE, text, places[BASE]),)
     if base and torch != brought.get(TORCH, torch):
         remarks.append(f"torch {torch} ({places[TORCH]}) replaces that of {base.id}")
         base = None
     container = base or (catalog.container_of(torch, label) if isinstance(torch, str) else None)
     if container or torch:
         values[BASE] = container.id if container else ABSENT
-    if container is None:
-        places.pop(BASE, None)
-    elif BASE not in places:
-        places[BASE] = Place("by its torch")
+    places = {BASE: Place("by its torch"), **places} if container else {**places}
     closed = closed and not base
+    unstated = {name: each for name, each in stated.items() if name not in values}
+    places |= {name: each.place for name, each in unstated.items()}
     if closed:
-        unknown: Value = UNKNOWN
-        outside = [name for name, component in components().items() if not component.distribution]
-        values = {**dict.fromkeys(outside, unknown), **values}
+        values = {**_left_open(unstated), **values}
         places |= {name: Place("absent") for name in (TORCH, MCORE, TE) if name not in values}
-    limits = {name: each.limits for name, each in stated.items() if each.limits and name not in values}
-    return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), tuple(unread))
+    limits = {name: each.limits for name, each in unstated.items()}
+    unread += tuple(_unknown_parts(catalog, stated, unstated))
+    if not container:
+        places.pop(BASE, None)
+    return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), unread)
+
+
+def _left_open(unstated: Iterable[str]) -> dict[str, Value]:
+    """Return what a list of all packages leaves unknown: those without a version, and what is no distribution."""
+    outside = (name for name, component in components().items() if not component.distribution)
+    return dict.fromkeys((*outside, *unstated), UNKNOWN)
+
+
+def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: Collection[str]) -> Iterator[Unread]:
+    """Yield what is stated and not known: versions that the catalog lacks, components that nothing in it judges."""
+    for name, statement in stated.items():
+        version, title = statement.version, component_title(name)
+        if name in RECORDED:
+            if version and (why := _unrecorded(catalog, name, version)):
+                fix = closest(version, recorded(catalog, name), count=1)
+                yield Unread(UnreadKind.VERSION, f"{title} {version} {why}", statement.place, fix)
+            elif name in unstated:
+                text = f"no exact version of {title} is stated" + f" ({statement.limits})" * bool(statement.limits)
+                yield Unread(UnreadKind.VERSION, text, statement.place, f"name it, such as {short(name)}=VERSION")
+        elif statement.value is not ABSENT and not _judged(catalog, statement, stated):
+            text = f"no rule or fact of the catalog judges {title} {version}".rstrip()
+            yield Unread(UnreadKind.PACKAGE, text, statement.place, f"look for known problems of {title} elsewhere")
+
+
+def _judged(catalog: Catalog, statement: Statement, stated: Mapping[str, Statement]) -> bool:
+    """Return whether the catalog can speak of a component: by a rule, or by a base that has this version.
+
+    A package whose version follows from another one is known with that one, but not on the command line, where no
+    installer has compared the two.
+    """
+    name = statement.name
+    if name in catalog.judged or name in (BASE, PYTHON, GPUS):
+        return True
+    follows = components()[name].follows if name in components() else ""
+    if follows in stated and statement.place != COMMAND_LINE:
+        return True
+    release = parse(statement.version).release if statement.version else ()
+    contained = (base.contents().version(name) for base in catalog.bases.values())
+    return bool(release) and any(parse(text).release[: len(release)] == release for text in contained if text)
 
 
 def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list[str]]:
@@ -202,7 +245,7 @@ def decide(catalog: Catalog, user: UserStack, component: str, bound: Bound) -> b
     inside = [version for version in versions if version in bound]
     if versions and not inside:
         return False
-    return True if versions and inside == versions and component in user.limits else None
+    return True if versions and inside == versions and user.limits.get(component) else None
 
 
 def possible(catalog: Catalog, user: UserStack, component: str, bound: str = "") -> list[str]:
@@ -240,7 +283,7 @@ def recorded(catalog: Catalog, component: str) -> list[str]:
 def unrecorded(catalog: Catalog, stack: Stack) -> dict[str, str]:
     """Return, by component, why the stack's version is none that the catalog knows; such a version may not exist."""
     reasons = {}
-    for component in (TORCH, MCORE, TE, *WRITER):
+    for component in RECORDED:
         version = stack.version(component)
         if version and (why := _unrecorded(catalog, component, version)):
             reasons[component] = f"{component_title(component)} {version} {why}"
@@ -252,6 +295,8 @@ def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
     if not releases:
         return ""
     given = parse(version)
+    if component == DRIVER:
+        given = parse(str(given.release[0]))
     public = [parse(release) for release in releases]
     if parse(given.public) in public:
         return ""

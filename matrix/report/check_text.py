@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN, component_title
-from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing
+from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing, UpgradeStep
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
@@ -20,9 +20,11 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     """Yield the stack, what breaks, the other failures, and the sum; `machine`: also the facts of the machine."""
     yield from _stack(result)
     for clash in result.clashes:
-        label = text(("WILL BREAK:", RED)) if clash.breaks else text(("NOTE:", "bold"))
-        yield table([(label, f"{clash.text}{_at(clash.place)}")])
-    if result.clashes:
+        yield table([(text(("WILL BREAK:", RED)), f"{clash.text}{_at(clash.place)}")])
+    for item in result.stack.unread:
+        yield table([(text(("UNKNOWN:", "bold yellow")), f"{item.text}{_at(item.place)}")])
+        yield table([("to do:", item.remedy)], indent=2)
+    if result.clashes or result.stack.unread:
         yield ""
     explained = [failure for standing in EXPLAINED for failure in result.of(standing)]
     for failure in explained:
@@ -46,33 +48,77 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
         facts = capabilities(result.host)
         yield from ("", "this machine", answers(facts))
         yield from (table([("note:", answer.warns)]) for answer in facts if answer.warns)
-    for sentence in result.upgrades:
-        yield table([("upgrade:", sentence)])
+    for upgrade in result.upgrades:
+        yield table([("upgrade:", str(upgrade))])
+        yield table([_step(step) for step in upgrade.steps], indent=2, gap=2)
     if not result.calls or result.upgrades:
         yield ""
     yield Prose(summary(result))
 
 
+def _step(step: UpgradeStep) -> tuple[str, ...]:
+    """Return one version as a row: what it fixes, what it breaks, what stays, what is not known there."""
+    parts = {"fixes": step.fixed, "breaks": step.blocking, "unchanged": step.unchanged, "not known": step.unknown}
+    texts = [f"{word} {', '.join(names)}" for word, names in parts.items() if names]
+    return step.version, "; ".join(texts) or "no change"
+
+
+def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
+    """Yield a line for each break and for each part that is not known, with its place, then the sum of each stack."""
+    for result in results:
+        for clash in result.clashes:
+            yield f"WILL BREAK: {clash.text}{_at(clash.place)}"
+        for failure in result.failures:
+            if failure.certain:
+                yield f"{failure.standing.value.upper()}: {title(failure.failure)}{_at(failure.place)}"
+        for group in result.calls:
+            if group.certain:
+                yield f"{group.standing.value.upper()}: calls into Transformer Engine {group.needs}{_at(group.place)}"
+        yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.stack.unread)
+        yield from (f"upgrade: {upgrade}" for upgrade in result.upgrades)
+        yield headed(result, results)
+
+
+def render_all(results: Sequence[CheckResult], *, machine: bool = False) -> Iterator[Part]:
+    """Yield each answer below the files of its stack; of a file that states nothing, one line."""
+    for result in results:
+        if len(results) > 1:
+            if not (result.stack.places or result.jobs or result.stack.unread):
+                yield Prose(f"{' '.join(result.files)}: states no component and no job: nothing was checked")
+                yield ""
+                continue
+            yield table([(text((f"{' '.join(result.files)}", "bold")),)])
+        yield from render(result, machine=machine)
+        if len(results) > 1:
+            yield ""
+
+
+def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
+    """Return the sum of one of several results, with the files of its stack."""
+    files = " and ".join(result.files)
+    return f"{files}: {summary(result)}" if files and len(results) > 1 else summary(result)
+
+
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
-    stack = result.stack.stack
+    stack, unread = result.stack.stack, result.stack.unread
     axes = (TORCH, MCORE, TE)
-    if all(stack[component] is ABSENT for component in axes):
+    if not unread and all(stack[component] is ABSENT for component in axes):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
     breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
-    certain = [finding for finding in breaks if finding.certain]
-    clash = [finding for finding in result.clashes if finding.breaks]
+    count = len(result.clashes) + sum(finding.certain for finding in breaks)
     groups = (Standing.WITH_OPTIONS, Standing.SILENT)
     optional = [finding for finding in breaks if finding.standing in groups and not finding.certain]
     parts = []
-    if certain or clash:
-        count = len(certain) + len(clash)
+    if count:
         parts.append(f"{count} known break{'s' * (count != 1)} in this stack")
-    else:
-        parts.append("nothing is known to break in this stack")
+    if unread:
+        parts.append(f"UNKNOWN: {len(unread)} part{'s' * (len(unread) != 1)} of the input not read or not known")
+    if not count:
+        parts.append(f"nothing {'else ' if unread else ''}is known to break in this stack")
     if optional:
         parts.append(f"{len(optional)} more with certain options")
-    missing = [component_title(component) for component in axes if stack[component] is UNKNOWN]
+    missing = [component_title(name) for name in axes if stack[name] is UNKNOWN and name not in result.stack.limits]
     if possible := result.of(Standing.WITH_VERSIONS):
         parts.append(f"{len(possible)} more with some versions of what is not named")
     if missing:
@@ -99,7 +145,6 @@ def _stack(result: CheckResult) -> Iterator[Part]:
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {note}") for note in result.stack.notes)
-    yield from (Prose(f"not read or not known: {item}") for item in result.stack.unread)
     yield ""
 
 

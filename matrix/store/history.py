@@ -97,6 +97,11 @@ def with_history(path: Path, use: Callable[[History], T], warn: Callable[[str], 
         return use(empty)
 
 
+def last_runs(path: Path, warn: Callable[[str], None]) -> Mapping[str, tuple[PastResult, ...]]:
+    """Return the last runs of each failure in a history."""
+    return with_history(path, lambda history: history.last_runs(), warn)
+
+
 class History:
     """The history in one file, created when missing; None keeps it in memory.
 

@@ -73,10 +73,14 @@ class Unread:
         """Return the text with its place."""
         return f"{self.place}: {self.text}"
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it: `fix`, else what helps for the kind."""
+        return self.fix or FIXES[self.kind]
+
     def to_json(self) -> dict[str, str]:
         """Return plain JSON values."""
-        fix = self.fix or FIXES[self.kind]
-        return {"kind": self.kind.value, "text": self.text, "source": str(self.place), "fix": fix}
+        return {"kind": self.kind.value, "text": self.text, "source": str(self.place), "fix": self.remedy}
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Declared:
     """All that one or several files declare. `unread` is what they name besides, and what could not be read.
 
     `complete`: a lock file is among them, which names every package of the environment. `notes` are remarks that
-    leave nothing open, each with its place.
+    leave nothing open, each with its place. `files` are the paths of all files that were read.
     """
 
     pins: tuple[Statement, ...] = ()
@@ -110,6 +114,7 @@ class Declared:
     notes: tuple[str, ...] = ()
     complete: bool = False
     unread: tuple[Unread, ...] = ()
+    files: tuple[str, ...] = ()
 
     def __add__(self, other: Declared) -> Declared:
         return total((self, other))
@@ -137,6 +142,7 @@ def total(parts: Iterable[Declared]) -> Declared:
         tuple(note for one in every for note in one.notes),
         any(one.complete for one in every),
         tuple(unread for one in every for unread in one.unread),
+        tuple(file for one in every for file in one.files),
     )
 
 

@@ -42,7 +42,8 @@ def read_file(path: Path) -> Declared:
 
     declared = reader_of(path.name, text, name)(text, name, open_file)
     unread = {(item.kind, item.text): item for item in reversed(declared.unread)}  # each once, at its first place
-    return replace(declared, unread=tuple(unread.values())[::-1])
+    files = (str(file.resolve()) for file in (path, *texts))
+    return replace(declared, unread=tuple(unread.values())[::-1], files=tuple(files))
 
 
 def reader_of(name: str, text: str, where: str) -> Reader:

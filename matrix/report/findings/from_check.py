@@ -8,17 +8,20 @@ from typing import Final
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Standing
-from matrix.report.check_text import summary
+from matrix.report.check_text import headed
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
+UNREAD: Final = FindingTopic("unknown", "something that the input names was not read or is not known")
 CALL: Final = FindingTopic("call", "a call into Transformer Engine breaks")
 LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
 
 
-def of_check(result: CheckResult, files: Collection[str]) -> Findings:
+def of_check(results: Sequence[CheckResult], files: Collection[str]) -> Findings:
     """Return what breaks, may break or differs silently, the most certain first; `files` are those that were read."""
-    return Findings("megatrix check", tuple(_findings(result, files)), (summary(result), *result.upgrades))
+    listed = (finding for result in results for finding in _findings(result, files))
+    sums = (line for result in results for line in (headed(result, results), *map(str, result.upgrades)))
+    return Findings("megatrix check", tuple(listed), tuple(sums))
 
 
 def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedFinding]:
@@ -27,7 +30,10 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
         return next(filter(None, places), None)
 
     for clash in result.clashes:
-        yield _finding(CLASH, clash.text, clash.breaks, line_of(clash.place, files))
+        yield _finding(CLASH, clash.text, True, line_of(clash.place, files))
+    for item in result.stack.unread:
+        message = f"{item.text}. To do: {item.remedy}"
+        yield _finding(UNREAD, message, False, line_of(item.place, files))
     for failure in result.failures:
         if failure.standing in LISTED and not failure.missing:
             # The version that decides, else the command, else any version.

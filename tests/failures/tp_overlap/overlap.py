@@ -91,12 +91,19 @@ def contract(job: TrainingJob, machine: Machine, contracts: Contracts) -> tuple[
         Answer(
             "initialize_ub accepts its arguments",
             status_of(not call.error),
-            call.site or ("it is not reached" if job.mcore else "it is called directly"),
+            call.site or _no_site(job, call),
             call.error,
         ),
         *((userbuffers(te),) if te in facts().userbuffers.te else ()),
         *multicast.answers(te, machine, job.environ.get(multicast.VARIABLE), facts().multicast, facts().window),
     )
+
+
+def _no_site(job: TrainingJob, call: Call) -> str:
+    """Return why there is no line of the call."""
+    if not job.mcore:
+        return "it is called directly"
+    return "Megatron-LM ends with that error before it" if call.error else "Megatron-LM does not call it"
 
 
 def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:

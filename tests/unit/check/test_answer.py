@@ -17,13 +17,19 @@ from matrix.catalog.stack import MCORE, TORCH, UNKNOWN, component_named
 from matrix.catalog.versions import Range
 from matrix.check.answer import (
     BreakingCalls,
+    Breaks,
+    CheckAnswer,
     CheckResult,
     Clash,
     FailureInStack,
     PreflightResult,
     StackChange,
     Standing,
+    Upgrade,
+    UpgradeStep,
+    answer_of,
     clashes,
+    exit_status,
     judged,
     lacking,
     needs,
@@ -31,9 +37,10 @@ from matrix.check.answer import (
     reaching,
     stand,
     standing_of,
+    upgrade_step,
 )
 from matrix.check.checkpoint_settings import Checkpoint, Mark
-from matrix.check.files.declared import Statement
+from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.training_job import UserJob
 from matrix.check.user_stack import UserStack, build, decide
 from matrix.kit.preflight import Answer, Error, Report, Status, unjudged
@@ -201,7 +208,7 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
 def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str) -> None:
     said = [Statement(name, value, Place("x", 1)) for name, value in values(**versions).items()]
     (clash,) = clashes(real(), build(real(), said))
-    assert (clash.text.startswith(text), clash.breaks, str(clash.place)) == (True, True, "x:1")
+    assert (clash.text.startswith(text), str(clash.place)) == (True, "x:1")
 
 
 def test_groups_are_in_order_of_certainty() -> None:
@@ -393,16 +400,103 @@ def test_report_without_a_verdict_is_not_shown() -> None:
 def test_checkpoint_excludes_releases_that_can_not_read_it(core: str, reads: str, text: str) -> None:
     mark = Mark(Range("<0.9"), Range(reads), "its format")
     found = clashes(catalog(), stack(**({"mcore": core} if core else {})), Checkpoint("/c", "torch_dist", mark))
-    assert [(one.text.startswith(text), one.breaks, str(one.place)) for one in found] == (
-        [(True, True, "in the test")] if text else []
-    )
+    assert [(one.text.startswith(text), str(one.place)) for one in found] == ([(True, "in the test")] if text else [])
     assert clashes(catalog(), stack(mcore="0.7.0"), Checkpoint("/c", "torch", None)) == []
 
 
-def test_version_that_may_not_exist_breaks_nothing() -> None:
-    (clash,) = clashes(catalog(), stack(mcore="0.8.5"))
-    assert (clash.breaks, str(clash.place)) == (False, "in the test")
-    assert clash.text.startswith("megatron-core 0.8.5 is no release that this catalog knows")
+GONE = Unread(UnreadKind.FILE, "gone.txt is missing", HERE)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "unread", "answer"),
+    [
+        (True, (), CheckAnswer.BREAKS),
+        (True, (GONE,), CheckAnswer.BREAKS),
+        (False, (GONE,), CheckAnswer.UNKNOWN),
+        (False, (), CheckAnswer.NONE_KNOWN),
+    ],
+)
+def test_break_counts_more_than_what_is_unread(breaks: bool, unread: tuple[Unread, ...], answer: CheckAnswer) -> None:
+    assert answer_of(breaks=breaks, unread=unread) is answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "allowed"),
+    [
+        ([], 0, 0),
+        ([CheckAnswer.NONE_KNOWN], 0, 0),
+        ([CheckAnswer.UNKNOWN], 3, 0),
+        ([CheckAnswer.BREAKS], 1, 1),
+        ([CheckAnswer.NONE_KNOWN, CheckAnswer.UNKNOWN], 3, 0),
+        ([CheckAnswer.UNKNOWN, CheckAnswer.BREAKS, CheckAnswer.NONE_KNOWN], 1, 1),
+    ],
+)
+def test_exit_status_is_that_of_the_worst_answer(answers: list[CheckAnswer], status: int, allowed: int) -> None:
+    assert (exit_status(answers), exit_status(answers, allow_unknown=True)) == (status, allowed)
+
+
+def breaks(certain: str = "", unknown: str = "", *texts: str) -> Breaks:
+    return Breaks(frozenset(certain.split()), frozenset(unknown.split()), texts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [
+        (breaks(), breaks(), UpgradeStep("2")),
+        (breaks("a"), breaks(), UpgradeStep("2", fixed=("a",))),
+        (breaks("a"), breaks("a"), UpgradeStep("2", unchanged=("a",))),
+        (breaks("a"), breaks("", "a"), UpgradeStep("2", unknown=("a",))),
+        (breaks(), breaks("", "b"), UpgradeStep("2", unknown=("b",))),
+        (breaks("", "b"), breaks("", "b"), UpgradeStep("2")),
+        (breaks(), breaks("b"), UpgradeStep("2", new=("b",))),
+        (breaks("", "b"), breaks("b"), UpgradeStep("2", new=("b",))),
+        (breaks("far"), breaks("far"), UpgradeStep("2")),
+        (breaks(), breaks("", "", "x excludes y"), UpgradeStep("2", clashes=("x excludes y",))),
+        (breaks("", "", "x excludes y"), breaks("", "", "x excludes y"), UpgradeStep("2")),
+    ],
+)
+def test_upgrade_step_compares_two_stacks(before: Breaks, after: Breaks, step: UpgradeStep) -> None:
+    """The component of the upgrade does not affect "far"."""
+    assert upgrade_step("2", before, after, {"far"}) == step
+
+
+FREE, BLOCKED = UpgradeStep("2", fixed=("a",)), UpgradeStep("3", new=("b",))
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict", "best", "text"),
+    [
+        ((), "", "", "torch: no newer version than 1 is known"),
+        ((BLOCKED, FREE), "yes", "2", "torch: may I take 2, the newest? yes: no new break is known there"),
+        (
+            (FREE, BLOCKED),
+            "no",
+            "2",
+            "torch: may I take 3, the newest? no: b blocks it; the newest version that nothing",
+        ),
+        ((BLOCKED,), "no", "", "torch: may I take 3, the newest? no: b blocks it; each version after 1 is blocked"),
+        ((UpgradeStep("4", clashes=("x excludes y",)),), "no", "", "torch: may I take 4, the newest? no: x excludes y"),
+        (
+            (UpgradeStep("5", unknown=("c",)),),
+            "unknown",
+            "5",
+            "torch: may I take 5, the newest? unknown: no new break is",
+        ),
+        (
+            (UpgradeStep("6", unchanged=("a",)),),
+            "yes",
+            "6",
+            "torch: may I take 6, the newest? yes: no new break is known",
+        ),
+    ],
+)
+def test_upgrade_answers_for_the_newest_first(
+    steps: tuple[UpgradeStep, ...], verdict: str, best: str, text: str
+) -> None:
+    upgrade = Upgrade(TORCH, "1", steps, ("far",) if steps else ())
+    assert (upgrade.may_take_newest, upgrade.to_json()["best"]) == (verdict, best)
+    assert str(upgrade).startswith(text)
+    assert not steps or str(upgrade).endswith("torch does not affect: far")
 
 
 def test_driver_that_would_do_is_named() -> None:
@@ -418,7 +512,6 @@ def test_driver_that_would_do_is_named() -> None:
     [
         ({}, False),
         ({"clashes": (Clash("x"),)}, True),
-        ({"clashes": (Clash("x", breaks=False),)}, False),
         ({"calls": (BreakingCalls((), Standing.WILL_BREAK, certain=True),)}, True),
         ({"calls": (BreakingCalls((), Standing.WITH_OPTIONS),)}, False),
     ],
@@ -544,15 +637,18 @@ def test_answer_as_json_has_every_part() -> None:
         user,
         (run,),
         (whole, bare),
-        clashes=(Clash("too old", Place("x", 1)), Clash("unknown", breaks=False)),
+        clashes=(Clash("too old", Place("x", 1)), Clash("too new")),
         calls=(call,),
         calls_problem="no clone",
-        upgrades=("torch 2.5.1",),
+        upgrades=(Upgrade(TORCH, "2.4.1", (FREE,)),),
+        files=("job.sh",),
         checkpoint=settings,
     )
     unstated = {"certain": False, "missing": False, "reason": "", "needs": "", "hidden_by": "", "runs": [], "fix": ""}
     assert result.to_json() == {
+        "answer": "breaks",
         "breaks": True,
+        "files": ["job.sh"],
         "stack": user.to_json(),
         "jobs": [run.to_json()],
         "failures": [
@@ -587,13 +683,10 @@ def test_answer_as_json_has_every_part() -> None:
                 "numbers": {},
             },
         ],
-        "clashes": [
-            {"text": "too old", "source": "x:1", "breaks": True},
-            {"text": "unknown", "source": "", "breaks": False},
-        ],
+        "clashes": [{"text": "too old", "source": "x:1"}, {"text": "too new", "source": ""}],
         "calls": [],
         "calls_problem": "no clone",
-        "upgrades": ["torch 2.5.1"],
+        "upgrades": [Upgrade(TORCH, "2.4.1", (FREE,)).to_json()],
         "checkpoint": settings.to_json(),
         "machine": None,
     }

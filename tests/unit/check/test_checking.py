@@ -9,13 +9,14 @@ import pytest
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, short
-from matrix.check.answer import CheckResult, Standing
+from matrix.catalog.versions import parse
+from matrix.check.answer import CheckResult, Standing, UpgradeStep
 from matrix.check.checking import EXPLAINED, Question, check
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
-from matrix.check.files.declared import Declared, UserCommand
+from matrix.check.files.declared import Declared, UnreadKind, UserCommand
 from matrix.check.training_job import job_of
-from matrix.check.user_stack import build, parse_text
+from matrix.check.user_stack import build, parse_text, recorded
 from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.trend import PastResult
@@ -54,7 +55,7 @@ def test_incomplete_stack_names_what_would_break(text: str) -> None:
 def test_version_that_does_not_exist_is_unknown() -> None:
     result = checked("mcore=9.9.9 torch=9.9")
     assert not result.of(Standing.WILL_BREAK)
-    assert [clash.breaks for clash in result.clashes] == [False, False]
+    assert [item.kind for item in result.stack.unread] == [UnreadKind.VERSION, UnreadKind.VERSION]
     assert standing(result, SAVE) is Standing.UNKNOWN
 
 
@@ -178,10 +179,10 @@ def test_resuming_is_known_to_work() -> None:
 
 def test_upgrade_answers_whether_a_job_may_resume() -> None:
     (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=(MCORE,))).upgrades
-    resuming = core.partition("resuming from this stack's checkpoints: known to work: ")[2]
+    resuming = core.resuming.partition("resuming from this stack's checkpoints: known to work: ")[2]
     assert RESUME in resuming.partition(";")[0]
     (torch,) = checked("torch=2.9.1", Question(upgrades=(BASE,))).upgrades
-    assert "resuming" not in torch
+    assert torch.resuming == ""
 
 
 def test_refuted_workaround_is_left_out() -> None:
@@ -207,22 +208,35 @@ def test_every_version_workaround_works(text: str) -> None:
                 assert {each.failure.id for each in after.failures if each.certain} <= broken
 
 
-def test_upgrade_is_the_nearest_version_without_a_break() -> None:
+def test_upgrade_names_what_each_newer_version_changes() -> None:
+    """The break of 2.9.0 is gone in every later release; nothing is judged twice."""
     te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=(TE, MCORE))).upgrades
-    assert te.startswith("Transformer Engine 2.10.0 instead of 2.9.0: no known break")
-    assert core.startswith("megatron-core 0.18.0 instead of 0.17.1: no known break")
+    assert te.steps[0] == UpgradeStep("2.10.0", fixed=("cpu-offload-pinned",))
+    assert [step.version for step in te.steps] == [
+        version for version in recorded(real(), TE) if parse(version) > parse("2.9.0")
+    ]
+    assert te.may_take_newest == "yes"
+    assert (core.steps[0].fixed, core.may_take_newest) == (("cpu-offload-pinned",), "unknown")
 
 
-def test_upgrade_of_an_image_is_the_next_image() -> None:
+def test_upgrade_of_an_image_lists_every_newer_image() -> None:
+    """Also those whose contents are not known; a break that the image can't affect blocks nothing."""
     (image,) = checked("base=ngc-24.02 mcore=0.8.0", Question(upgrades=(BASE,))).upgrades
-    assert image.startswith("ngc-24.03 (torch 2.3.0a0")
+    assert (image.steps[0].version, image.best and image.best.version) == ("ngc-24.03", "ngc-26.09")
+    assert image.steps[-1].unknown
+    assert {step.version: step.new for step in image.steps}["ngc-24.07"] == (SAVE,)
 
 
-def test_upgrade_without_an_answer_says_so() -> None:
-    (torch,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=(BASE,))).upgrades
-    assert "no newer version than 2.4.1 is free of known breaks" in torch
+def test_break_that_a_component_can_not_affect_is_apart() -> None:
+    """pkg_resources breaks with megatron-core and setuptools alone."""
+    (torch,) = checked("mcore=0.8.0 torch=2.3.1 setuptools=84.2.1", Question(upgrades=(TORCH,))).upgrades
+    assert torch.apart == ("no-pkg-resources",)
+    assert torch.steps[-1].blocking == (SAVE,)
+
+
+def test_upgrade_of_what_is_not_named_has_no_steps() -> None:
     (te,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=(TE,))).upgrades
-    assert te == "Transformer Engine: the stack names none"
+    assert str(te) == "Transformer Engine: the stack names none"
 
 
 def test_every_founding_report_is_found_from_its_stack() -> None:

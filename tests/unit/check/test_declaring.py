@@ -8,8 +8,8 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN
-from matrix.check.declaring import declared_stack, is_file, read, script_of
-from matrix.check.files.declared import Declared, ImageUse, Statement, UserCommand, pin
+from matrix.check.declaring import command_jobs, declared_stack, is_file, read, roots_of
+from matrix.check.files.declared import COMMAND, Declared, ImageUse, Statement, UnreadKind, UserCommand, pin
 from matrix.errors import MatrixError
 from tests.unit.catalogs import catalog, image
 
@@ -50,14 +50,41 @@ def test_files_are_read_as_one(tmp_path: Path) -> None:
         read([str(tmp_path / "absent.txt")])
 
 
+def test_file_that_can_not_be_read_is_unread(tmp_path: Path) -> None:
+    path = tmp_path / "uv.lock"
+    path.write_text("[[")
+    (item,) = read([str(path)]).unread
+    assert (item.kind, str(item.place), item.text.partition(":")[0]) == (UnreadKind.FILE, str(path), "not TOML")
+
+
 def test_a_script_of_a_command_is_read(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("torchrun pretrain_gpt.py --num-layers 2\n")
-    declared = script_of(["/bin/bash", "-e", str(script), "more"])
-    assert declared is not None
-    assert [command.words[0] for command in declared.commands] == ["torchrun"]
-    for words in ([], ["bash"], ["bash", str(tmp_path)], ["python", str(script)], [str(script)]):
-        assert script_of(words) is None
+    (job,) = command_jobs(["/bin/bash", "-e", str(script), "more"], {})
+    assert job.place == Place(str(script), 1)
+    assert command_jobs([], {}) == ()
+    for words in (["bash"], ["bash", str(tmp_path)], ["python", str(script)], [str(script)]):
+        assert [job.place for job in command_jobs(words, {})] == [COMMAND]
+
+
+@pytest.mark.parametrize(
+    ("included", "roots"),
+    [
+        ({"a": "", "b": ""}, "a b"),
+        ({"a": "b", "b": ""}, "a"),
+        ({"b": "", "a": "b"}, "a"),
+        ({"a": "b", "b": "a"}, "a"),
+        ({"a": "b c", "b": "c", "c": ""}, "a"),
+        ({"c": "", "b": "c", "a": ""}, "b a"),
+        ({"a": "a"}, "a"),
+    ],
+)
+def test_file_that_another_includes_is_no_root(included: dict[str, str], roots: str) -> None:
+    files = {
+        path: Declared(files=tuple(str(Path(name).resolve()) for name in names.split()))
+        for path, names in included.items()
+    }
+    assert roots_of(files) == roots.split()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +93,7 @@ def test_a_script_of_a_command_is_read(tmp_path: Path) -> None:
 def test_a_pin_states_a_version_or_limits(version: str, limits: str, value: object) -> None:
     stack, _ = declared_stack(KNOWN, Declared((pin("torch", version, HERE, limits),)))
     assert stack.stack[TORCH] == value
-    assert list(stack.limits.values()) == ([limits] if limits else [])
+    assert list(stack.limits.values()) == ([limits] if value is UNKNOWN else [])
 
 
 def test_parts_beside_an_engine_do_not_count() -> None:

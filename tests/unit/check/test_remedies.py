@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import Level
-from matrix.catalog.stack import MCORE, TE, Stack
+from matrix.catalog.stack import DRIVER, MCORE, TE, TORCH, Stack
+from matrix.check.answer import Breaks
 from matrix.check.checking import Question, check
-from matrix.check.remedies import broken, nearest, proof, upgrade, version_changes
+from matrix.check.remedies import broken, nearest, proof, upgrades, version_changes
 from matrix.check.user_stack import UserStack, build, parse_text
 from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, real, releases, values
 from tests.unit.check.test_calls import job
@@ -25,12 +26,13 @@ def test_certain_call_is_a_break_of_the_stack() -> None:
     }
 
 
-def test_upgrade_skips_release_with_certain_call() -> None:
+def test_certain_call_blocks_a_release() -> None:
     """2.17.0 and 2.17.1 have the call; 2.18 is the first after 2.16.1 without it."""
     stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.16.1 torch=2.9.1"))
     command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
-    assert "2.17.0 instead" in upgrade(real(), stack, TE, ())
-    assert "2.18.0 instead" in upgrade(real(), stack, TE, (command,))
+    for jobs, blocked in (((), []), ((command,), ["2.17.0", "2.17.1"])):
+        (upgrade,) = check(real(), stack, Question(jobs, upgrades=(TE,)), {}).upgrades
+        assert [step.version for step in upgrade.steps if step.blocking] == blocked
 
 
 SAVE_BREAKS = failure(
@@ -110,8 +112,21 @@ def test_a_stack_that_works_has_no_proof() -> None:
     assert proof(KNOWN, SAVE_BREAKS, Stack(values(torch="2.4.0", mcore="0.9.0"))) == ""
 
 
-def test_upgrade_counts_unknown_failures() -> None:
-    assert upgrade(KNOWN, stack("mcore=0.8.0 torch=2.4.0"), MCORE, ()) == (
-        "megatron-core 0.9.0 instead of 0.8.0: no known break with the rest of this stack "
-        "(1 of 2 failures unknown there)"
-    )
+@pytest.mark.parametrize(
+    ("text", "component", "steps", "apart"),
+    [
+        ("mcore=0.8.0 torch=2.4.0", MCORE, ["0.9.0: fixed"], ()),
+        ("mcore=0.8.0 torch=2.3.1", TORCH, ["2.4.0: new", "2.5.1: new"], ()),
+        ("mcore=0.8.0 torch=2.4.0", DRIVER, [], None),
+    ],
+)
+def test_upgrade_judges_each_newer_version(
+    text: str, component: str, steps: list[str], apart: tuple[str, ...] | None
+) -> None:
+    def breaks(other: Stack) -> Breaks:
+        return Breaks(frozenset(broken(KNOWN, other, ())))
+
+    upgrade = upgrades(KNOWN, stack(text).stack, component, breaks)
+    kinds = {step.version: "new" if step.new else "fixed" if step.fixed else "same" for step in upgrade.steps}
+    assert [f"{version}: {kind}" for version, kind in kinds.items()][: len(steps) or None] == steps
+    assert apart is None or upgrade.apart == apart

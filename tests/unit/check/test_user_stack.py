@@ -188,6 +188,12 @@ def test_builds_and_candidates_exist(text: str) -> None:
 HERE = Place("here", 1)
 
 
+GONE = Unread(UnreadKind.FILE, "no such file", HERE)
+OPEN = Unread(
+    UnreadKind.VERSION, "no exact version of megatron-core is stated (>=0.9)", HERE, "name it, such as mcore=VERSION"
+)
+
+
 def test_stated_components_are_listed_in_order() -> None:
     """As text and as JSON; unknown ones have limits alone."""
     said = [
@@ -196,14 +202,14 @@ def test_stated_components_are_listed_in_order() -> None:
         Statement(MCORE, UNKNOWN, HERE, ">=0.9"),
         Statement(TORCH, "2.4.1", HERE),
     ]
-    user = build(real(), said, notes=["a remark"], unread=[Unread(UnreadKind.FILE, "no such file", HERE)])
+    user = build(real(), said, notes=["a remark"], unread=(GONE,))
     assert user.named == [("torch", "2.4.1", "here:1"), (TE, "none", "a"), ("numpy", "2.1", "b:2")]
     assert user.to_json() == {
         "components": {"torch": "2.4.1", TE: "none", "numpy": "2.1"},
         "limits": {MCORE: ">=0.9"},
         "sources": {"torch": "here:1", TE: "a", "numpy": "b:2"},
         "notes": ["a remark"],
-        "unread": [Unread(UnreadKind.FILE, "no such file", HERE).to_json()],
+        "unread": [GONE.to_json(), OPEN.to_json()],
     }
 
 
@@ -274,11 +280,11 @@ def test_lock_keeps_the_places_of_its_packages() -> None:
     user = build(real(), [Statement(TORCH, "2.9.1", HERE), Statement(MCORE, UNKNOWN, HERE, ">=0.9")], closed=True)
     assert {name: user.place(name) for name in (TORCH, MCORE, TE, "numpy")} == {
         TORCH: HERE,
-        MCORE: Place("absent"),
+        MCORE: HERE,
         TE: Place("absent"),
         "numpy": None,
     }
-    assert user.stack.version(TORCH) == "2.9.1"
+    assert (user.stack[TORCH], user.stack[MCORE], user.stack[TE]) == ("2.9.1", UNKNOWN, ABSENT)
 
 
 def test_limits_of_a_known_version_do_not_count() -> None:

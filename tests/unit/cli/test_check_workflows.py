@@ -32,10 +32,17 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "fail", "status", "breaks"),
-    [(BREAKING, "true", 1, "true"), (BREAKING, "false", 0, "true"), (FINE, "true", 0, "false"), ("", "true", 2, "")],
+    ("text", "fail", "status", "answer"),
+    [
+        (BREAKING, "true", 1, "breaks"),
+        (BREAKING, "false", 0, "breaks"),
+        (FINE, "true", 0, "none-known"),
+        (f"{FINE}flash-attn==2.8.3\n", "true", 3, "unknown"),
+        (f"{FINE}flash-attn==2.8.3\n", "false", 0, "unknown"),
+        ("", "true", 2, ""),
+    ],
 )
-def test_action_annotates_and_sums_up(tmp_path: Path, text: str, fail: str, status: int, breaks: str) -> None:
+def test_action_annotates_and_sums_up(tmp_path: Path, text: str, fail: str, status: int, answer: str) -> None:
     """Its shell is that of GitHub; only the installation is replaced. No text, no file: a mistake."""
     (step,) = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     if text:
@@ -53,10 +60,12 @@ def test_action_annotates_and_sums_up(tmp_path: Path, text: str, fail: str, stat
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == status, done.stderr
-    if breaks:
-        assert ("::error file=requirements.txt,line=1," in done.stdout) is (breaks == "true")
+    if answer:
+        breaks = str(answer == "breaks").lower()
+        assert ("::error file=requirements.txt,line=1," in done.stdout) is (answer == "breaks")
+        assert ("::warning file=requirements.txt,line=3,title=unknown" in done.stdout) is (answer == "unknown")
         assert "::notice title=megatrix check::megatron-core" in done.stdout
-        assert (tmp_path / "output").read_text() == f"breaks={breaks}\n"
+        assert (tmp_path / "output").read_text() == f"breaks={breaks}\nanswer={answer}\n"
         assert "| failure | what |" in (tmp_path / "summary").read_text()
         assert '"version": "2.1.0"' in (tmp_path / "log.sarif").read_text()
 

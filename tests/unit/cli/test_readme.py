@@ -29,7 +29,7 @@ EXIT_STATUS = {
     FIRST: ExitStatus.BAD,
     "check": ExitStatus.GOOD,
     "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
-    "check Dockerfile train.sbatch --upgrade te": ExitStatus.BAD,
+    "check Dockerfile train.sbatch --as-one --upgrade te": ExitStatus.BAD,
     "check Dockerfile requirements.txt --format github": ExitStatus.BAD,
     "match train.log": ExitStatus.GOOD,
     "contract --consumer ./my-fork": ExitStatus.GOOD,

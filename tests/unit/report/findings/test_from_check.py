@@ -10,7 +10,7 @@ from matrix.catalog.place import Place
 from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Clash
 from matrix.check.checking import Question, check
-from matrix.check.files.declared import Statement
+from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.user_stack import build
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.findings.from_check import line_of, of_check
@@ -27,7 +27,7 @@ def result(core: str = "0.8.0", *clashes: Clash) -> CheckResult:
 
 
 def findings(*clashes: Clash) -> Findings:
-    return of_check(result("0.8.0", *clashes), ())
+    return of_check([result("0.8.0", *clashes)], ())
 
 
 def test_certain_break_is_an_error_at_its_version() -> None:
@@ -45,18 +45,17 @@ def test_break_with_options_is_a_warning() -> None:
 def test_break_without_its_option_is_no_finding() -> None:
     answer = result()
     lacking = tuple(replace(failure, missing=True) for failure in answer.failures)
-    assert of_check(replace(answer, failures=lacking, calls=()), ()).findings == ()
+    assert of_check([replace(answer, failures=lacking, calls=())], ()).findings == ()
 
 
 def test_summary_is_the_sentence_of_the_answer() -> None:
     assert findings().summary[0].startswith("1 known break in this stack")
 
 
-@pytest.mark.parametrize(("breaks", "severity"), [(True, Severity.ERROR), (False, Severity.WARNING)])
-def test_clash_comes_first(breaks: bool, severity: Severity) -> None:
-    clash = findings(Clash("too old", Place("a.txt", 5), breaks)).findings[0]
+def test_clash_comes_first() -> None:
+    clash = findings(Clash("too old", Place("a.txt", 5))).findings[0]
     assert (clash.topic.id, clash.message, clash.severity, clash.place) == (
-        "stack", "too old", severity, Place("a.txt", 5)
+        "stack", "too old", Severity.ERROR, Place("a.txt", 5)
     )  # fmt: skip
 
 
@@ -65,14 +64,14 @@ def test_call_is_at_the_line_of_the_engine() -> None:
         Statement(TE, "1.3.0", Place("requirements.txt", 7)),
         Statement(MCORE, "0.16.1", Place("requirements.txt", 4)),
     ]
-    listed = of_check(check(real(), build(real(), said), Question(), {}), ()).findings
+    listed = of_check([check(real(), build(real(), said), Question(), {})], ()).findings
     call = next(finding for finding in listed if "hybrid-context-parallel" in finding.message)
     assert (call.headline, call.place) == ("call: a call into Transformer Engine breaks", Place("requirements.txt", 7))
     assert "TEDotProductAttention.forward" in call.message
 
 
 def test_stack_without_breaks_has_no_findings() -> None:
-    nothing = of_check(replace(result(), failures=(), calls=()), ())
+    nothing = of_check([replace(result(), failures=(), calls=())], ())
     assert (nothing.findings, nothing.summary) == (
         (), ("nothing is known to break in this stack; not named: Transformer Engine",)
     )  # fmt: skip
@@ -90,3 +89,11 @@ def test_stack_without_breaks_has_no_findings() -> None:
 )
 def test_place_is_a_file_and_a_line(stated: Place | None, line: Place | None) -> None:
     assert line_of(stated, ["uv.lock"]) == line
+
+
+def test_unread_part_is_a_warning_at_its_line() -> None:
+    item = Unread(UnreadKind.FILE, "gone.txt is missing", Place("requirements.txt", 2))
+    answer = replace(result(), failures=(), calls=())
+    (finding,) = of_check([replace(answer, stack=replace(answer.stack, unread=(item,)))], ()).findings
+    assert (finding.topic.id, finding.severity, finding.place) == ("unknown", Severity.WARNING, item.place)
+    assert finding.message.startswith("gone.txt is missing. To do: add the file")

@@ -31,10 +31,7 @@ def offers(records: Sequence[Record], total: int, command: str, sizes: Mapping[s
             lines.append(f"  {len(cases)} need{'s' if len(cases) == 1 else ''} {' and '.join(needs)}")
             for lack in (lack for case in cases for lack in case.outcome.lacks):
                 lacks.setdefault(_remedy(lack), []).append(lack)
-    others = group_by(
-        lambda record: "; ".join(one_line(lack.text) for lack in record.outcome.lacks) or verdict_reason(record),
-        groups.get((), ()),
-    )
+    others = group_by(_reason, groups.get((), ()))
     lines += [f"  {len(cases)}: {reason}" for reason, cases in others.items()]
     for remedy, missing in lacks.items():
         names = {lack.name for lack in missing}
@@ -48,6 +45,11 @@ def _needs(record: Record) -> tuple[str, ...]:
     """Return what makes a case run, () unless commands add all that it lacks."""
     lacks = record.outcome.lacks
     return tuple(sorted({*map(_remedy, lacks)})) if {lack.kind for lack in lacks} <= ADDABLE else ()
+
+
+def _reason(record: Record) -> str:
+    lacks = (_remedy(lack) if lack.kind in ADDABLE else one_line(lack.text) for lack in record.outcome.lacks)
+    return "; ".join(dict.fromkeys(lacks)) or verdict_reason(record)
 
 
 def _remedy(lack: Lack) -> str:

@@ -41,7 +41,7 @@ STYLES: Final = {
 
 
 def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING) -> Iterator[Part]:
-    """Yield the summary: red cases with reason and command, tables, cases without a result, counts, headline.
+    """Yield the summary: red cases with reason and command, tables, cases that were not reached, counts, headline.
 
     The headline comes last, where a terminal shows it without scrolling.
     """
@@ -54,6 +54,7 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
         [
             table([(text(styled(verdict), f" x {len(members)}:"), reason)])
             for (verdict, reason), members in silent(records)
+            if verdict is not Verdict.UNAVAILABLE  # matrix/report/offers.py has a line for each of their needs
         ],
         [Prose(drivers, 2) for drivers in _drivers(records)],
     )

@@ -57,7 +57,7 @@ def test_without_unavailable_cases_nothing_is_offered() -> None:
 def test_lack_without_command_is_stated_with_the_others() -> None:
     """Nobody adds a GPU with a command."""
     assert offers([lacking(GPUS, CORE)], 2, "megatrix", SIZES)[1:] == [
-        "  1: needs 8 GPUs; host has 0; needs a clone",
+        "  1: needs 8 GPUs; host has 0; clones",
     ]
 
 

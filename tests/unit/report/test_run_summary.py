@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
 from matrix.report.run_summary import summary as parts
-from matrix.verdicts.outcome import Raised
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
 from tests.unit.report.samples import cell, night, record
@@ -64,7 +64,10 @@ def test_driver_is_not_shown_below_level_gpu() -> None:
 
 
 def test_missing_results_are_one_line_per_reason() -> None:
-    assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
+    outcome = Outcome(OutcomeKind.NOT_REACHED, "never started")
+    lost = replace(record(Verdict.NOT_REACHED), outcome=outcome)
+    assert "not-reached x 2: never started" in summary([record(), lost, lost])
+    assert "unavailable x" not in summary(night())  # the lines of matrix/report/offers.py
 
 
 def test_rows_differing_in_megatron_version_are_merged() -> None:

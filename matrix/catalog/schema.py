@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.codec import MalformedError, decode, shown
 from matrix.catalog.patterns import ambiguity
-from matrix.catalog.regular_file import read_regular_text
+from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 
@@ -82,7 +82,16 @@ class Pattern(str):
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's table. Raises MatrixError when it can't be read or is no TOML."""
+    return toml_table(read_regular(path), str(path))
+
+
+def toml_table(content: str | bytes, where: str) -> dict[str, Any]:
+    """Return the table of a TOML file with this content. Raises MatrixError when it is no TOML."""
     try:
-        return tomllib.loads(read_regular_text(path, errors="strict"))
-    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number of 5,000 digits, nested 1,000 times
-        raise MatrixError("the file is not TOML", where=str(path), got=error, expected="TOML 1.0 in UTF-8") from None
+        with within_limits(where):
+            try:
+                return tomllib.loads(content if isinstance(content, str) else content.decode())
+            except RecursionError as error:  # nested 1,000 times
+                raise ValueError(str(error)) from None
+    except ValueError as error:  # no UTF-8, no TOML, a number of 5,000 digits
+        raise MatrixError("the file is not TOML", where=where, got=error, expected="TOML 1.0 in UTF-8") from None

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, Specifier
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from matrix.catalog.codec import MalformedError, decode
 
@@ -26,7 +26,10 @@ ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
 @cache
 def parse(text: str) -> Version:
     """Return the version. Raises packaging.version.InvalidVersion."""
-    return Version(text)
+    try:
+        return Version(text)
+    except ValueError as error:  # InvalidVersion, and of Python for a number of 5,000 digits
+        raise InvalidVersion(str(error)) from None
 
 
 def position(value: object) -> Version:
@@ -38,7 +41,7 @@ def is_version(text: str) -> bool:
     """Return whether `text` is a PEP 440 version."""
     try:
         parse(text)
-    except ValueError:  # InvalidVersion, and of Python for a number of 5,000 digits
+    except InvalidVersion:
         return False
     return True
 
@@ -85,6 +88,8 @@ def _clauses(text: str) -> tuple[Specifier, ...]:
     unusable = [str(clause) for clause in clauses if clause.operator in ("~=", "===")]
     if unusable:
         raise InvalidSpecifier(f"{unusable[0]}: write it with <, <=, >, >=, == or !=")
+    if not all(is_version(clause.version.removesuffix(".*")) for clause in clauses):
+        raise InvalidSpecifier("a version with a number of more than 4,300 digits")
     return clauses
 
 

@@ -6,13 +6,12 @@ A revision is read by its objects: nothing is checked out, and a bare clone is e
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from matrix.catalog.regular_file import open_regular, read_regular, within_limits
+from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
@@ -106,18 +105,13 @@ def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     """Return the files of a source that `part` selects by path, uncommitted changes of a folder included."""
     source = contents.source
     if source.kind is SourceKind.WHEEL:
-        return _files_of_wheel(Path(source.location), part)
+        return package_source.members(Path(source.location), part)
     if source.kind is SourceKind.TREE:
         root = Path(source.location)
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
         return {name: read_regular(file) for name, file in paths.items() if part(name)}
     with Repository(source.location) as clone:
         return _files_of_commit(clone, contents.identity.split()[1], source.layout.folder, part)
-
-
-def _files_of_wheel(path: Path, part: Select) -> Mapping[str, bytes]:
-    with open_regular(path) as file, zipfile.ZipFile(file) as wheel:
-        return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
 
 
 def _files_of_commit(clone: Repository, commit: str, folder: str, part: Select) -> Mapping[str, bytes]:
@@ -171,10 +165,7 @@ def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
             return f"{path.name}@{revision}", _files_of_commit(clone, commit, "", _is_product)
     path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
     if path.suffix == ".whl":
-        try:
-            return path.stem, _files_of_wheel(path, _is_product)
-        except (zipfile.BadZipFile, OSError) as error:
-            raise MatrixError("the wheel can't be read", where=str(path), got=error) from None
+        return path.stem, package_source.members(path, _is_product)
     if not path.is_dir():
         raise MatrixError("not a project", where=str(path), got="a file", expected="a folder, PATH@REV or a wheel")
     return path.name, {name: read_regular(path / name) for name in _walk(path)}

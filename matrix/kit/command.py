@@ -8,6 +8,7 @@ instead, so that its class, message and frame can be compared with a signature.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import shlex
@@ -76,9 +77,12 @@ def number_in(output: str, metric: str) -> float:
         raise CommandError(f"the metric {metric!r} matches nothing in the last {KEPT} characters of the output")
     text = numbers[-1][1] if numbers[-1].re.groups else numbers[-1][0]
     try:
-        return float(text)
+        number = float(text)
     except (TypeError, ValueError):
         raise CommandError(f"the metric {metric!r} matches {text!r}, which is no number") from None
+    if not math.isfinite(number):  # a diverged loss: no level can be computed with it
+        raise CommandError(f"the metric {metric!r} matches {text!r}, which is no finite number")
+    return number
 
 
 def _run(rank: Rank, command: Sequence[str], folder: str) -> str:

@@ -9,6 +9,7 @@ process are overridden, and no protocol is allowed. The owner of the repository 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from matrix.kit.rank import LackError
 
 # Seconds for one answer of git; listing 10,000 commits takes 0.3 s. Without a limit a FIFO in a clone blocks for ever.
 ANSWER_S: Final = 120.0
+OBJECT_S: Final = 20.0  # for a commit's id or one object, also on a slow file system
 MOST: Final = 200_000  # files and folders of a commit; Megatron-LM has 3,000
 OPTIONS: Final = (
     *("--no-pager", "--no-replace-objects", "--no-optional-locks", "--literal-pathspecs"),
@@ -63,21 +65,21 @@ class Repository:
             self._reader.communicate()
             self._reader = None
 
-    def git(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def git(self, *arguments: str, seconds: float = ANSWER_S) -> subprocess.CompletedProcess[str]:
         """Run a plumbing command that reads. Raises MatrixError without git, a repository, or an answer in time."""
         try:
             text = {"encoding": "utf-8", "errors": "replace"}
             options: dict[str, Any] = {**text, "env": self._environment(), "stdin": subprocess.DEVNULL}
             command = ["git", *OPTIONS, *arguments]
-            return subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False, **options)
+            return subprocess.run(command, capture_output=True, timeout=seconds, check=False, **options)
         except OSError as error:
             raise _without_git(error) from None
         except subprocess.TimeoutExpired:
-            raise self._unreadable(f"no answer of git {arguments[0]} within {ANSWER_S:.0f} s") from None
+            raise self._unreadable(f"no answer of git {arguments[0]} within {seconds:.0f} s") from None
 
     def commit(self, revision: str) -> str:
         """Return the id of a revision's commit, "" where the clone has none."""
-        output = self.git("rev-parse", "--verify", "--quiet", f"{revision}^0")
+        output = self.git("rev-parse", "--verify", "--quiet", f"{revision}^0", seconds=OBJECT_S)
         return "" if output.returncode else output.stdout.strip()
 
     def refs(self) -> list[str]:
@@ -181,6 +183,10 @@ class Repository:
         try:
             reader.stdin.write(f"{name}\n".encode())
             reader.stdin.flush()
+            # One answer at a time is asked for: what is buffered here was read.
+            if not select.select([reader.stdout], [], [], OBJECT_S)[0]:
+                reader.kill()
+                raise self._unreadable(f"no answer of git cat-file within {OBJECT_S:.0f} s: {name}")
             head = reader.stdout.readline().split()
         except BrokenPipeError:
             head = []
@@ -227,7 +233,7 @@ def git_folder(path: Path) -> Path | None:
     inner = path / ".git"
     if inner.is_file():  # a linked work tree, or a submodule
         text = read_regular_text(inner)
-        return path / text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") else None
+        return path / text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") and "\0" not in text else None
     if inner.is_dir():
         return inner
     return path if (path / "objects").is_dir() and (path / "HEAD").is_file() else None

@@ -7,9 +7,13 @@ checkout, no fetch, its index untouched; bare clones and linked work trees suffi
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
+import struct
 import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from enum import Enum
@@ -21,7 +25,7 @@ from packaging.version import Version
 from matrix.catalog.regular_file import open_regular, read_regular_text
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError, closest
-from matrix.kit.git import Repository
+from matrix.kit.git import MOST, Repository
 from matrix.provision.trees import (
     LAYOUTS,
     Layout,
@@ -34,6 +38,14 @@ from matrix.provision.trees import (
     tree_hash,
 )
 
+UNREADABLE_WHEEL = "the wheel can't be read"
+LARGEST_CONTENT = 2**29  # bytes of the files that are read of a wheel; the Python of torch 2.9 has 60 MB
+LARGEST_HEAD = 2**20  # characters of the headers of METADATA; those of torch have 20,000
+# What zipfile raises: RuntimeError for an encrypted member, NotImplementedError for an unknown compression.
+DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(RuntimeError, NotImplementedError, ValueError, struct.error),
+)
 FORMS = "a release (0.9.0), a wheel (path.whl), a revision of a clone (./Megatron-LM@REV) or a folder (./Megatron-LM)"
 
 
@@ -130,15 +142,14 @@ def inspect(source: Source) -> Contents:
 def inspect_wheel(source: Source) -> Contents:
     """Return a wheel's content hash and the version in its metadata."""
     path = Path(source.location)
-    try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as wheel:
-            names = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
-            headers = HeaderParser().parsestr(wheel.read(names[0]).decode() if names else "")
-        digest = sha256(path)
-    except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
-        raise MatrixError(
-            "the wheel can't be read", where=str(path), got=error, fix="download or build it again; it may be truncated"
-        ) from None
+    files = members(path, lambda name: re.fullmatch(r"[^/]+\.dist-info/METADATA", name) is not None)
+    text = next(iter(files.values()), b"").decode("utf-8", "replace").replace("\r\n", "\n")
+    head = text.partition("\n\n")[0]  # the description follows
+    if len(head) > LARGEST_HEAD:
+        got, expected = f"{len(head):,} characters of headers", f"at most {LARGEST_HEAD:,}"
+        raise MatrixError("the metadata of this wheel is too large", where=str(path), got=got, expected=expected)
+    headers = HeaderParser().parsestr(head)
+    digest = sha256(path)
     name = headers.get("Name", "a file without package metadata")
     if canonicalize_name(name) not in source.layout.releases:
         raise MatrixError(
@@ -148,6 +159,34 @@ def inspect_wheel(source: Source) -> Contents:
             expected=" or ".join(source.layout.releases),
         )
     return Contents(source, f"wheel {digest}", checked_version(headers.get("Version", ""), str(path)))
+
+
+def members(path: Path, part: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return the files of a wheel that `part` selects, by name; nothing is unpacked to the disk.
+
+    Raises MatrixError for a file that is no wheel, damaged, encrypted or compressed in a way that Python can't read,
+    and for more than MOST files or LARGEST_CONTENT bytes of them.
+    """
+    fix = "download or build it again; it may be truncated"
+    contents = {}
+    try:
+        with open_regular(path, what=UNREADABLE_WHEEL, fix=fix) as file, zipfile.ZipFile(file) as wheel:
+            selected = [member for member in wheel.infolist() if part(member.filename)]
+            size = sum(member.file_size for member in selected)
+            if len(selected) > MOST or size > LARGEST_CONTENT:
+                raise MatrixError(
+                    UNREADABLE_WHEEL,
+                    where=str(path),
+                    got=f"{len(selected):,} files of {size:,} bytes",
+                    expected=f"at most {MOST:,} files of {LARGEST_CONTENT:,} bytes",
+                )
+            for member in selected:
+                with wheel.open(member) as packed:  # reads no more than the size that was counted
+                    contents[member.filename] = packed.read(member.file_size)
+                    packed.read(1)  # checks the checksum
+    except (*DAMAGED, UnicodeDecodeError) as error:
+        raise MatrixError(UNREADABLE_WHEEL, where=str(path), got=error, fix=fix) from None
+    return contents
 
 
 def inspect_revision(source: Source) -> Contents:

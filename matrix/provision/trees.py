@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import open_regular
+from matrix.catalog.schema import toml_table
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILES = "files and folders, or links to them"
 Read = Callable[[str], "str | None"]  # path in the tree -> text, None when the tree has no such file
@@ -87,14 +85,13 @@ def python_version(text: str) -> str:
     """Return `__version__`, or MAJOR.MINOR.PATCH with PRE_RELEASE, of a package_info.py; "" if it states neither."""
     constants: dict[str, object] = {}
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                constants |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+        numbers = [constants.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
+        by_number = "" if None in numbers else ".".join(map(str, numbers)) + str(constants.get("PRE_RELEASE", ""))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: a null, a number of 5,000 digits
         return ""
-    for node in body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            constants |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
-    numbers = [constants.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
-    by_number = "" if None in numbers else ".".join(map(str, numbers)) + str(constants.get("PRE_RELEASE", ""))
     version = constants.get("__version__")
     return version if isinstance(version, str) else by_number
 
@@ -104,14 +101,14 @@ def metadata(package: str, version: str, where: str, read: Read) -> str:
 
     Trees whose setup.py computes them (Megatron-LM before 0.13, Transformer Engine) count as requiring nothing.
     """
-    try:
-        project = tomllib.loads(read("pyproject.toml") or "").get("project", {})
-    except tomllib.TOMLDecodeError as error:
-        raise MatrixError("not TOML", where=f"{where}: pyproject.toml", got=error) from None
+    path = f"{where}: pyproject.toml"
+    content = toml_table(read("pyproject.toml") or "", path)
+    project = decode(dict[str, Any], content.get("project", {}), f"{path}.project")
     lines = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}"]
     if "requires-python" in project:
-        lines.append(f"Requires-Python: {project['requires-python']}")
-    lines += [f"Requires-Dist: {requirement}" for requirement in project.get("dependencies", ())]
+        lines.append(f"Requires-Python: {decode(str, project['requires-python'], f'{path}.project.requires-python')}")
+    requirements = decode(tuple[str, ...], project.get("dependencies", ()), f"{path}.project.dependencies")
+    lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
     return "\n".join(lines) + "\n"
 
 
@@ -128,7 +125,7 @@ def tree_hash(folder: Path) -> str:
     """Return the SHA-256 of a package's files: their paths and their contents."""
     total = hashlib.sha256()
     for file in package_files(folder):
-        total.update(f"{file.relative_to(folder).as_posix()}\0{sha256(file)}\n".encode())
+        total.update(os.fsencode(file.relative_to(folder).as_posix()) + f"\0{sha256(file)}\n".encode())
     return total.hexdigest()
 
 

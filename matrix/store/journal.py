@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from matrix.catalog.codec import MalformedError, decode, encode
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.regular_file import open_regular
 from matrix.errors import MatrixError
 from matrix.store.paths import sync_folder, unwritable
@@ -235,7 +235,7 @@ class _JournalLines:
             if not isinstance(at, str) or not isinstance(key, str):
                 raise TypeError("a time or a case that is not a text")
             return at, key or decode(Record, entry["result"])
-        except (MalformedError, KeyError, TypeError) as error:
+        except (MatrixError, KeyError, TypeError, ValueError) as error:
             raise MatrixError(
                 "a whole line that this version can't read",
                 where=self._place,

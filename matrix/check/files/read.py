@@ -9,7 +9,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.regular_file import read_regular
+from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.check.files.declared import Declared, Open
 from matrix.check.files.dockerfile import read_dockerfile
 from matrix.check.files.locks import read_pipfile_lock, read_pyproject, read_toml_lock
@@ -18,6 +18,7 @@ from matrix.check.files.shell import read_script
 from matrix.check.files.yaml_file import read_yaml
 from matrix.errors import MatrixError
 
+FILE_S: Final = 20.0  # seconds of CPU time for a file with those that it names; the lock of a large monorepo takes 2
 Reader = Callable[[str, str, Open], Declared]
 KINDS: Final = (
     "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
@@ -40,7 +41,8 @@ def read_file(path: Path) -> Declared:
             return None
         return (str(place), texts[place]) if place in texts else None
 
-    declared = reader_of(path.name, text, name)(text, name, open_file)
+    with within_limits(name, FILE_S):
+        declared = reader_of(path.name, text, name)(text, name, open_file)
     unread = {(item.kind, item.text): item for item in reversed(declared.unread)}  # each once, at its first place
     files = (str(file.resolve()) for file in (path, *texts))
     return replace(declared, unread=tuple(unread.values())[::-1], files=tuple(files))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from matrix.errors import MatrixError
 
+DEEPEST: Final = 100  # nested tables and lists: the C loader overflows the stack. Those of NeMo have 8
 TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "merge"))
 
 
@@ -29,6 +30,11 @@ def load_yaml(text: str, where: str, first_line: int = 1) -> list[Any]:
     import yaml  # 10 ms: most files are no YAML
 
     try:
+        depth = 0
+        for event in yaml.parse(str(text), _loader(first_line)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ValueError(f"nested more than {DEEPEST} levels deep")
         return [document for document in yaml.load_all(str(text), _loader(first_line)) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         line = (

@@ -131,6 +131,12 @@ def test_the_last_number_counts(pattern: str, number: float) -> None:
     assert number_in("time: 1.5 ms\nloss 1e-3\ntime: 2.5 ms\n", pattern) == number
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+def test_number_of_a_diverged_run_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="no finite number"):
+        number_in(f"loss {text}", "loss (.*)")
+
+
 @pytest.mark.parametrize("pattern", ["nothing", "(l)oss", "(x)?loss"])
 def test_an_output_without_number_is_an_error(pattern: str) -> None:
     with pytest.raises(CommandError, match="matches"):

@@ -99,6 +99,24 @@ def commit_change(clone: Path) -> str:
     return commit(clone, "Add a file")
 
 
+def test_object_that_blocks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = make_clone(tmp_path / "clone")
+    monkeypatch.setattr("matrix.kit.git.OBJECT_S", 0.2)
+    id = git(clone, "rev-parse", "HEAD^{tree}")
+    path = clone / ".git/objects" / id[:2] / id[2:]
+    path.unlink()
+    os.mkfifo(path)
+
+    with pytest.raises(MatrixError, match=r"no answer of git cat-file within 0 s"), Repository(clone) as repository:
+        repository.object(id)
+
+
+def test_git_file_with_a_nul_is_no_clone(tmp_path: Path) -> None:
+    (tmp_path / ".git").write_bytes(b"gitdir: \0")
+    with pytest.raises(MatrixError, match="not a git repository"):
+        Repository(tmp_path).commit("HEAD")
+
+
 def test_a_missing_tag_is_a_lack(tmp_path: Path) -> None:
     """A reproduction is then unavailable, not red."""
     with pytest.raises(LackError, match="core_v9"):

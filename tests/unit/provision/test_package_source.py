@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision.package_source import Source, SourceKind, inspect, parse, unpack
+from matrix.provision.package_source import LARGEST_CONTENT, Source, SourceKind, inspect, parse, unpack
 from matrix.provision.trees import package_files
 from tests.unit.provision.makers import commit, git, make_clone, make_tree, make_wheel
 
@@ -95,6 +97,52 @@ def test_a_truncated_wheel_is_refused(tmp_path: Path) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-100])
 
     with pytest.raises(MatrixError, match="the wheel can't be read"):
+        inspect(mcore(str(wheel), tmp_path))
+
+
+def encrypt(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for start, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        place = content.find(start)
+        while place >= 0:
+            content[place + flags] |= 1
+            place = content.find(start, place + 4)
+    path.write_bytes(content)
+
+
+def compress_by_99(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for start, method in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
+        place = content.find(start)
+        while place >= 0:
+            content[place + method] = 99
+            place = content.find(start, place + 4)
+    path.write_bytes(content)
+
+
+def damage(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("a-1.dist-info/METADATA", "Name: megatron-core\n" * 500)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(content[60:90], b"\xff" * 30))
+
+
+def add_headers(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("a-1.dist-info/METADATA", "Name: megatron-core\n" * 100_000)
+
+
+def claim_much(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("a-1.dist-info/METADATA", bytes(LARGEST_CONTENT + 1))
+
+
+@pytest.mark.parametrize("make", [encrypt, compress_by_99, damage, add_headers, claim_much])
+def test_hostile_wheel_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    wheel = make_wheel(tmp_path, "0.9.0")
+    make(wheel)
+
+    with pytest.raises(MatrixError, match=r"the wheel can't be read|is too large"):
         inspect(mcore(str(wheel), tmp_path))
 
 

@@ -83,8 +83,34 @@ def test_a_tree_that_states_no_requirements_has_none(pyproject: str | None) -> N
 
 
 def test_a_broken_pyproject_is_named() -> None:
-    with pytest.raises(MatrixError, match=r"here: pyproject.toml: not TOML"):
+    with pytest.raises(MatrixError, match=r"here: pyproject.toml: the file is not TOML"):
         metadata("megatron-core", "1", "here", lambda path: "[project")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("project = 5", "project: not a table"),
+        ("x = " + "[" * 5_000, "the file is not TOML"),
+        ("[project]\ndependencies = 5", "dependencies: not a list"),
+        ("[project]\nrequires-python = []", "requires-python: a value of the wrong type"),
+    ],
+)
+def test_hostile_pyproject_is_named(text: str, message: str) -> None:
+    with pytest.raises(MatrixError, match=message):
+        metadata("megatron-core", "1", "here", lambda path: text)
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "-" * 5_000 + "1", "x = 1\0", f"MAJOR = 0x{'f' * 5_000}\nMINOR = 1\nPATCH = 1"], ids=len
+)
+def test_hostile_package_info_has_no_version(text: str) -> None:
+    assert python_version(text) == ""
+
+
+def test_name_that_is_no_utf_8_is_hashed(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.py")).touch()
+    assert tree_hash(tmp_path) != tree_hash(tmp_path / "none")
 
 
 def test_a_hash_changes_with_content_and_with_names(tmp_path: Path) -> None:

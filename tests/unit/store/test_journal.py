@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.codec import encode
 from matrix.errors import MatrixError
 from matrix.store import journal as store_journal
 from matrix.store.journal import Journal, Journals, JournalState, read
@@ -160,6 +161,15 @@ def test_a_line_of_a_newer_version_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"journal-b.jsonl:1: a whole line that this version can't read"):
         read(tmp_path)
     assert path.exists()
+
+
+def test_sealed_line_with_an_invalid_version_raises(tmp_path: Path) -> None:
+    result = encode(RECORDS[0])
+    result["planned"]["cell"]["stack"]["megatron-core"] = "x"
+    with Journal(tmp_path / "journal-a.jsonl") as journal:
+        journal._append("result", result)
+    with pytest.raises(MatrixError, match=r"journal-a.jsonl:1: a whole line that this version can't read"):
+        read(tmp_path)
 
 
 def test_an_existing_journal_file_is_refused(tmp_path: Path) -> None:

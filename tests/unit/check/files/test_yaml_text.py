@@ -24,7 +24,10 @@ def test_texts_have_their_line(text: str, first_line: int, line: int) -> None:
     assert line_of(document["a"]) == line
 
 
-@pytest.mark.parametrize("text", ["a: {{ b }}: c", "a: [", "a: !!python/object:os.system x", "a: !reference [b]"])
+@pytest.mark.parametrize(
+    "text",
+    ["a: {{ b }}: c", "a: [", "a: !!python/object:os.system x", "a: !reference [b]", "[" * 50_000, "a: " * 50_000],
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(MatrixError, match="not YAML"):
         load_yaml(text, "x")

@@ -155,6 +155,28 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
     "matrix/planning/machine_requirements.py": {
         '_clones: for source in (item.source, "XXXX" if own_te else item.te_source):': "it names no clone, as no text",
     },
+    "matrix/planning/night.py": {
+        "night_cells: share = failure.night or NightShare(None)": "the reason of a share is for display",
+        'night_cells: share = failure.night or NightShare("XXXX")': "the reason of a share is for display",
+        "image_cases: for core in versions_of(catalog, failure, MCORE, None)": "a container is no Image, as None",
+        "picked_cases: for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=None):": (
+            "there is one cell for each pick"
+        ),
+        "picked_cases: for pick, cell in zip(failure.pick, picked_cells(catalog, failure), ):": (
+            "there is one cell for each pick"
+        ),
+        "picked_cases: for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=False):": (
+            "there is one cell for each pick"
+        ),
+        "stack_cases: runs = [(Case(REPORT, None, ranks=report.gpus, gpus=report.gpus), Level.GPU)]": (
+            "nobody reads the levels of a case without a reproduction"
+        ),
+        "stack_cases: runs = [(Case(REPORT, (Level.GPU,), ranks=report.gpus, ), Level.GPU)]": (
+            "the planned case takes the GPUs of the report"
+        ),
+        "most_real: best = max((level for _, level in found), key=None)": "the levels are in the order of their names",
+        "most_real: best = max((level for _, level in found), )": "the levels are in the order of their names",
+    },
     "matrix/planning/packing.py": {
         "schedule: starts, ends, most = [1.0] * len(demands), [0.0] * len(demands), 0": "each is set when it starts",
         "schedule: starts, ends, most = [0.0] * len(demands), [1.0] * len(demands), 0": "each is set when it starts",

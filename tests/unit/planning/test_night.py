@@ -166,6 +166,14 @@ def test_picked_cell_has_the_cases_with_an_expectation() -> None:
     ]
 
 
+def test_covering_array_names_its_factors() -> None:
+    """Besides base, megatron-core and Transformer Engine those that some cell has: its packages."""
+    package = OpenPackage("sentinels", "5.0")  # type: ignore[arg-type]
+    entry = failure(works=(clause(),), package=(package,))
+    reasons = {reason.text for item in night(catalog(entry), every_pair) for reason in item.why}
+    assert reasons == {"base x mcore x te x packages x case"}
+
+
 def test_share_of_the_night_keeps_builds() -> None:
     build = Build(MCORE, "0.9.0rc0+0a1b2c3", "megatron-lm@0a1b2c3", "")  # type: ignore[arg-type]
     share = NightShare("too many", releases={MCORE: (VersionText(CORES[0]),)})

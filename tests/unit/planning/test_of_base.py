@@ -109,6 +109,12 @@ def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expect
     assert expected == [item.cell.stack[TE] for item in items]
 
 
+def test_line_of_the_installed_engine_is_the_default() -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    items = of_base(known, "torch-2.4.0", (Level.CPU,), engine="1.9+ngc")
+    assert [item.cell.stack[TE] for item in items] == ["1.9+ngc"]
+
+
 def test_source_runs_in_every_night_base() -> None:
     known = catalog(
         BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))
@@ -217,6 +223,7 @@ def test_key_takes_sources_and_expectation() -> None:
     [
         (f"{CELL} break tp2", "not the key of a case", "CELL FAILURE CASE LEVEL"),
         (f"{CELL} break tp2 cpu more", "not the key of a case", "CELL FAILURE CASE LEVEL"),
+        (f"{CELL} break  tp2 cpu", "not the key of a case", "CELL FAILURE CASE LEVEL"),
         (f"{CELL} break tp2 disk", "not the key of a case", "CELL FAILURE CASE LEVEL"),
         (f"{CELL} break tp4 cpu", "no such case", "a case of break at level cpu"),
         (f"{CELL} break tp2 gpu", "no such case", "a case of break at level gpu"),

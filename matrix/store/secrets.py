@@ -81,7 +81,8 @@ class Masker:
         begun = len(self._lines)
         self._lines += self._without_values(chunk)
         ready, end = b"", self._lines.rfind(b"\n", begun) + 1
-        if end and (key := self._lines.rfind(b"-----BEGIN ", 0, end)) >= 0 and self._lines.find(b"-----END ", key) < 0:
+        key = self._lines.rfind(b"-----BEGIN ", 0, end)
+        if key >= 0 and self._lines.find(b"-----END ", key, end) < 0:
             end = self._lines.rfind(b"\n", 0, key) + 1
         if end:
             ready, self._lines = _formatted(self._lines[:end]), self._lines[end:]

@@ -33,8 +33,7 @@ class Log:
         """Add output."""
         if self._room:
             chunk = self._put(self._masker.take(chunk))
-            if not self._room:
-                chunk += self._masker.raw()
+            chunk += b"" if self._room else self._masker.raw()
         self._tail += chunk
         # Cut at twice the size, not at every write: many small writes then share one copy.
         if len(self._tail) > 2 * self._keep:

@@ -146,6 +146,7 @@ SECRET_TEXTS = [*NAMED, *(text for _, text, _ in FORMATTED), "a plain line", "",
 
 @tries(100)
 @given(st.lists(st.sampled_from(SECRET_TEXTS), max_size=6).map("\n".join), st.integers(1, 60))
+@example(FORMATTED[5][1], 1)  # a key whose end has no newline
 def test_what_is_masked_does_not_depend_on_chunks(text: str, size: int) -> None:
     """A signature is learned from one run, and compared with another."""
     data = text.encode(errors="surrogateescape")

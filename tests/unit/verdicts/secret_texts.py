@@ -47,6 +47,8 @@ FORMATTED: Final = [
     ("user and password of curl", 'curl -x p --proxy-user "me:hunter2" https://host', "hunter2"),
     ("password of a login command", "docker login -u me -p hunter2 registry", "hunter2"),
     ("password of a login command", "sshpass -p hunter2 ssh host", "hunter2"),
+    ("key of wandb login", f"wandb login --relogin --host=https://host {HEX[:40]}", HEX[:40]),
+    ("password of a connection string of ODBC", "Server=host;Uid=me;Pwd=hunter2;", "hunter2"),
     ("password of .netrc", "machine host login me password hunter2", "hunter2"),
     ("password of .npmrc", "//registry.npmjs.org/:_authToken=hunter2", "hunter2"),
     ("signature of a URL", f"https://b.s3.amazonaws.com/k?X-Amz-Date=1&X-Amz-Signature={HEX[:64]}", HEX[:64]),
@@ -135,6 +137,18 @@ NAMED: Final = [
     "curl --auth-token hunter2-secret https://example.org",
     "run --password=hunter2-secret",
     "https://host/path?access_token=hunter2-secret&page=2",
+    "{'token' : 'hunter2-secret'}",
+    "fatal: unable to access 'https://me:hunter2-secret@host/repo/': 403",
+    "http.extraheader=AUTHORIZATION: basic hunter2-secret",
+    "docker run -e HF_TOKEN=hunter2-secret image",
+    "wget --http-password=hunter2-secret host",
+    "jdbc:postgresql://host/db?user=me&password=hunter2-secret",
+    "Enter passphrase: hunter2-secret",
+    "sessionid=hunter2-secret",
+    "csrftoken=hunter2-secret",
+    "X-Api-Key: hunter2-secret",
+    "[rank0]: -----BEGIN RSA PRIVATE KEY-----\n[rank0]: hunter2hunter2\n[rank0]: -----END RSA PRIVATE KEY-----",
+    "-----BEGIN RSA PRIVATE KEY-----\r\nhunter2hunter2\r\n-----END RSA PRIVATE KEY-----\r\n",
 ]
 # Texts that stay as they are, each with the reason.
 LEFT: Final = {
@@ -152,6 +166,7 @@ LEFT: Final = {
     "task-1234567890abcdef disk-0123456789abcdef": "sk- within a word",
     "XDG_SESSION_TYPE=x11": "names of a desktop",
     "PWD=/home/me": "the shell's folder",
+    "`Bearer`, `curl -u`, webhooks": "no user and password",
 }
 # Variables whose value is a secret wherever it is printed.
 SECRET_VARIABLES: Final = """

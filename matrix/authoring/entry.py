@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from matrix.authoring import examples
 from matrix.catalog.failure import Case, Expectation, Failure, Level
@@ -15,11 +16,14 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular
 from matrix.contract import recording
 from matrix.errors import MatrixError
+from matrix.execution.reproduction import DEADLINE_S
 from matrix.kit.preflight import FILE, preflight_of
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature_match import matched, shows
+
+DEEPEST: Final = 10  # modules that import a function from the next; entries have two
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,20 @@ class EntryProblem:
 
 def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[EntryProblem]:
     """Return the problems of one entry; `night` is the planned night, of all failures or of this one."""
-    return [
-        *_case_problems(failure),
-        *_module_problems(failure),
-        *_rule_problems(failure),
-        *_contract_problems(failure),
-        *_night_problems(catalog, failure, night),
-        *_example_problems(catalog, failure),
-    ]
+    reported = list[EntryProblem]()
+    for group in (
+        _case_problems(failure),
+        _module_problems(failure),
+        _rule_problems(failure),
+        _contract_problems(failure),
+        _night_problems(catalog, failure, night),
+        _example_problems(catalog, failure),
+    ):
+        try:
+            reported.extend(group)
+        except MatrixError as error:  # a module that is no Python: what comes after it in the group is not checked
+            reported.append(EntryProblem(error.where or ENTRY, error.what, f"correct it: {error.got}"))
+    return reported
 
 
 def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
@@ -51,6 +61,9 @@ def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
         where = f"case {case.name}"
         if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / FILE).is_file():
             yield EntryProblem(where, "nothing judges it at level contract", f"add [contract], or {FILE}")
+        if 0 < case.deadline <= DEADLINE_S:
+            what = f"deadline = {case.deadline} has no effect: every case has {DEADLINE_S:.0f} s"
+            yield EntryProblem(where, what, "leave it out, or name a longer one")
         if set(case.levels) != {Level.CONTRACT}:
             yield from _function_problems(failure, case, where)
 
@@ -99,9 +112,17 @@ def _literals(annotation: ast.expr | None) -> Iterator[object]:
             yield from (value.value for value in ast.walk(node.slice) if isinstance(value, ast.Constant))
 
 
-def find_function(path: Path, name: str) -> ast.FunctionDef | None:
-    """Return a function of a file, or None; an import from the kit or the same folder is followed."""
-    tree = ast.parse(read_regular(path), str(path))
+def find_function(path: Path, name: str, depth: int = 0) -> ast.FunctionDef | None:
+    """Return a function of a file, or None; an import from the kit or the same folder is followed.
+
+    Raises MatrixError for a file that is no Python, and for modules that import the function from each other.
+    """
+    if depth > DEEPEST:
+        raise MatrixError(f"{name} is only imported", where=str(path), got=f"{depth} imports", expected=f"def {name}")
+    try:
+        tree = ast.parse(read_regular(path), str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise MatrixError("not Python", where=str(path), got=error or type(error).__name__) from None
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
@@ -110,7 +131,7 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
                 if (alias.asname or alias.name) == name:
                     start = path.parent if node.level else ROOT  # a failure may import the kit
                     target = start.joinpath(*node.module.split(".")).with_suffix(".py")
-                    return find_function(target, alias.name) if target.is_file() else None
+                    return find_function(target, alias.name, depth + 1) if target.is_file() else None
     return None
 
 

@@ -87,7 +87,7 @@ class Case:
     contract; without them, every base that tox makes. `releases` are, by component, those that have the code it runs.
     `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the
     base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
-    lower.
+    lower; `catalog check` refuses one that is not above it.
     `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
     many ranks, and both functions find the folder in Rank.checkpoint.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.

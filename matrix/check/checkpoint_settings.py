@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickletools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from matrix.catalog.codec import decode
 from matrix.catalog.loading import FACTS
-from matrix.catalog.regular_file import UnreadableError, open_regular, read_regular, read_regular_text
+from matrix.catalog.regular_file import open_regular, read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
@@ -113,10 +114,9 @@ def _fits(mark: Mark, place: Path, names: set[str]) -> bool:
 
 
 def _iteration(folder: Path) -> Path:
-    try:
-        number = read_regular_text(folder / LATEST, largest=LARGEST).strip()
-    except UnreadableError:
+    if not os.path.lexists(folder / LATEST):
         return folder
+    number = read_regular_text(folder / LATEST, largest=LARGEST).strip()
     return folder / (f"iter_{int(number):07d}" if number.isdecimal() and len(number) < 16 else "release")
 
 
@@ -132,8 +132,7 @@ def _backend(path: Path) -> str:
 
 
 def _start(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            return file.read(START)
-    except (OSError, UnreadableError):
+    if not os.path.lexists(path):
         return b""
+    with open_regular(path, what="the metadata of this checkpoint can't be read") as file:
+        return file.read(START)

@@ -23,6 +23,8 @@ from matrix.provision import host, installed, package_source
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
+LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes half an hour
+
 
 def add_cases(parser: argparse.ArgumentParser) -> None:
     """Add the options that select cases."""
@@ -185,8 +187,9 @@ def checked_limit(parsed: argparse.Namespace) -> float | None:
             raise MatrixError(f"{option} must be at least 1", got=f"{option} {count}", expected=">= 1")
     if parsed.time_limit is None:
         return None
-    if not parsed.time_limit > 0:
-        raise MatrixError("--time-limit must be above 0", got=f"{parsed.time_limit}", expected="minutes, such as 60")
+    if not 0 < parsed.time_limit <= LONGEST_MIN:
+        expected = f"minutes above 0 and at most {LONGEST_MIN:,}"
+        raise MatrixError("no such --time-limit", got=f"{parsed.time_limit}", expected=expected, fix="--time-limit 60")
     return 60 * float(parsed.time_limit)
 
 

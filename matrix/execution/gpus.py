@@ -100,7 +100,7 @@ class GpuClaim:
     def of(cls, name: str) -> GpuClaim:
         """Return the claim of a pipe."""
         _, *numbers, target = name.split(".", 5)
-        moment, process, gpus, memory = map(int, numbers)
+        moment, process, gpus, memory = map(int, numbers)  # of another name: ValueError
         return cls(moment, process, Demand(gpus, memory=memory), target)
 
     @contextlib.contextmanager
@@ -198,7 +198,7 @@ class Pool:
         """
         claims, ended = list[GpuClaim](), select.poll()
         for path in sorted(self._folder.glob(f"{CLAIM}.*")):
-            with contextlib.suppress(FileNotFoundError):  # its process is removing it
+            try:
                 pipe = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
                 opened.enter_context(pipe)
                 if pipe.read(1) is not None:  # at its end: no process holds it open
@@ -206,6 +206,10 @@ class Pool:
                 elif (claim := GpuClaim.of(path.name)).target in (*self._names, self._waits):
                     claims.append(claim)
                     ended.register(pipe, 0)  # its end is reported without being asked for
+            except FileNotFoundError:  # its process is removing it
+                continue
+            except (OSError, ValueError) as error:  # no pipe, or no name of a claim: whose GPUs it means is unknown
+                raise unusable(path, error) from None
         return claims, ended
 
     def _holders(self, claims: Sequence[GpuClaim]) -> str:
@@ -233,9 +237,10 @@ def pool_of(site: host.LocalSite, say: Callable[[str], None]) -> Pool:
     return Pool(names, say=say, memory=site.machine.memory, wait_s=wait_s(os.environ))
 
 
-def unusable(path: Path, error: OSError) -> MatrixError:
-    """Return the error for a folder of locks that can't be used."""
-    return MatrixError("the GPU locks can't be used", where=str(path), got=error.strerror, fix=FIX)
+def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
+    """Return the error for a folder of locks, or a claim in it, that can't be used."""
+    got = getattr(error, "strerror", None) or f"not a claim: {error}"
+    return MatrixError("the GPU locks can't be used", where=str(path), got=got, fix=FIX)
 
 
 class ReservingRunner:

@@ -22,9 +22,12 @@ def default_root(environ: Mapping[str, str] = os.environ) -> Path:
 def locked(file: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes; the system releases it when the holder dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as lock:
+    lock = os.open(file, os.O_RDWR | os.O_CREAT)  # not "w", which would wait for the reader of a FIFO
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager
@@ -34,7 +37,7 @@ def making(folder: Path) -> Iterator[Path]:
     An older `folder` is replaced. The caller holds a lock: what a killed process left is removed.
     """
     for dead in folder.parent.glob(f"{folder.name}.*.making"):
-        shutil.rmtree(dead, ignore_errors=True)
+        remove(dead)
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=folder.parent))
     replaced = folder.with_name(f"{folder.name}.replaced.making")
     try:
@@ -42,13 +45,21 @@ def making(folder: Path) -> Iterator[Path]:
         temporary.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
         for path in (*temporary.rglob("*"), temporary):  # so that a folder that survives a power cut has its files
             flush(path)
-        if folder.exists():  # a process that reads it finds the same files there again
+        if os.path.lexists(folder):  # a process that reads it finds the same files there again
             folder.rename(replaced)
         temporary.rename(folder)
         flush(folder.parent)
     finally:
         for path in (temporary, replaced):  # already renamed unless an error was raised
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, or a file or link in its place, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -104,9 +104,18 @@ class Overlays:
         digest, ingredients = identify(contents, spec)
         folder = self.root / digest
         manifest = intact(folder)
-        if manifest is None:
-            with locked(self.root / f"{digest}.lock"):
-                manifest = intact(folder) or self.make(folder, contents, spec, ingredients)
+        try:
+            if manifest is None:
+                with locked(self.root / f"{digest}.lock"):
+                    manifest = intact(folder) or self.make(folder, contents, spec, ingredients)
+        except OSError as error:
+            raise MatrixError(
+                "the overlay can't be made",
+                where=str(error.filename or folder),
+                got=error.strerror,
+                expected=f"files and folders of its own in {self.root}",
+                fix="remove what is there, or set MEGATRIX_CACHE to another folder",
+            ) from error
         packages = {name: PackageMetadata(**values) for name, values in manifest["packages"].items()}
         reasons = contradictions(packages, spec.base, spec.python, spec.overridden)
         if reasons:

@@ -96,6 +96,10 @@ CASES: dict[str, tuple[Sequence[Case], str]] = {
         [a_case("start", {"bootstrap": "glooo"})],
         "case tp2: start does not take bootstrap = 'glooo'",
     ),
+    "a deadline below the usual one": (
+        [replace(a_case("save", {"tensor_parallel": 2}), deadline=15)],
+        "case tp2: deadline = 15 has no effect: every case has 120 s",
+    ),
     "nothing reads": (
         [a_case("save", {"tensor_parallel": 2}), replace(case("read", [Level.CONTRACT]), run="")],
         "case read: nothing judges it at level contract",
@@ -155,6 +159,22 @@ def test_a_broken_example_is_reported(folder: Path) -> None:
 def test_a_broken_module_is_reported(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     assert [one for one in found(sound(folder)) if one.startswith(name)] != []
+
+
+BROKEN = {
+    "syntax": "def save(rank:",
+    "null": "\0",
+    "nested": f"x = {'-' * 100_000}1",
+    "each other": "from .reproduction import save",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("name", ["reproduction.py", "chart.py"])
+def test_a_module_that_is_no_python_is_reported(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text.replace("reproduction import save", f"{name[:-3]} import save, picture"))
+    reported = found(sound(folder))
+    assert any("not Python" in one or "is only imported" in one for one in reported), reported
 
 
 def test_options_without_a_preflight_are_reported(folder: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ class Exploding:
         return exec, ("raise SystemExit('loaded')",)
 
 
-def make(folder: Path, *, common: bool = True, metadata: object = None, backend: str = "torch_dist") -> Path:
+def make_checkpoint(folder: Path, *, common: bool = True, metadata: object = None, backend: str = "torch_dist") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metadata.json").write_text(json.dumps({"sharded_backend": backend, "sharded_backend_version": 1}))
     (folder / ".metadata").write_bytes(pickle.dumps(metadata or Metadata()))
@@ -46,19 +48,19 @@ def make(folder: Path, *, common: bool = True, metadata: object = None, backend:
     ],
 )
 def test_files_state_the_releases(tmp_path: Path, common: bool, metadata: object, wrote: str, reads: str) -> None:
-    found = read_checkpoint(make(tmp_path, common=common, metadata=metadata)).to_json()
+    found = read_checkpoint(make_checkpoint(tmp_path, common=common, metadata=metadata)).to_json()
     assert (found["backend"], found["wrote"], found["reads"]) == ("torch_dist", wrote, reads)
 
 
 def test_latest_iteration_is_read(tmp_path: Path) -> None:
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("100\n")
-    make(tmp_path / "iter_0000100")
+    make_checkpoint(tmp_path / "iter_0000100")
     assert read_checkpoint(tmp_path).folder == str(tmp_path / "iter_0000100")
 
 
 @pytest.mark.parametrize("backend", ["zarr", "torch_dcp"])
 def test_other_formats_state_no_release(tmp_path: Path, backend: str) -> None:
-    assert "do not state" in str(read_checkpoint(make(tmp_path, backend=backend)))
+    assert "do not state" in str(read_checkpoint(make_checkpoint(tmp_path, backend=backend)))
 
 
 def test_legacy_checkpoint_states_no_release(tmp_path: Path) -> None:
@@ -69,9 +71,19 @@ def test_legacy_checkpoint_states_no_release(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sharded_backend": 5}', "[" * 100_000, "\ud800"])
 def test_damaged_metadata_raises(tmp_path: Path, text: str) -> None:
-    make(tmp_path)
+    make_checkpoint(tmp_path)
     (tmp_path / "metadata.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(MatrixError, match="not the metadata of a checkpoint"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("name", [".metadata", "latest_checkpointed_iteration.txt"])
+def test_file_that_is_not_regular_raises(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
+    """Its absence would be a mark of other releases."""
+    (make_checkpoint(tmp_path) / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(MatrixError, match=f"{name}: .*can't be read"):
         read_checkpoint(tmp_path)
 
 

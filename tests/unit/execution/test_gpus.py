@@ -192,6 +192,24 @@ def test_claim_without_a_process_is_removed(tmp_path: Path) -> None:
     assert [*tmp_path.glob(f"{CLAIM}*")] == []
 
 
+@pytest.mark.parametrize("name", ["x", '{"process": 1', "a.b.c.d.GPU-0"])
+def test_live_claim_of_another_form_raises(tmp_path: Path, name: str) -> None:
+    """Its process has GPUs that nothing names."""
+    os.mkfifo(tmp_path / f"{CLAIM}.{name}")
+    with (
+        (tmp_path / f"{CLAIM}.{name}").open("r+b", buffering=0),
+        pytest.raises(MatrixError, match="not a claim"),
+        Pool(NAMES, tmp_path).take(Demand(1)),
+    ):
+        pass
+
+
+def test_claim_that_is_a_folder_raises(tmp_path: Path) -> None:
+    (tmp_path / f"{CLAIM}.1.2.3.4.GPU-0").mkdir()
+    with pytest.raises(MatrixError, match="Is a directory"), Pool(NAMES, tmp_path).take(Demand(1)):
+        pass
+
+
 def test_pools_without_a_common_gpu_do_not_wait(holders: Holders) -> None:
     """Two jobs of a node, each with its own GPUs: one waits for its own, and the other starts."""
     held(holders.start(HOLDER, count=4))

@@ -126,6 +126,57 @@ def test_files_of_a_killed_process_are_removed(tmp_path: Path, index: FolderUv) 
     assert index.installs == 2
 
 
+def dangling(path: Path) -> None:
+    path.symlink_to(path.with_name("nothing"))
+
+
+def loop_at(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [dangling, loop_at, Path.touch, os.mkfifo])
+@pytest.mark.parametrize("name", ["{}", "{}.replaced.making", "{}.x.making"])
+def test_what_is_in_the_place_of_an_overlay_is_replaced(
+    tmp_path: Path, index: FolderUv, name: str, make: Callable[[Path], object]
+) -> None:
+    digest = Overlays(tmp_path / "other", index).provide(SPEC).digest
+    folder = tmp_path / "cache" / "overlays"
+    (folder / digest).mkdir(parents=True)
+    place = folder / name.format(digest)
+    if place.is_dir():
+        place.rmdir()
+    make(place)
+    assert (Overlays(tmp_path / "cache", index).provide(SPEC).path / MODULE).is_file()
+    assert sorted(path.name for path in folder.iterdir()) == [digest, f"{digest}.lock"]
+
+
+def test_lock_that_is_a_fifo_does_not_block(tmp_path: Path, index: FolderUv) -> None:
+    digest = Overlays(tmp_path / "other", index).provide(SPEC).digest
+    (tmp_path / "cache" / "overlays").mkdir(parents=True)
+    os.mkfifo(tmp_path / "cache" / "overlays" / f"{digest}.lock")
+    assert Overlays(tmp_path / "cache", index).provide(SPEC).digest == digest
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("overlays", dangling),
+        ("overlays", loop_at),
+        ("overlays", Path.touch),
+        ("overlays/{}.lock", Path.mkdir),
+        ("overlays/{}.lock", loop_at),
+    ],
+)
+def test_unusable_overlay_folder_is_an_error(
+    tmp_path: Path, index: FolderUv, name: str, make: Callable[[Path], object]
+) -> None:
+    place = tmp_path / "cache" / name.format(Overlays(tmp_path / "other", index).provide(SPEC).digest)
+    place.parent.mkdir(parents=True)
+    make(place)
+    with pytest.raises(MatrixError, match="the overlay can't be made"):
+        Overlays(tmp_path / "cache", index).provide(SPEC)
+
+
 MODULE = "megatron/core/__init__.py"
 
 

@@ -6,6 +6,7 @@ Nothing is checked out, fetched or written. A bare clone is enough; uncommitted 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -31,7 +32,7 @@ class Commit:
         return f"{self.id[:10]} ({self.date}) {one_line(self.subject, SUBJECT)}"
 
 
-class Clone:
+class Clone(AbstractContextManager["Clone"]):
     """A clone whose commits are read; a context manager around its repository."""
 
     def __init__(self, path: str, package: str, *, compiled: bool = False) -> None:
@@ -40,9 +41,6 @@ class Clone:
         self.path, self._layout = source.location, source.layout
         self.taken = self._layout.taken(compiled=compiled)  # the paths of all that a cell gets from a commit
         self._repository = Repository(self.path)
-
-    def __enter__(self) -> Clone:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -12,6 +12,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -39,7 +40,7 @@ def decode(line: str | bytes) -> Message:
     return codec.decode(str, value["begun"]) if "begun" in value else codec.decode(Record, value["ended"])
 
 
-class Receiver:
+class Receiver(AbstractContextManager["Receiver"]):
     """Calls `begun` with the key of each case that begins, and `show` with each record sent to `address`.
 
     `left` is called when a connected process has disconnected. Calls do not overlap. A context manager.
@@ -63,9 +64,6 @@ class Receiver:
         self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
-
-    def __enter__(self) -> Receiver:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

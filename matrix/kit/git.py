@@ -12,6 +12,7 @@ import os
 import select
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -43,7 +44,7 @@ INCOMPLETE: Final = (
 )
 
 
-class Repository:
+class Repository(AbstractContextManager["Repository"]):
     """A clone, bare or not, at its top folder; a context manager. Methods raise MatrixError where git can't read it.
 
     One `git cat-file --batch` process, started at first use, reads all objects. Trees are cached by id: a folder that
@@ -54,9 +55,6 @@ class Repository:
         self.path = str(path)
         self._trees: dict[str, list[tuple[str, bool, str]]] = {}
         self._reader: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Repository:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -102,7 +102,7 @@ def last_runs(path: Path, warn: Callable[[str], None]) -> Mapping[str, tuple[Pas
     return with_history(path, lambda history: history.last_runs(), warn)
 
 
-class History:
+class History(AbstractContextManager["History"]):
     """The history in one file, created when missing; None keeps it in memory.
 
     Every method raises HistoryError on a file that it can't use.
@@ -123,9 +123,6 @@ class History:
     def close(self) -> None:
         """Close the file."""
         self._base.close()
-
-    def __enter__(self) -> History:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -18,6 +18,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -58,7 +59,7 @@ class JournalState:
     ended: str = ""
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """One process's journal file. Several threads of that process may use it.
 
     `path` must not exist: nothing is appended to a truncated journal, so only the last line can be torn.
@@ -104,9 +105,6 @@ class Journal:
         """Close the file; every line is already on the disk."""
         os.close(self._file)
         os.close(self._held)
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

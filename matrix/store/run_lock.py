@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -18,7 +19,7 @@ from matrix.store.secrets import bare, values
 FILE: Final = "run.lock"  # in the folder; its content names the holder, without secrets of its command
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """Holds the folder of a `work` (run, bisection) until `release` or the end of this process, also by kill -9.
 
     Child processes do not inherit it.
@@ -53,9 +54,6 @@ class RunLock:
     def release(self) -> None:
         """Release the folder."""
         os.close(self._held)
-
-    def __enter__(self) -> RunLock:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,7 @@ PRELOAD: Final = (
 )
 
 
-class Supervisor:
+class Supervisor(AbstractContextManager["Supervisor"]):
     """Runs jobs, one at a time, on ranks forked from one process that has imported `preload`.
 
     A context manager, one per process; the forkserver starts with the first job. Missing modules are skipped.
@@ -54,9 +55,6 @@ class Supervisor:
     ) -> None:
         self._server = Forkserver(preload, preload_path)
         self._timeouts, self._secrets = timeouts, secrets
-
-    def __enter__(self) -> Supervisor:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

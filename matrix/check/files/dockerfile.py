@@ -32,6 +32,9 @@ SPACE: Final = re.compile(r"(?:\s|\\\n)*")
 DOCUMENT: Final = re.compile(r"<<-?['\"]?(\w+)['\"]?")
 # Folders that hold an environment of Python: a stage that copies one has its packages.
 ENVIRONMENT: Final = re.compile(r"venv|site-packages|dist-packages|conda|^/usr/local/?(lib/?)?$|^/$")
+# Folders for Dockerfiles: their build context is the folder above, as in `docker build -f docker/Dockerfile .`
+CONTEXT: Final = re.compile(r"docker|container", re.IGNORECASE)
+LEVELS: Final = 3  # of folders below that, such as docker/verl0.4/
 
 
 @dataclass
@@ -162,6 +165,7 @@ class _Stage:
 def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     """Return what the last stage declares, with the stages that it starts from."""
     require_at_most(LARGEST, len(text), "characters", where)
+    open_file = _in_context(where, open_file)
     stages: dict[str, _Stage] = {}  # those before the current one
     arguments = stage = _Stage(open_file, Shell(where, open_file))  # of ARG before the first FROM
     number, name = -1, ""
@@ -182,6 +186,18 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
         number += 1
         name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
     return stage.started()
+
+
+def _in_context(where: str, open_file: Open) -> Open:
+    """Return what opens files of the build context: of the Dockerfile's folder, or of one above a folder `docker`."""
+    folders = dirname(where).split("/")[-LEVELS:]
+    levels = next((len(folders) - at for at, name in enumerate(folders) if CONTEXT.search(name)), 0)
+
+    def opened(name: str) -> tuple[str, str] | None:
+        found = (open_file(join("../" * level, name)) for level in range(levels + 1))
+        return next(filter(None, found), None)
+
+    return opened
 
 
 def _written(opened: tuple[str, str], name: str) -> tuple[str, str] | None:

@@ -90,9 +90,13 @@ class Installs:
                 requirements.append(word)
         return total([read_arguments(requirements, place, open_file), *projects])
 
+    def cloned(self, path: str) -> bool:
+        """Return whether a path is in a clone, whose contents the command that made it states."""
+        return not self.clones.keys().isdisjoint(normpath(join(self.folder, path)).split("/"))
+
     def _project(self, path: str, place: Place, open_file: Open) -> Declared:
-        """Return what a project in a folder requires; a clone is stated by the command that made it."""
-        if not self.clones.keys().isdisjoint(normpath(join(self.folder, path)).split("/")):
+        """Return what a project in a folder requires."""
+        if self.cloned(path):
             return Declared()
         name = normpath(join(path, "pyproject.toml"))
         opened = open_file(name)

@@ -30,6 +30,10 @@ VALUED: Final = frozenset(
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
 TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
+# A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there.
+WHEEL: Final = re.compile(
+    r"(?P<name>[A-Za-z][\w.]*?)(?:-(?P<version>\d[\w.]*)(?=[-+])\S*|[-_.]?\*\S*|-\D\S*)[^/]*\.whl$"
+)
 # Repositories whose distribution has another name.
 REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
 
@@ -109,7 +113,7 @@ def _requirement(text: str, place: Place) -> Declared:
     try:
         parsed = Requirement(text)
     except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
-        if found := from_location(text, place):
+        if found := from_location(text, place) or _of_wheel(text, place):
             return Declared(pins=(found,))
         kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
         return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
@@ -133,6 +137,13 @@ def holds(marker: str, extra: str) -> bool:
         return Marker(marker).evaluate({**LINUX, "extra": extra})
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError):
         return True
+
+
+def _of_wheel(text: str, place: Place) -> Statement | None:
+    """Return the pin of a wheel whose name has parts that a shell fills in."""
+    if not (found := WHEEL.search(text)):
+        return None
+    return pin(found["name"], found["version"] or "", place, "" if found["version"] else f"==={found[0]}")
 
 
 def from_location(text: str, place: Place) -> Statement | None:

@@ -216,7 +216,7 @@ class Shell:
 
     def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
         """Return what a script declares that a command starts, or reads in this shell."""
-        if ELSEWHERE.search(name):
+        if ELSEWHERE.search(name) or self.installs.cloned(name):
             return Declared()
         opened = self.open_file(name) or self.open_file(FOLDER.sub("", name))
         if opened is None:

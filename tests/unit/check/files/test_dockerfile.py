@@ -181,3 +181,18 @@ def test_what_is_not_read_has_its_line(text: str, name: str, line: int) -> None:
 )
 def test_last_command_starts_the_image(text: str, words: list[list[str]]) -> None:
     assert [list(command.words) for command in declared(f"FROM a\n{text}").commands] == words
+
+
+@pytest.mark.parametrize(
+    ("where", "opened"),
+    [
+        ("Dockerfile", ["r.txt"]),
+        ("docker/Dockerfile", ["r.txt", "../r.txt"]),
+        ("a/docker/verl0.4/Dockerfile", ["r.txt", "../r.txt", "../../r.txt"]),
+        ("a/b/Dockerfile", ["r.txt"]),
+    ],
+)
+def test_context_is_above_a_folder_of_dockerfiles(where: str, opened: list[str]) -> None:
+    names = []
+    read_dockerfile("FROM a\nCOPY r.txt /\nRUN pip install -r /r.txt", where, lambda name: names.append(name))
+    assert names == opened

@@ -130,3 +130,20 @@ def test_arguments_of_pip_skip_option_values() -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_read(text: str) -> None:
     read_requirements(text, "r.txt", nothing)
+
+
+@pytest.mark.parametrize(
+    ("text", "pin"),
+    [
+        ("/w/megatron_core*.whl", ("megatron-core", "", "===megatron_core*.whl")),
+        ("dist/torch-*-linux_x86_64.whl", ("torch", "", "===torch-*-linux_x86_64.whl")),
+        (
+            "flash_attn-2.7.4.post1+cu12torch2.6cxx11abi$(x)-cp310-cp310-linux_x86_64.whl",
+            ("flash-attn", "2.7.4.post1", ""),
+        ),
+    ],
+)
+def test_wheel_that_a_shell_names_is_a_pin(text: str, pin: tuple[str, str, str]) -> None:
+    found = read_arguments([text], Place("x"), lambda _: None)
+    assert [(one.name, one.version, one.limits) for one in found.pins] == [pin]
+    assert found.unread == ()

@@ -148,6 +148,7 @@ def test_script_that_is_missing_is_named(line: str, name: str) -> None:
         "curl -LsSf https://example.org/install.sh | sh",
         "python -m venv v && source v/bin/activate",
         "cat <<EOF\nbash gone.sh\nEOF",
+        "git clone https://example.org/x/y.git && cd y && bash build.sh && ./autogen.sh",
     ],
 )
 def test_scripts_of_the_machine_install_nothing(line: str) -> None:

@@ -45,6 +45,11 @@ FORM: Final = (
 # An image of NVIDIA in any notation: nvcr.io/nvidia/pytorch:24.07-py3, nvcr.io#nvidia/..., nvidia+pytorch+24.07.sqsh
 NVIDIA_IMAGE: Final = re.compile(r"(?:^|[^a-z])(pytorch|nemo)[:+_@-](?:v)?(\d\d\.\d\d)(?!\d)", re.IGNORECASE)
 TORCH_IMAGE: Final = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+\.\d+)")
+# Images of an operating system, Python or CUDA alone: nothing of a stack is in them but what a file adds.
+PLAIN_IMAGE: Final = re.compile(
+    r"(?:^|/)(?:ubuntu|debian|alpine|busybox|python|rockylinux|almalinux|fedora|centos|nvidia/cuda|astral-sh/uv"
+    r"|conda-forge/miniforge3?|continuumio/miniconda3?|mambaorg/micromamba)(?:[:@]|$)"
+)
 FAMILY: Final = {"pytorch": "ngc", "nemo": "nemo"}
 
 
@@ -127,6 +132,8 @@ def image_contents(catalog: Catalog, image: ImageUse) -> Declared:
         return Declared(pins=(Statement(BASE, container.id, image.place),))
     if torch := TORCH_IMAGE.search(image.reference):
         return Declared(pins=(Statement(TORCH, torch[1], image.place),))
+    if PLAIN_IMAGE.search(image.reference):
+        return Declared()
     text = f"the catalog does not know the image {image.reference}, so its packages are not known"
     return not_read(UnreadKind.IMAGE, text, image.place)
 
@@ -145,21 +152,21 @@ def build(
     `closed`: the statements name every package of the environment, so that another one is absent. `label` is
     NVIDIA_PYTORCH_VERSION, for a torch of an NGC image.
     """
-    stated, remarks = _latest(statements)
+    every = list(statements)
+    stated, remarks = _latest(every)
     values: dict[str, Value] = {name: each.value for name, each in stated.items() if each.value is not UNKNOWN}
     places = {name: stated[name].place for name in values}
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
-    brought = _brought(base) if base else {}
-    if base:
-        places = {**dict.fromkeys(brought, Place(f"in {base.id}")), **places}
-        values = {**brought, **values}
+    brought = _brought(base, stated) if base else {}
+    places = {**dict.fromkeys(brought, Place(f"in {base.id if base else ''}")), **places}
+    values = {**brought, **values}
     torch = values.get(TORCH)
-    missing = sorted({TORCH, TE}.difference(values)) if isinstance(base, Container) else []
+    missing = sorted({TORCH, TE}.difference(values, stated)) if isinstance(base, Container) else []
     if base and missing:
         text = f"the catalog does not know the {' and the '.join(map(component_title, missing))} of {base.id}"
         unread += (Unread(UnreadKind.IMAGE, text, places[BASE]),)
-    if base and torch != brought.get(TORCH, torch):
-        remarks.append(f"torch {torch} ({places[TORCH]}) replaces that of {base.id}")
+    if base and torch != (base.contents().version(TORCH) or torch):
+        remarks.append(f"torch {torch or stated[TORCH].limits} ({stated[TORCH].place}) replaces that of {base.id}")
         base = None
     container = base or (catalog.container_of(torch, label) if isinstance(torch, str) else None)
     if container or torch:
@@ -172,10 +179,27 @@ def build(
         values = {**_left_open(unstated), **values}
         places |= {name: Place("absent") for name in (TORCH, MCORE, TE) if name not in values}
     limits = {name: each.limits for name, each in unstated.items()}
-    unread += tuple(_unknown_parts(catalog, stated, unstated))
+    unread += (*_unknown_parts(catalog, stated, unstated), *_unreleased(every, values))
     if not container:
         places.pop(BASE, None)
     return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), unread)
+
+
+def _kept(statement: Statement | None, version: str) -> bool:
+    """Return whether an installer keeps the version of an image: it fits the limits that are stated besides."""
+    try:
+        limits = SpecifierSet(statement.limits if statement else "")
+    except InvalidSpecifier:
+        return True
+    return any(limits.contains(text, prereleases=True) for text in (version, parse(version).base_version))
+
+
+def _unreleased(statements: Iterable[Statement], values: Mapping[str, Value]) -> Iterator[Unread]:
+    """Yield the revisions of recorded components that one part of a file installs, another part a release."""
+    for statement in statements:
+        if statement.limits.startswith("===") and statement.name in RECORDED and statement.name in values:
+            text = f"{component_title(statement.name)} of {statement.limits[3:]} is no release"
+            yield Unread(UnreadKind.VERSION, text, statement.place)
 
 
 def _left_open(unstated: Iterable[str]) -> dict[str, Value]:
@@ -226,14 +250,15 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
         if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
             remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
-        if not (before and before.value is not UNKNOWN and each.value is UNKNOWN):
+        if not (before and isinstance(before.value, str) and each.value is UNKNOWN):
             stated[each.name] = each
     return stated, remarks
 
 
-def _brought(base: Base) -> dict[str, str]:
-    """Return the versions that a base contains, as far as they are known."""
-    return {name: version for name, version in base.contents().versions.items() if name != BASE}
+def _brought(base: Base, stated: Mapping[str, Statement]) -> dict[str, str]:
+    """Return the versions of a base that what is stated leaves in place, as far as they are known."""
+    contents = base.contents().versions.items()
+    return {name: version for name, version in contents if name != BASE and _kept(stated.get(name), version)}
 
 
 def decide(catalog: Catalog, user: UserStack, component: str, bound: Bound) -> bool | None:

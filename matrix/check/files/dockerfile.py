@@ -77,8 +77,7 @@ class _Stage:
         self.declared, self.starts, self.inherited = base.declared, dict(base.starts), tuple(base.starts.values())
         self.files = replace(base.files)
         self.shell.exported = set(base.shell.exported)
-        inherited = base.shell.exported & base.shell.variables.keys()
-        self.shell.variables |= {name: base.shell.variables[name] for name in inherited}
+        self.shell.variables |= base.shell.variables
         self.shell.installs = replace(base.shell.installs)
 
     def read(self, instruction: str, rest: str, line: int, stages: Mapping[str, _Stage]) -> None:

@@ -19,6 +19,7 @@ from matrix.catalog.stack import (
     UNKNOWN,
     WRITER_MCORE,
     Stack,
+    Value,
     component_named,
     component_title,
 )
@@ -237,12 +238,12 @@ def test_package_of_the_catalog_is_a_component() -> None:
         ("nvcr.io/nvidia/pytorch:24.07-py3", Declared(pins=(Statement(BASE, "ngc-24.07", HERE),))),
         ("pytorch/pytorch:2.4.1-cuda12.1-runtime", Declared(pins=(Statement(TORCH, "2.4.1", HERE),))),
         (
-            "ubuntu:24.04",
+            "example.org/train:24.04",
             Declared(
                 unread=(
                     Unread(
                         UnreadKind.IMAGE,
-                        "the catalog does not know the image ubuntu:24.04, so its packages are not known",
+                        "the catalog does not know the image example.org/train:24.04, so its packages are not known",
                         HERE,
                     ),
                 )
@@ -424,3 +425,54 @@ def test_version_that_may_not_exist_has_a_reason(component: str, version: str, w
 
 def test_without_recorded_releases_every_version_may_exist() -> None:
     assert unrecorded(catalog(megatron_core=()), Stack({MCORE: "99"})) == {}
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "ubuntu:24.04",
+        "docker.io/library/python:3.12-slim",
+        "nvidia/cuda:12.9.1-devel-ubuntu22.04",
+        "debian",
+        "python@sha256:0",
+    ],
+)
+def test_plain_image_contains_nothing_of_a_stack(reference: str) -> None:
+    assert image_contents(real(), ImageUse(reference, HERE)) == Declared()
+
+
+@pytest.mark.parametrize("reference", ["x/my-python:1", "example.org/ubuntu-train:1", "nvidia/cuda-train:1"])
+def test_image_with_such_a_name_is_not_known(reference: str) -> None:
+    assert image_contents(real(), ImageUse(reference, HERE)).unread
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [("", True), (">=2.4", True), ("<3", True), (">=2.9", False), ("===1dcf0da", False), ("== no", True)],
+)
+def test_limits_decide_whether_an_image_keeps_torch(limits: str, kept: bool) -> None:
+    """An installer replaces what does not fit; a commit is no release."""
+    statements = [Statement(BASE, "ngc-24.07", HERE), Statement(TORCH, UNKNOWN, HERE, limits)]
+    user = build(real(), statements)
+    assert (user.stack[TORCH] == "2.4.0a0+3bcc3cddb5") is kept
+    assert bool(user.unread) is not kept
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((ABSENT, "2.4.1"), "2.4.1"),
+        (("2.4.1", ABSENT), ABSENT),
+        ((ABSENT, UNKNOWN), UNKNOWN),
+        (("2.4.1", UNKNOWN), "2.4.1"),
+    ],
+)
+def test_later_statement_counts(values: tuple[Value, Value], expected: Value) -> None:
+    assert build(real(), [Statement(TORCH, value, HERE) for value in values]).stack[TORCH] == expected
+
+
+@pytest.mark.parametrize("values", [(("", "===1dcf0da"), ("0.15.0", "")), (("0.15.0", ""), ("", "===1dcf0da"))])
+def test_commit_beside_a_release_is_not_known(values: tuple[tuple[str, str], ...]) -> None:
+    user = build(real(), [Statement(MCORE, value or UNKNOWN, HERE, limits) for value, limits in values])
+    assert user.stack[MCORE] == "0.15.0"
+    assert [item.text for item in user.unread] == ["megatron-core of 1dcf0da is no release"]

@@ -143,6 +143,7 @@ def test_forms_of_instructions(text: str) -> None:
         ),
         ("FROM a AS b\nRUN pip install torch==2.4.1\nFROM c\nCOPY --from=b /opt/venv /opt/venv", ["2.4.1"]),
         ("FROM a AS b\nRUN pip install torch==2.4.1\nFROM c\nCOPY --from=b /etc/x /etc/x", []),
+        ("FROM a AS b\nARG V=2.4.1\nFROM b\nRUN pip install torch==${V}", ["2.4.1"]),
         ("ARG T=b\nFROM a AS b\nRUN pip install torch==2.4.1\nFROM ${T}", ["2.4.1"]),
     ],
 )

@@ -117,7 +117,7 @@ def test_release_of_a_repository(lines: tuple[str, ...], version: str, limits: s
         (CLONE, "pushd Megatron-LM/megatron", "pip install ..", "popd"),
     ],
 )
-def test_project_in_a_clone_is_stated_by_the_clone(lines: tuple[str, ...]) -> None:
+def test_project_in_a_clone_is_not_missing(lines: tuple[str, ...]) -> None:
     assert installed(*lines).unread == ()
 
 

@@ -69,8 +69,8 @@ class CombinedError(MatrixError):
     """Several errors at once, such as all problems of a catalog; its parts are those of the first."""
 
     def __init__(self, errors: Sequence[MatrixError]) -> None:
-        first = errors[0]
-        super().__init__(first.what, where=first.where, got=first.got, expected=first.expected, fix=first.fix)
+        error = errors[0]
+        super().__init__(error.what, where=error.where, got=error.got, expected=error.expected, fix=error.fix)
         self.args, self._errors = ("\n".join(map(str, errors)),), tuple(errors)
 
     @property
@@ -91,5 +91,5 @@ def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
     near = difflib.get_close_matches(word[:LONGEST], options, n=count, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    shown = ", ".join(options[:12])
-    return f"one of: {shown}{', ...' if len(options) > 12 else ''}"
+    listed = ", ".join(options[:12])
+    return f"one of: {listed}{', ...' if len(options) > 12 else ''}"

@@ -62,8 +62,8 @@ def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
         if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / FILE).is_file():
             yield EntryProblem(where, "nothing judges it at level contract", f"add [contract], or {FILE}")
         if 0 < case.deadline <= DEADLINE_S:
-            what = f"deadline = {case.deadline} has no effect: every case has {DEADLINE_S:.0f} s"
-            yield EntryProblem(where, what, "leave it out, or name a longer one")
+            text = f"deadline = {case.deadline} has no effect: every case has {DEADLINE_S:.0f} s"
+            yield EntryProblem(where, text, "leave it out, or name a longer one")
         if set(case.levels) != {Level.CONTRACT}:
             yield from _function_problems(failure, case, where)
 

@@ -131,7 +131,7 @@ class OwnCommand:
     def add_to(self, catalog: Catalog, signatures: Sequence[Signature], root: Path) -> tuple[Catalog, Failure]:
         """Return the catalog with the failure of this command, and that failure; its folder is the one under `root`."""
         failure = failure_of(self.entry(signatures), self.folder_in(root) / ENTRY, read_shared())
-        by_id = {known.id: known for known in catalog.failures} | {failure.id: failure}
+        by_id = {entry.id: entry for entry in catalog.failures} | {failure.id: failure}
         failures = tuple(by_id[id] for id in sorted(by_id))
         return replace(catalog, failures=failures, site=(*catalog.site, root)), failure
 
@@ -151,8 +151,8 @@ class OwnCommand:
         }
         texts = [
             text
-            for each in signatures[:1]
-            for text in (each.exception, each.signal, each.exit_code and f"status {each.exit_code}")
+            for signature in signatures[:1]
+            for text in (signature.exception, signature.signal, signature.exit_code and f"status {signature.exit_code}")
             if text
         ]
         return {
@@ -207,7 +207,7 @@ def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
     for bisection in answer.bisections.values():
         if not bisection.axis.clone:
             tallies = bisection.result.tallies.items()
-            cells += [(bisection.records[place][-1], tally.settled or ProbeResult.SKIP) for place, tally in tallies]
+            cells += [(bisection.records[index][-1], tally.settled or ProbeResult.SKIP) for index, tally in tallies]
     return cells
 
 

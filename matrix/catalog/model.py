@@ -81,8 +81,8 @@ class Container:
             "nccl": self.nccl,
             "flash-attn": self.flash_attn,
         }
-        known = {name: version for name, version in versions.items() if version and is_version(version)}
-        return Stack({BASE: self.id, **known})
+        stated_versions = {name: version for name, version in versions.items() if version and is_version(version)}
+        return Stack({BASE: self.id, **stated_versions})
 
     @property
     def least_branch(self) -> int | None:
@@ -217,8 +217,8 @@ class Release:
     @property
     def day(self) -> str:
         """Return the date of its first upload to PyPI, else of its tag: "2024-08-15"; "" where that is unknown."""
-        first = self.pypi[0] if isinstance(self.pypi, tuple) else self.pypi
-        return (first or self.tag_date).rpartition(" ")[2]
+        upload = self.pypi[0] if isinstance(self.pypi, tuple) else self.pypi
+        return (upload or self.tag_date).rpartition(" ")[2]
 
 
 @dataclass(frozen=True)
@@ -274,10 +274,10 @@ class Catalog:
     @cached_property
     def packages(self) -> tuple[str, ...]:
         """The packages that rules, bases and releases of the catalog name and components.toml does not, sorted."""
-        named = {name for failure in self.failures for name in failure.open}
+        ruled = {name for failure in self.failures for name in failure.open}
         declared = {name for release in self.megatron_core for name in release.requires}
         pinned = {name for base in self.wheels for name in base.contents()}
-        return tuple(sorted((named | declared | pinned) - components().keys()))
+        return tuple(sorted((ruled | declared | pinned) - components().keys()))
 
     @cached_property
     def judged(self) -> frozenset[str]:
@@ -323,8 +323,8 @@ class Catalog:
         """Return the twin of an image: the lowest standard base with its torch minor, None if there is none."""
         if image.torch is None:
             return None
-        same = [base for base in self.standard if minor(base.torch) == minor(image.torch)]
-        return min(same, key=lambda base: parse(base.torch), default=None)
+        bases = [base for base in self.standard if minor(base.torch) == minor(image.torch)]
+        return min(bases, key=lambda base: parse(base.torch), default=None)
 
     def twins_of(self, base: Wheels) -> tuple[Container, ...]:
         """Return the images whose twin is `base`."""
@@ -332,11 +332,11 @@ class Catalog:
 
     @cached_property
     def _twins(self) -> Mapping[str, tuple[Container, ...]]:
-        found: dict[str, tuple[Container, ...]] = {}
+        by_base: dict[str, tuple[Container, ...]] = {}
         for image in self.containers:
             if twin := self.twin(image):
-                found[twin.id] = (*found.get(twin.id, ()), image)
-        return found
+                by_base[twin.id] = (*by_base.get(twin.id, ()), image)
+        return by_base
 
     def container_of(self, torch: str, label: str = "") -> Container | None:
         """Return the container with this torch, of the same commit; None where there is none or more than one.
@@ -344,15 +344,15 @@ class Catalog:
         `label` is NVIDIA_PYTORCH_VERSION ("24.07"), which also is the end of torch's local version (+COMMIT.nv24.07).
         It selects among containers with the same torch, and names one whose torch is not in the catalog.
         """
-        found = re.fullmatch(r"(\w{7,})(?:\.nv(\d+)\.(\d+))?", parse(torch).local or "")
-        if found is None:
+        build = re.fullmatch(r"(\w{7,})(?:\.nv(\d+)\.(\d+))?", parse(torch).local or "")
+        if build is None:
             return None
-        label = label or (f"{found[2]}.{found[3]:0>2}" if found[2] else "")
-        named = self.bases.get(f"ngc-{label}")
-        same = [one for one in self.containers if one.torch and _same_build(one.torch, torch)]
-        if isinstance(named, Container) and (named in same or (not named.torch and not same)):
-            return named
-        return same[0] if len(same) == 1 else None
+        label = label or (f"{build[2]}.{build[3]:0>2}" if build[2] else "")
+        labelled = self.bases.get(f"ngc-{label}")
+        images = [image for image in self.containers if image.torch and _same_build(image.torch, torch)]
+        if isinstance(labelled, Container) and (labelled in images or (not labelled.torch and not images)):
+            return labelled
+        return images[0] if len(images) == 1 else None
 
     def cell(
         self, base: str, values: Mapping[str, Value] | None = None, packages: Collection[str] = (), python: str = ""
@@ -373,8 +373,8 @@ class Catalog:
         return {}
 
     def _bare_stack(self, base: str, python: str) -> Stack:
-        known = self.base(base)
-        contents = known.contents(python) if isinstance(known, Wheels) else known.contents()
+        entry = self.base(base)
+        contents = entry.contents(python) if isinstance(entry, Wheels) else entry.contents()
         unused = [name for name in DECIDED if name not in contents.components and name not in (TORCH, PYTHON)]
         return contents.with_(dict.fromkeys((*unused, MCORE, TE), ABSENT))
 
@@ -412,14 +412,14 @@ def _pinned(requires: tuple[str, ...], python: str) -> Mapping[str, str]:
     """Return the exact pins among pip requirements for a minor of Python: component -> version."""
     marked = {"python_version": python, "python_full_version": f"{python}.0"}
     return {
-        component_named(one.name) or canonicalize_name(one.name): str(one.specifier).removeprefix("==")
-        for one in map(Requirement, requires)
-        if str(one.specifier).startswith("==") and (one.marker is None or one.marker.evaluate(marked))
+        component_named(pin.name) or canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
+        for pin in map(Requirement, requires)
+        if str(pin.specifier).startswith("==") and (pin.marker is None or pin.marker.evaluate(marked))
     }
 
 
 def _same_build(one: str, other: str) -> bool:
     """Return whether two versions have the same public part and the same commit, which may be abbreviated."""
-    first, second = parse(one), parse(other)
-    short, long = sorted(((version.local or "").partition(".")[0] for version in (first, second)), key=len)
-    return first.public == second.public and short != "" and long.startswith(short)
+    container, torch = parse(one), parse(other)
+    short, long = sorted(((version.local or "").partition(".")[0] for version in (container, torch)), key=len)
+    return container.public == torch.public and short != "" and long.startswith(short)

@@ -59,8 +59,8 @@ class Stack:
 
     def __post_init__(self) -> None:
         """Leave out the components that have the value of all others, so that equal stacks are equal."""
-        named = {name: value for name, value in self.components.items() if value is not self.rest}
-        object.__setattr__(self, "components", named)
+        components = {name: value for name, value in self.components.items() if value is not self.rest}
+        object.__setattr__(self, "components", components)
 
     def __getitem__(self, name: str) -> Value:
         return self.components.get(name, self.rest)
@@ -81,8 +81,8 @@ class Stack:
         """Return the stack of the plain data of `to_plain`."""
         words = {absence.value: absence for absence in Absence}
         values = {name: words.get(text, text) for name, text in decode(dict[str, str], value).items()}
-        rest = values.pop(REST, None)
-        return cls(values, ABSENT if rest is ABSENT else UNKNOWN)
+        default = values.pop(REST, None)
+        return cls(values, ABSENT if default is ABSENT else UNKNOWN)
 
     def version(self, name: str) -> str | None:
         """Return the version of a component, None where it is absent or unknown."""

@@ -27,11 +27,11 @@ PARTS: Final = ("transformer-engine-torch", "transformer-engine-cu12", "transfor
 def is_file(word: str) -> bool:
     """Return whether a word of the command line means a file and no stack."""
     try:
-        there = Path(word).exists()
+        exists = Path(word).exists()
     except (OSError, ValueError):  # a name of 1,000 characters, a null
-        there = False
-    if there or "=" in word or ":" in word.rpartition("/")[2]:
-        return there
+        exists = False
+    if exists or "=" in word or ":" in word.rpartition("/")[2]:
+        return exists
     return word.lower().endswith(SUFFIXES) or word.startswith((".", "/"))
 
 

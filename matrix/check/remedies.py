@@ -27,7 +27,7 @@ def version_changes(
     """Yield, for each component that the failure's rules bound, the nearest version without it or a new break."""
     stack = user.stack
     bounded = {component for rule in failure.affected if not rule.cases for component in rule.bounds}
-    before = broken(catalog, stack, jobs)
+    breaks = broken(catalog, stack, jobs)
     for component in (MCORE, TE, TORCH):
         if component not in bounded or not stack.version(component):
             continue
@@ -35,7 +35,7 @@ def version_changes(
 
         def helps(other: Stack) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
-            return works and not broken(catalog, other, jobs) - before
+            return works and not broken(catalog, other, jobs) - breaks
 
         if changed := nearest(catalog, stack, BASE if in_image else component, helps):
             yield StackChange("version", _named(stack, changed, component))
@@ -80,7 +80,7 @@ def upgrades(catalog: Catalog, stack: Stack, component: str, breaks: Callable[[S
 
 def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
     """Return what is known of reading this stack's checkpoints after the upgrade."""
-    reader = after.with_({writer: before[written] for writer, written in WRITER.items()})
+    reader = after.with_({writer: before[component] for writer, component in WRITER.items()})
     by_expectation: dict[Expectation, list[str]] = {}
     for failure in catalog.failures:
         if WRITER.keys() & set(failure.axes):
@@ -95,9 +95,9 @@ def nearest(
     catalog: Catalog, stack: Stack, component: str, helps: Callable[[Stack], bool], *, newer: bool = False
 ) -> Stack | None:
     """Return the stack with the nearest version of a component that helps, newer ones first; `newer`: no older ones."""
-    for other in _others(catalog, stack, component, newer=newer):
-        if catalog.excluded(other) is None and helps(other):
-            return other
+    for candidate in _others(catalog, stack, component, newer=newer):
+        if catalog.excluded(candidate) is None and helps(candidate):
+            return candidate
     return None
 
 
@@ -144,8 +144,8 @@ def proof(catalog: Catalog, failure: Failure, stack: Stack) -> str:
     """Return the command that runs a case of the failure in the matrix's cell nearest to a stack, "" without one."""
     for level in TRIED_LEVELS:
         for case in failure.case:
-            if level in case.levels and not case.picked and (found := _planned(catalog, failure, case, level, stack)):
-                selected = {"failure": failure.id, "case": case.name, "level": level.value, **found}
+            if level in case.levels and not case.picked and (cell := _planned(catalog, failure, case, level, stack)):
+                selected = {"failure": failure.id, "case": case.name, "level": level.value, **cell}
                 expression = " and ".join(f"{name}=={value}" for name, value in selected.items())
                 return f'megatrix run --select "{expression}"'
     return ""
@@ -159,8 +159,8 @@ def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, stack
             allowed = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
             broken = allowed and expected(catalog, failure, planned.stack, case) is Expectation.BROKEN
             if broken and possible(catalog, plan_case(catalog, failure, case, level, planned)):
-                named = {**values, **packages}.items()
-                return {"base": base.id, **{short(name): str(value) for name, value in named if value is not ABSENT}}
+                items = {**values, **packages}.items()
+                return {"base": base.id, **{short(name): str(value) for name, value in items if value is not ABSENT}}
     return None
 
 
@@ -178,10 +178,10 @@ def _combined(catalog: Catalog, failure: Failure, stack: Stack, base: Base) -> I
     """Yield the stack's versions, where they are planned; of a writer that it does not name, each, newest first."""
     choices: list[list[Value]] = []
     for component in VARIED:
-        own, planned = stack[component], versions_of(catalog, failure, component, base)
+        current, planned = stack[component], versions_of(catalog, failure, component, base)
         unnamed = component in WRITER and not stack.version(component)
-        named = planned[::-1] if unnamed else [version for version in planned if version == own]
-        choices.append(named if component in failure.axes else [ABSENT])
+        tried = planned[::-1] if unnamed else [version for version in planned if version == current]
+        choices.append(tried if component in failure.axes else [ABSENT])
     return (dict(zip(VARIED, versions, strict=True)) for versions in itertools.product(*choices))
 
 

@@ -41,20 +41,20 @@ def reproduce_line(planned: Planned, environ: Mapping[str, str]) -> str:
     """
     if planned.cell.base == HOST:
         pytest = environ.get(RERUN, "python3 -m pytest tests/failures")
-        named = {
+        parts = {
             "cell": planned.cell.id,
             "failure": planned.failure,
             "case": planned.case,
             "level": planned.level.value,
         }
-        return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in named.items()))}"
+        return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in parts.items()))}"
     command = environ.get("MEGATRIX_COMMAND", "megatrix")
     if folders := environ.get(SITE):
         command = f"{SITE}={shlex.quote(folders)} {command}"
-    named = {"mcore": planned.source, "te": planned.te_source, "writer": planned.writer_source}
+    parts = {"mcore": planned.source, "te": planned.te_source, "writer": planned.writer_source}
     options = [
         f" --{name} {shlex.quote(source)}"
-        for name, source in named.items()
+        for name, source in parts.items()
         if source and not source.startswith(tuple(CLONE.values()))
     ]
     options += [" --compile"] if planned.compiled else []

@@ -134,15 +134,15 @@ def require_at_most(most: int, size: int, units: str, where: str) -> None:
 
 def total(parts: Iterable[Declared]) -> Declared:
     """Return the declarations of all parts, in order."""
-    every = list(parts)
+    declared = list(parts)
     return Declared(
-        tuple(pin for one in every for pin in one.pins),
-        tuple(image for one in every for image in one.images),
-        tuple(command for one in every for command in one.commands),
-        tuple(note for one in every for note in one.notes),
-        any(one.complete for one in every),
-        tuple(unread for one in every for unread in one.unread),
-        tuple(file for one in every for file in one.files),
+        tuple(pin for part in declared for pin in part.pins),
+        tuple(image for part in declared for image in part.images),
+        tuple(command for part in declared for command in part.commands),
+        tuple(note for part in declared for note in part.notes),
+        any(part.complete for part in declared),
+        tuple(unread for part in declared for unread in part.unread),
+        tuple(file for part in declared for file in part.files),
     )
 
 

@@ -33,13 +33,13 @@ def read_file(path: Path) -> Declared:
     texts: dict[Path, str] = {}  # each file is read once
 
     def open_file(other: str) -> tuple[str, str] | None:
-        place = Path(normpath(path.parent / other))
+        file = Path(normpath(path.parent / other))
         try:
-            if place not in texts and place.is_file():
-                texts[place] = _text(place, str(place))
+            if file not in texts and file.is_file():
+                texts[file] = _text(file, str(file))
         except (MatrixError, ValueError, OSError):  # too large, binary, or no name of a file
             return None
-        return (str(place), texts[place]) if place in texts else None
+        return (str(file), texts[file]) if file in texts else None
 
     with within_limits(name, FILE_S):
         declared = reader_of(path.name, text, name)(text, name, open_file)
@@ -51,14 +51,14 @@ def read_file(path: Path) -> Declared:
 def reader_of(name: str, text: str, where: str) -> Reader:
     """Return the reader for a file by its name, then by its content. Raises MatrixError for an unknown kind."""
     low = name.lower()
-    named: dict[str, Reader] = {
+    readers: dict[str, Reader] = {
         r"(uv|poetry)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
         r"pipfile\.lock": read_pipfile_lock,
         r"pyproject\.toml": read_pyproject,
         r"(.*\.)?(docker|container)file(\..*)?": read_dockerfile,
         r".*\.(sh|bash|sbatch|slurm|sub|job)": read_script,
     }
-    for pattern, reader in named.items():
+    for pattern, reader in readers.items():
         if re.fullmatch(pattern, low):
             return reader
     if low.endswith((".yml", ".yaml")):

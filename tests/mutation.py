@@ -101,6 +101,15 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "an error is below 1, so that a weight of 0 settles nothing"
         ),
     },
+    "matrix/bisection/search.py": {
+        "_Search._candidates: excluded = 1": "place 0 is the old end, which is always unchanged",
+        "_Search._choice: cuts = min(self._plan.at_once, max(mask.bit_count() + 1, 1))": (
+            "more cuts than candidates select the same places, all of them"
+        ),
+        "_Search._choice: cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 2))": (
+            "more cuts than candidates select the same places, all of them"
+        ),
+    },
     "matrix/catalog/failure.py": {
         'Failure.expectation: def expectation(self, stack: Stack, case: str = "XXXX") -> Expectation:': (
             "no rule names that case, so that the rules without one decide"

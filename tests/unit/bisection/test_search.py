@@ -368,3 +368,15 @@ def test_change_back_is_named_by_a_descendant() -> None:
     results = dict(zip(range(5), map(ProbeResult, ("good", "bad", "bad", "good", "bad")), strict=True))
     found = search(DIAMOND, lambda places: [results[one] for one in places], ProbeResult.GOOD, Plan(at_once=5))
     assert (found.kind, found.candidates, found.flips) == (ResultKind.AMBIGUOUS, (2,), ((1, 3),))
+
+
+@pytest.mark.parametrize(("shows", "runs"), [(0.5, 5), (0.9, 2)])
+def test_check_is_repeated_until_it_is_confident(shows: float, runs: int) -> None:
+    """(1 - shows) ** runs is 5 % or less: a check spends no error of the claim."""
+    order, noise = Ancestry.chain(17), Noise(shows=shows)
+    history = History(order, 16, noise=noise, seed=5)
+    unchecked = search(order, History(order, 16, noise=noise, seed=5), ProbeResult.GOOD, Plan(noise=noise))
+    found = search(order, history, ProbeResult.GOOD, Plan(noise=noise, checks=1))
+    (checked,) = found.tallies.keys() - unchecked.tallies.keys()
+    assert found.tallies[checked].runs == {ProbeResult.GOOD: runs}
+    assert found.confidence == unchecked.confidence

@@ -84,9 +84,11 @@ def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> l
     versions = " ".join(word for word in words if word not in paths)
     statements = parse_text(catalog, versions) if versions or not paths else []
     files = {path: _read(path) for path in paths}
-    groups = [tuple(files)] if as_one or not files else [(path,) for path in roots_of(files)]
-    declared = (declared_stack(catalog, total(files[path] for path in group), statements) for group in groups)
-    return [CheckInput(*stack_and_jobs, group) for stack_and_jobs, group in zip(declared, groups, strict=True)]
+    if as_one or not files:
+        every = total(stack for declared in files.values() for stack in declared.stacks)
+        return [CheckInput(*declared_stack(catalog, every, statements), tuple(files))]
+    stacks = ((path, stack) for path in roots_of(files) for stack in files[path].stacks)
+    return [CheckInput(*declared_stack(catalog, stack, statements), (path,)) for path, stack in stacks]
 
 
 def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -105,7 +105,8 @@ class Declared:
     """All that one or several files declare. `unread` is what they name besides, and what could not be read.
 
     `complete`: a lock file is among them, which names every package of the environment. `notes` are remarks that
-    leave nothing open, each with its place. `files` are the paths of all files that were read.
+    leave nothing open, each with its place. `files` are the paths of all files that were read. `apart` are further
+    stacks: those of containers with other images.
     """
 
     pins: tuple[Statement, ...] = ()
@@ -115,6 +116,12 @@ class Declared:
     complete: bool = False
     unread: tuple[Unread, ...] = ()
     files: tuple[str, ...] = ()
+    apart: tuple[Declared, ...] = ()
+
+    @property
+    def stacks(self) -> tuple[Declared, ...]:
+        """Return the declarations of each stack."""
+        return (replace(self, apart=()), *self.apart)
 
     def __add__(self, other: Declared) -> Declared:
         return total((self, other))
@@ -143,6 +150,7 @@ def total(parts: Iterable[Declared]) -> Declared:
         any(part.complete for part in declared),
         tuple(unread for part in declared for unread in part.unread),
         tuple(file for part in declared for file in part.files),
+        tuple(stack for part in declared for stack in part.apart),
     )
 
 

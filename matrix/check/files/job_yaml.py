@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from posixpath import join, normpath
@@ -122,7 +122,10 @@ def kind_of(document: Any) -> JobKind | None:
 
 
 def read_job(document: Any, kind: JobKind, where: str, open_file: Open) -> Declared:
-    """Return what the units of a document declare; one that only names an image counts where no other does more."""
+    """Return what the units of a document declare, each image a stack of its own.
+
+    A unit that only names an image counts where no other does more.
+    """
 
     def from_root(name: str) -> tuple[str, str] | None:
         return open_file(name) or (open_file(normpath(join(kind.root, name))) if kind.root else None)
@@ -132,7 +135,15 @@ def read_job(document: Any, kind: JobKind, where: str, open_file: Open) -> Decla
     if not units and kind.passive and document.get("kind") not in kind.passive:
         text = f"a {kind.name} of the kind {document.get('kind')} without containers that are known"
         return not_read(UnreadKind.YAML, text, Place(where))
-    return total([unit for unit in units if unit.commands or unit.pins or unit.unread] or units)
+    groups: dict[tuple[str, ...], list[Declared]] = {}
+    for unit in [unit for unit in units if unit.commands or unit.pins or unit.unread] or units:
+        groups.setdefault(tuple(image.reference for image in unit.images), []).append(unit)
+    alone = [
+        key for key, group in groups.items() if not any(unit.images or unit.pins or unit.commands for unit in group)
+    ]
+    shared = [unit for key in alone if len(groups) > 1 for unit in groups.pop(key)]  # they belong to all of the file
+    first, *others = map(total, groups.values()) if groups else [Declared()]
+    return replace(first + total(shared), apart=(*first.apart, *others))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN
-from matrix.check.declaring import command_jobs, declared_stack, is_file, read, roots_of
+from matrix.check.declaring import command_jobs, declared_stack, inputs, is_file, read, roots_of
 from matrix.check.files.declared import COMMAND, Declared, ImageUse, Statement, UnreadKind, UserCommand, pin
 from matrix.errors import MatrixError
 from tests.unit.catalogs import catalog, image
@@ -124,3 +124,20 @@ def test_notes_and_jobs_of_files_are_kept() -> None:
     stack, jobs = declared_stack(KNOWN, Declared(commands=(command,), notes=("requirements.txt:3: not read",)))
     assert "requirements.txt:3: not read" in stack.notes
     assert len(jobs) == 1
+
+
+COMPOSE = """services:
+  train: {image: nvcr.io/nvidia/pytorch:24.07-py3, command: torchrun train.py}
+  serve: {image: "pytorch/pytorch:2.9.1", command: python serve.py}
+"""
+
+
+@pytest.mark.parametrize(
+    ("as_one", "torches"), [(False, ["2.4.0a0+3bcc3cddb5", "2.9.1"]), (True, ["2.9.1"])], ids=["each", "as one"]
+)
+def test_each_image_of_a_file_is_a_stack(tmp_path: Path, as_one: bool, torches: list[str]) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text(COMPOSE)
+    checked = inputs(KNOWN, [str(path)], as_one=as_one)
+    assert [item.stack.stack[TORCH] for item in checked] == torches
+    assert {item.files for item in checked} == {(str(path),)}

@@ -149,3 +149,25 @@ def test_unexpected_values_are_left_out(text: str) -> None:
 def test_table_that_aliases_repeat_counts_once() -> None:
     text = "{apiVersion: v1, kind: Job, a: &a {containers: [{image: 'x:1'}]}, b: *a}"
     assert [use.reference for use in declared(text).images] == ["x:1"]
+
+
+SERVICES = (
+    "{services: {a: {image: 'a:1', command: %s}, b: {image: 'b:1', command: %s}, c: {image: 'a:1', command: %s}}}"
+)
+
+
+def test_containers_with_other_images_are_other_stacks() -> None:
+    stacks = declared(SERVICES % ("python a.py", "python b.py", "python c.py")).stacks
+    found = [({use.reference for use in stack.images}, [job.words[1] for job in stack.commands]) for stack in stacks]
+    assert found == [({"a:1"}, ["a.py", "c.py"]), ({"b:1"}, ["b.py"])]
+
+
+def test_one_image_is_one_stack() -> None:
+    assert len(declared(SERVICES % ("python a.py", "sleep 1", "python c.py")).stacks) == 1
+
+
+def test_what_belongs_to_the_file_is_in_its_first_stack() -> None:
+    jobs = "a: {container: 'a:1', steps: [{run: python a.py}]}, b: {container: 'b:1', steps: [{run: python b.py}]}"
+    stacks = declared(f"{{jobs: {{{jobs}, c: {{uses: ./c.yml}}}}}}").stacks
+    assert [[use.reference for use in stack.images] for stack in stacks] == [["a:1"], ["b:1"]]
+    assert [[item.text for item in stack.unread] for stack in stacks] == [["./c.yml is not read"], []]

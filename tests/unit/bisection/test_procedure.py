@@ -146,6 +146,19 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     catalogs.catalog(found)
 
 
+def test_the_draft_and_the_issue_hold_no_secrets(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "save.py").write_text("API_KEY = 'hunter2-word'\n")
+    (answer,) = items_of(run(f"{STACKS} --json -- python save.py --password hunter2-word", planner)[1], "bisect")
+    draft, issue = Path(answer["draft"]).read_text(), Path(answer["issue"]).read_text()
+    files = Path(answer["draft"]).parent / "files"
+    assert "hunter2" not in draft + issue + (files / "save.py").read_text()
+    assert 'command = ["python", "save.py", "--password", "[masked]"]' in draft
+    assert "TODO: pass what is [masked] in variables" in draft
+
+
 def test_a_repeated_run_ignores_cached_verdicts(run: Callable[..., Any], tmp_path: Path) -> None:
     """The verdict cache of `megatrix run` has the first run of a point: a second one from there would show nothing."""
     for torch in catalogs.TORCHES:

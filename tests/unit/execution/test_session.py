@@ -13,10 +13,11 @@ from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.execution import installation, session
 from matrix.execution.case_context import Options
+from matrix.execution.relay import Receiver
 from matrix.execution.session import Session
 from matrix.planning.estimates import DEFAULT_S
 from matrix.provision.case_overlays import Provision
-from matrix.store import stored_run
+from matrix.store import journal, stored_run
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Verdict
@@ -93,6 +94,19 @@ def test_torch_is_preloaded_for_cases_that_need_it(
     monkeypatch.setattr(installation, "load", lambda: known)
     monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
+
+
+def test_secrets_of_the_run_reach_ranks_and_journal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are of variables that tox drops, so this process's environment has none of them."""
+    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: secrets)
+    with Receiver(lambda _: None, secrets=("hunter2-hunter2",)) as receiver:
+        current = Session(Options("torch-2.4.0", folder, relay=receiver.address), folder)
+        assert "hunter2-hunter2" in current.secrets
+        assert current.supervisor == current.secrets  # type: ignore[comparison-overlap]
+        current.journal.result(replace(record(), notes=("a note with hunter2-hunter2",)))
+        current.journal.close()
+    ((stored, *_),) = [list(journal.read(folder).results.values())]
+    assert stored.notes == ("a note with [masked]",)
 
 
 @pytest.mark.usefixtures("no_overlays")

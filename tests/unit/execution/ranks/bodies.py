@@ -365,3 +365,9 @@ def hang_without_a_handler(rank: Rank) -> NoReturn:
     """Wait after SIGUSR1's handler was replaced by the default action, as after an exec."""
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     wait_forever(rank)
+
+
+def say_and_raise(rank: Rank, words: str) -> NoReturn:
+    """Print a text, and raise it."""
+    sys.stdout.write(f"{words}\n")
+    raise ValueError(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -196,6 +197,16 @@ def test_secrets_are_masked_in_stacks(
     stacks = Path(outcome.ranks[1].log).with_suffix(".stacks").read_text()
     assert "train --token [masked]" in stacks
     assert "hunter2" not in stacks + outcome.ranks[1].stacks
+
+
+def test_given_secrets_are_masked_in_log_and_outcome(job: MakeJob, alone: None) -> None:
+    """No variable of this environment has them. What looks like a secret is masked, too."""
+    words = "hunter2-hunter2 and https://me:hunter2@host"
+    with Supervisor(preload=("json",), secrets=("hunter2-hunter2",)) as supervisor:
+        outcome = supervisor.run(job("say_and_raise", kwargs={"words": words}, world_size=1))
+    assert Path(outcome.ranks[0].log).read_text().startswith("[masked] and https://[masked]@host\n")
+    assert outcome.chain[-1].message == "[masked] and https://[masked]@host"
+    assert "hunter2" not in json.dumps(encode(outcome))
 
 
 def test_hanging_py_spy_does_not_delay_the_stop(

@@ -344,7 +344,7 @@ class Catalog:
         `label` is NVIDIA_PYTORCH_VERSION ("24.07"), which also is the end of torch's local version (+COMMIT.nv24.07).
         It selects among containers with the same torch, and names one whose torch is not in the catalog.
         """
-        build = re.fullmatch(r"(\w{7,})(?:\.nv(\d+)\.(\d+))?", parse(torch).local or "")
+        build = re.fullmatch(r"(\w{7,})(?:\.nv(\d+)\.(\d+))?", parse(torch).local or "" if is_version(torch) else "")
         if build is None:
             return None
         label = label or (f"{build[2]}.{build[3]:0>2}" if build[2] else "")

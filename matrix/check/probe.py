@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from matrix.catalog.codec import MalformedError, decode_json
 from matrix.catalog.machine import Machine, PythonEnvironment
 from matrix.check.job_site import SHM, JobSite
 from matrix.errors import MatrixError
@@ -55,12 +57,12 @@ def python_of(path: str) -> PythonEnvironment:
         raise MatrixError("the interpreter can't be started", where=path, got=result.err, fix=fix)
     if result.code == TIMED_OUT:
         return PythonEnvironment(path=Path(path), problems=(f"{path} did not finish in {TIMEOUT_S:.0f} s",))
-    try:
-        facts: dict[str, Any] = json.loads(result.out.splitlines()[-1])
-        return PythonEnvironment(path=Path(path), **{**facts, "problems": tuple(facts["problems"])})
-    except (IndexError, ValueError, KeyError, TypeError, RecursionError):
-        last_line = (result.err.strip().splitlines() or ["nothing"])[-1]
-        return PythonEnvironment(path=Path(path), problems=(f"{path} exited with status {result.code}: {last_line}",))
+    with suppress(MalformedError):
+        environment = decode_json(PythonEnvironment, (result.out.splitlines() or [""])[-1])
+        if environment.python:
+            return replace(environment, path=Path(path))
+    last_line = (result.err.strip().splitlines() or ["nothing"])[-1]
+    return PythonEnvironment(path=Path(path), problems=(f"{path} exited with status {result.code}: {last_line}",))
 
 
 def mpirun() -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from matrix import __version__
 from matrix.cli import COMMANDS
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its ExitStatus, or that of the user's own command."""
     words = sys.argv[1:] if arguments is None else arguments
     words, command = divided(words)
+    if isinstance(sys.stdout, TextIOWrapper):  # an input's characters may be none of the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     parsed = argparse.Namespace(own=command, json="--json" in words, exit_code=False, resume_hint="")
     status = None
     try:

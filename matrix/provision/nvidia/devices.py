@@ -99,9 +99,9 @@ def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
     for line in lines:
         try:
             facts = json.loads(line)[library]
-        except (ValueError, KeyError, TypeError):
+            report = KINDS[library](**{**facts, "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"])})
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # output of a library
-        report = KINDS[library](**{**facts, "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"])})
     return replace(report, problem=f"{report.asking} {ended}", asking="") if report and report.asking else report
 
 

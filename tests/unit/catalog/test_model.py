@@ -105,6 +105,7 @@ def test_label_selects_among_containers_of_one_torch() -> None:
     images = (image("ngc-24.07", "2.4.0a0+3bcc3cddb5"), image("ngc-24.08", "2.4.0a0+3bcc3cddb5"))
     known = catalog(containers=images)
     assert known.container_of("2.4.0a0+3bcc3cddb5") is None
+    assert known.container_of("no version") is None
     assert known.container_of("2.4.0a0+3bcc3cddb5", "24.08") is images[1]
 
 

@@ -40,6 +40,22 @@ def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: s
     assert problem.endswith(message)
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "null",
+        "1e999",
+        '{"python": 5, "problems": []}',
+        '{"python": "3.12", "packages": [], "problems": []}',
+        '{"python": "3.12", "problems": [[1]]}',
+        '{"python": "3.12", "problems": [], "x": 1}',
+    ],
+)
+def test_report_of_another_form_is_a_problem(tmp_path: Path, facts: str) -> None:
+    (problem,) = probe.python_of(script(tmp_path / "python", f"echo '{facts}'")).problems
+    assert problem.endswith("exited with status 0: nothing")
+
+
 def test_a_missing_or_hanging_interpreter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MatrixError, match="can't be started"):
         probe.python_of(str(tmp_path / "python"))

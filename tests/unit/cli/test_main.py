@@ -121,6 +121,14 @@ def test_reader_that_has_exited_keeps_the_status(monkeypatch: pytest.MonkeyPatch
         assert main(["check", "mcore=0.8.0", "torch=2.4.1", "--json"]) == ExitStatus.BAD
 
 
+def test_characters_that_stdout_lacks_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "caf\u00e9.txt"
+    path.write_text("-r missing.txt")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed := io.BytesIO(), encoding="ascii"))
+    assert main(["check", str(path)]) != ExitStatus.MISTAKE
+    assert rb"caf\xe9.txt" in printed.getvalue()
+
+
 def test_help_imports_no_command() -> None:
     """A command's modules are imported only for that command."""
     text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"

@@ -66,7 +66,12 @@ def test_a_process_stuck_in_the_kernel_is_abandoned(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("then", "message"),
-    [("echo SyntaxError; exit 1", "ended with status 1: SyntaxError"), ("", "status 0: output of a library")],
+    [
+        ("echo SyntaxError; exit 1", "ended with status 1: SyntaxError"),
+        ("", "status 0: output of a library"),
+        ("printf '[%.0s' $(seq 100000)", "status 0: [[["),
+        ("""echo '{"cuda": {"gpus": 5}, "nvml": {"gpus": [], "x": 1}}'""", 'status 0: {"cuda"'),
+    ],
 )
 def test_an_interpreter_without_facts_is_reported(tmp_path: Path, then: str, message: str) -> None:
     found = query(python=printing(tmp_path, then=then))

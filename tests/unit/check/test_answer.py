@@ -527,7 +527,7 @@ def test_certain_failures_are_first_in_their_group() -> None:
     assert result.of(Standing.WORKS) == []
 
 
-def test_limits_of_a_component_without_releases_name_the_rules_bound() -> None:
+def test_limits_without_releases_name_the_rules_bound() -> None:
     """No version of Python is recorded; samples of the limits are no versions that a user knows."""
     entry = failure(affected=(clause(mcore="<0.9", python="<3.12"),))
     user = build(catalog(entry), [Statement(MCORE, "0.8.0", HERE), Statement("python", UNKNOWN, HERE, ">=3.9")])

@@ -227,14 +227,14 @@ def test_upgrade_of_an_image_lists_every_newer_image() -> None:
     assert {step.version: step.new for step in image.steps}["ngc-24.07"] == (SAVE,)
 
 
-def test_break_that_a_component_can_not_affect_is_apart() -> None:
+def test_break_beyond_a_component_is_apart() -> None:
     """pkg_resources breaks with megatron-core and setuptools alone."""
     (torch,) = checked("mcore=0.8.0 torch=2.3.1 setuptools=84.2.1", Question(upgrades=(TORCH,))).upgrades
     assert torch.apart == ("no-pkg-resources",)
     assert torch.steps[-1].blocking == (SAVE,)
 
 
-def test_upgrade_of_what_is_not_named_has_no_steps() -> None:
+def test_upgrade_of_an_unnamed_component_has_no_steps() -> None:
     (te,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=(TE,))).upgrades
     assert str(te) == "Transformer Engine: the stack names none"
 

@@ -255,7 +255,7 @@ def test_image_declares_its_contents(reference: str, declared: Declared) -> None
     assert image_contents(real(), ImageUse(reference, HERE)) == declared
 
 
-def test_place_of_a_base_is_where_it_is_known_from() -> None:
+def test_place_of_a_base_names_its_source() -> None:
     """The image that is stated, or the torch that only this image has; none where another torch replaces its own."""
     assert stack("base=ngc-24.07").place(BASE) == COMMAND_LINE
     assert stack("torch=2.4.0a0+3bcc3cddb5").place(BASE) == Place("by its torch")
@@ -264,7 +264,7 @@ def test_place_of_a_base_is_where_it_is_known_from() -> None:
     assert stack("mcore=0.9.0").stack[BASE] is UNKNOWN
 
 
-def test_torch_in_an_image_of_unknown_contents_replaces_nothing() -> None:
+def test_torch_in_an_unknown_image_replaces_nothing() -> None:
     user = stack("base=ngc-26.08 torch=2.9.1 te=2.9.0")
     assert (user.stack[BASE], user.notes, user.unread) == ("ngc-26.08", (), ())
 

@@ -219,7 +219,7 @@ def test_key_depends_on_the_order_of_overlays() -> None:
     assert replace(EVIDENCE, overlays=("0a", "1b")).key != replace(EVIDENCE, overlays=("1b", "0a")).key
 
 
-def test_key_of_a_case_is_that_of_its_evidence(folder: Path) -> None:
+def test_key_of_a_case_covers_its_evidence(folder: Path) -> None:
     """Recorded APIs count at level contract alone."""
     for level, recorded in ((Level.CPU, ()), (Level.CONTRACT, recorded_digests(CASE.cell))):
         item, entry = replace(CASE, level=level, expectation=Expectation.BROKEN), failure(folder=folder)
@@ -315,7 +315,7 @@ def test_entry_with_paths_has_a_digest() -> None:
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
-def test_code_of_a_failure_is_that_of_its_files(folder: Path, level: Level) -> None:
+def test_code_of_a_failure_covers_its_files(folder: Path, level: Level) -> None:
     """Its own by name, those of this package by path; the entry and tests are left out."""
     (folder / "facts.toml").write_text("x = 1")
     for name in ("failure.toml", "test_it.py", "notes.txt"):

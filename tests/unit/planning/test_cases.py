@@ -173,13 +173,13 @@ def test_versions_of_a_component_in_a_base(
         ("0.7.0", "no wheel", Level.CPU, ""),
     ],
 )
-def test_source_of_a_version_that_is_not_on_pypi(version: str, clones: str, level: Level, source: str) -> None:
+def test_source_of_a_version_off_pypi(version: str, clones: str, level: Level, source: str) -> None:
     entry = failure(clones=clones, build=(BUILD,))
     known = catalog(entry, megatron_core=CORE_RELEASES)
     assert source_of(known, entry, MCORE, Stack({MCORE: version}), level) == source
 
 
-def test_revisions_of_clones_are_those_of_builds_and_tags() -> None:
+def test_clones_need_revisions_of_builds_and_tags() -> None:
     engine = Build(TE, "1.9.0+37280ec", "transformer-engine@37280ec", "")  # type: ignore[arg-type]
     builds, cloned = failure(build=(BUILD, engine)), failure("b", clones="no wheel")
     assert revisions(catalog(builds, megatron_core=CORE_RELEASES)) == {
@@ -276,7 +276,7 @@ def test_failure_that_comes_first_masks_cases(
         assert expected(known, entry, stack, replace(case(), name=Identifier(name))) is side
 
 
-def test_case_that_is_not_for_the_release_is_unknown() -> None:
+def test_case_of_other_releases_is_unknown() -> None:
     entry = failure(affected=(clause(),))
     newer = replace(case(), releases={MCORE: Range(">=0.9")})
     known = catalog(entry, torches=TORCH_24)
@@ -286,7 +286,7 @@ def test_case_that_is_not_for_the_release_is_unknown() -> None:
     assert sides == [Expectation.UNKNOWN, Expectation.BROKEN]
 
 
-def test_case_moves_with_what_the_base_brings_on_that_python() -> None:
+def test_case_moves_with_its_bases_packages() -> None:
     """What is laid over it stays; so does a case on a base without wheels, or with an unknown Python."""
     pinned = wheels("2.4.0", pythons=("3.10", "3.12"), requires=("numpy==1.26.4; python_version < '3.12'",))
     known = catalog(ENTRY, wheels=(pinned,), readers=(reader(),))

@@ -331,5 +331,5 @@ def test_note_is_for_images_at_level_gpu(item: Planned) -> None:
 
 
 @pytest.mark.parametrize(("host", "text"), [("none", "driver 470: "), (None, "driver 470: ")])
-def test_note_without_a_kernel_driver_has_that_of_the_cell(host: str | None, text: str) -> None:
+def test_note_without_kernel_driver_has_the_cells(host: str | None, text: str) -> None:
     assert driver_note(real(), on("ngc-24.03", "470"), host, PACKAGE).startswith(text)

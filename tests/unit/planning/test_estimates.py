@@ -48,7 +48,7 @@ def test_plan_without_seconds_is_read() -> None:
     assert decode(type(HERE), entry) == HERE
 
 
-def test_another_case_in_the_same_cell_does_not_count() -> None:
+def test_another_case_of_the_cell_counts_nothing() -> None:
     past = {replace(HERE, case="slow").key: 7.0, replace(HERE, failure="other").key: 8.0}
     assert Durations(KNOWN, past).estimate(HERE) == Estimate(DEFAULT_S[Level.CPU], Basis.DEFAULT)
 

@@ -201,7 +201,7 @@ def test_clones_of_sources_are_required(
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
-def test_dataset_helper_is_required_where_a_case_has_it(level: Level) -> None:
+def test_case_with_a_dataset_helper_requires_it(level: Level) -> None:
     one, offer = replace(ON_GPU, levels=(level,), needs=(CaseNeed.DATASET_HELPER,)), replace(BASE, no_helper="no gcc")
     assert lack_of(one, gpus(2), offer) == (Kind.HELPER, "no gcc")
     assert lack_of(one, gpus(2)) is None

@@ -137,7 +137,7 @@ def test_default_expectation_of_source_is_the_catalogs() -> None:
     }
 
 
-def test_unwanted_cases_are_left_out_before_cells_are_made() -> None:
+def test_unwanted_cases_make_no_cells() -> None:
     """`may` gets failure, case and level of a case, and of a cell what is decided so far."""
     entries = [failure(name, case=(case("tp2", tuple(Level)), case("pp2", tuple(Level)))) for name in ("a", "b", "c")]
     known = catalog(*entries, torches=("2.4.0",), megatron_core=releases(["0.8.0"]))
@@ -165,7 +165,7 @@ def test_base_runs_its_cases_at_the_given_levels() -> None:
     ]
 
 
-def test_masked_control_alone_is_left_out_of_a_base() -> None:
+def test_base_leaves_out_masked_controls_alone() -> None:
     mask = failure("mask", affected=(clause(),), case=())
     control = replace(masked("mask"), cases=(Identifier("pp2"),))
     entry = failure(case=(case("tp2"), case("pp2")), masked=(control,))

@@ -137,7 +137,7 @@ def test_two_workers_hold_two_cases_at_once() -> None:
     assert schedule([], gpus=8, workers=2) == Schedule((), (), 0)
 
 
-def test_worker_takes_the_next_case_when_its_own_ends() -> None:
+def test_worker_takes_the_next_case_at_once() -> None:
     """Two workers, although the GPUs suffice for all."""
     made = schedule([Demand(1, 1.0), Demand(1, 10.0), Demand(1, 5.0), Demand(1, 5.0)], 4, workers=2)
     assert (made.starts, made.ends, made.most) == ((0.0, 0.0, 1.0, 6.0), (1.0, 10.0, 6.0, 11.0), 2)

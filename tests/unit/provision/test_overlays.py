@@ -136,7 +136,7 @@ def loop_at(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [dangling, loop_at, Path.touch, os.mkfifo])
 @pytest.mark.parametrize("name", ["{}", "{}.replaced.making", "{}.x.making"])
-def test_what_is_in_the_place_of_an_overlay_is_replaced(
+def test_content_in_place_of_an_overlay_is_replaced(
     tmp_path: Path, index: FolderUv, name: str, make: Callable[[Path], object]
 ) -> None:
     digest = Overlays(tmp_path / "other", index).provide(SPEC).digest

@@ -327,7 +327,7 @@ def test_evidence_is_the_log_of_the_blamed_rank(logs: dict[int, str], evidence: 
 
 
 @pytest.mark.parametrize("end", [RankEnd(0, 0), RankEnd(0, 1)])
-def test_exit_status_of_0_or_1_is_no_signal(end: RankEnd) -> None:
+def test_exit_status_0_or_1_is_no_signal(end: RankEnd) -> None:
     assert blame(end).signal is None
 
 

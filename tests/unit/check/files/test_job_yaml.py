@@ -166,7 +166,7 @@ def test_one_image_is_one_stack() -> None:
     assert len(declared(SERVICES % ("python a.py", "sleep 1", "python c.py")).stacks) == 1
 
 
-def test_what_belongs_to_the_file_is_in_its_first_stack() -> None:
+def test_first_stack_has_what_the_file_states() -> None:
     jobs = "a: {container: 'a:1', steps: [{run: python a.py}]}, b: {container: 'b:1', steps: [{run: python b.py}]}"
     stacks = declared(f"{{jobs: {{{jobs}, c: {{uses: ./c.yml}}}}}}").stacks
     assert [[use.reference for use in stack.images] for stack in stacks] == [["a:1"], ["b:1"]]

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
 from matrix.catalog.stack import MCORE
-from matrix.execution.workers import Groups, group
+from matrix.execution.relay import Sender
+from matrix.execution.workers import HANDED, Controller, Groups, group
 from matrix.provision.project import ROOT
 from matrix.store import journal, stored_run
 from matrix.store.stored_run import Night
@@ -279,3 +280,15 @@ def test_workers_with_other_cases_are_refused() -> None:
     groups.add_node_collection(FakeWorker(SimpleNamespace(id="gw0")), ["a"])
     with pytest.raises(pytest.UsageError, match="gw1 collected other cases"):
         groups.add_node_collection(FakeWorker(SimpleNamespace(id="gw1")), ["b"])
+
+
+def test_workers_receive_the_secrets_of_the_session(tmp_path: Path) -> None:
+    """Those of the run among them, which the controller received itself."""
+    controlled: Any = SimpleNamespace(planned=[], run_folder=tmp_path, secrets=("hunter2-hunter2",))
+    controller = Controller(controlled)
+    node: Any = SimpleNamespace(workerinput={})
+    controller.pytest_configure_node(node)
+    sender = Sender(json.loads(node.workerinput[HANDED])["relay"], lambda: None)
+    assert sender.secrets == ("hunter2-hunter2",)
+    sender.close()
+    controller._relay.__exit__(None, None, None)

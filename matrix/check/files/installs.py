@@ -19,10 +19,11 @@ from matrix.check.files.requirements import VALUED, from_location, read_argument
 from matrix.check.files.yaml_text import load_yaml
 from matrix.errors import MatrixError
 
+Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
 PIP: Final = re.compile(r"pip[\d.]*|uv|poetry|pdm|pipenv")
 CONDA: Final = frozenset({"conda", "mamba", "micromamba"})
 # The lock file that a command installs, from the folder where it runs.
-LOCKS: Final[Mapping[tuple[str, str], tuple[str, Callable[[str, str, Open], Declared]]]] = {
+LOCKS: Final[Mapping[tuple[str, str], tuple[str, Reader]]] = {
     ("uv", "sync"): ("uv.lock", read_toml_lock),
     ("poetry", "install"): ("poetry.lock", read_toml_lock),
     ("poetry", "sync"): ("poetry.lock", read_toml_lock),
@@ -71,11 +72,8 @@ class Installs:
                 return self._conda(rest, place, open_file)
         return None
 
-    def _locked(
-        self, name: str, read_lock: Callable[[str, str, Open], Declared], place: Place, open_file: Open
-    ) -> Declared:
-        opened = open_file(name)
-        return read_lock(opened[1], opened[0], open_file) if opened else _missing(name, place)
+    def _locked(self, name: str, read_lock: Reader, place: Place, open_file: Open) -> Declared:
+        return _read(read_lock, name, name, place, open_file)
 
     def _installed(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
         requirements: list[str] = []
@@ -99,8 +97,7 @@ class Installs:
         if self.cloned(path):
             return Declared()
         name = normpath(join(path, "pyproject.toml"))
-        opened = open_file(name)
-        return read_pyproject(opened[1], opened[0], open_file) if opened else _missing(f"{name} of a project", place)
+        return _read(read_pyproject, name, f"{name} of a project", place, open_file)
 
     def _conda(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
         parts, rest = [], list(words)
@@ -108,7 +105,8 @@ class Installs:
             word = rest.pop(0)
             option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
             if option in ("-f", "--file"):
-                parts.append(_environment(value if equals else "".join(rest[:1]), place, open_file))
+                name = value if equals else "".join(rest[:1])
+                parts.append(_read(_read_environment, name, name, place, open_file))
             if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"):
                 del rest[:1]
             elif not word.startswith("-") and word not in ("create", "update"):
@@ -139,18 +137,18 @@ class Installs:
         return Declared(pins=(found,)) if found else Declared()
 
 
-def _missing(name: str, place: Place) -> Declared:
-    return not_read(UnreadKind.FILE, f"{name} is missing", place)
-
-
-def _environment(name: str, place: Place, open_file: Open) -> Declared:
-    """Return what conda's environment.yml declares; one that can't be read is not read."""
+def _read(read_file: Reader, name: str, title: str, place: Place, open_file: Open) -> Declared:
+    """Return what a file declares that a command installs; one that is missing or damaged is not read."""
     opened = open_file(name)
     if opened is None:
-        return _missing(name, place)
+        return not_read(UnreadKind.FILE, f"{title} is missing", place)
     try:
-        documents = load_yaml(opened[1], opened[0])
+        return read_file(opened[1], opened[0], open_file)
     except MatrixError as error:
-        return not_read(UnreadKind.FILE, f"{name} can't be read: {error.got}", place)
-    tables = [document.get("dependencies") for document in documents if isinstance(document, dict)]
-    return total(read_conda(table, opened[0], open_file) for table in tables if isinstance(table, list))
+        return not_read(UnreadKind.FILE, f"{title} can't be read: {error.what}", place)
+
+
+def _read_environment(text: str, where: str, open_file: Open) -> Declared:
+    """Return what conda's environment.yml declares."""
+    tables = [document.get("dependencies") for document in load_yaml(text, where) if isinstance(document, dict)]
+    return total(read_conda(table, where, open_file) for table in tables if isinstance(table, list))

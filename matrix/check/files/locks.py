@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from matrix.catalog.place import Place
-from matrix.check.files.declared import Declared, Open, Statement, pin, total
+from matrix.catalog.versions import is_version
+from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, total
 from matrix.check.files.requirements import holds, read_arguments
 from matrix.check.files.yaml_text import line_of
 from matrix.errors import MatrixError
@@ -35,7 +36,7 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
     packages = content.get("package", content.get("packages", []))
     newlines = [found.start() for found in re.finditer("\n", text)]
     lines = {(m[1], m[2] or ""): bisect_right(newlines, m.start()) + 1 for m in _PACKAGE.finditer(text)}
-    return Declared(pins=tuple(_locked(_tables(packages), where, lines)), complete=True)
+    return _complete(_locked(_tables(packages), where, lines), where)
 
 
 def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
@@ -48,7 +49,22 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
         *_table(content.get("dependency-groups")).values(),
     ]
     lines = [line for group in groups if isinstance(group, list) for line in group if isinstance(line, str)]
-    return total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
+    declared = total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
+    tools = _table(content.get("tool"))
+    if "dependencies" in project.get("dynamic", ()):
+        dynamic = _table(_table(_table(tools.get("setuptools")).get("dynamic")).get("dependencies")).get("file", [])
+        names = [dynamic] if isinstance(dynamic, str) else dynamic
+        if not names:
+            return declared + not_read(UnreadKind.FILE, "dependencies that a program computes", Place(where))
+        declared += total(read_arguments(["-r", str(name)], Place(where), open_file) for name in names)
+    poetry = _table(_table(tools.get("poetry")).get("dependencies"))
+    return declared + Declared(pins=tuple(_of_poetry(name, value, where) for name, value in poetry.items()))
+
+
+def _of_poetry(name: str, value: Any, where: str) -> Statement:
+    """Return a dependency of [tool.poetry]; "^2.4" and other forms of its own leave the version open."""
+    text = str(value.get("version", "") if isinstance(value, dict) else value).removeprefix("==")
+    return pin(name, text, Place(where), "" if is_version(text) else text)
 
 
 def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
@@ -58,13 +74,16 @@ def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
     except (ValueError, RecursionError) as error:
         raise MatrixError("not JSON", where=where, got=error) from error
     packages = _table(content.get("default")) if isinstance(content, dict) else {}
-    return Declared(
-        pins=tuple(
-            pin(name, str(one.get("version", "")).removeprefix("=="), Place(where))
-            for name, one in packages.items()
-            if isinstance(one, dict)
-        ),
-        complete=True,
+    tables = {name: table for name, table in packages.items() if isinstance(table, dict)}
+    versions = {name: str(table.get("version", "")).removeprefix("==") for name, table in tables.items()}
+    return _complete((pin(name, version, Place(where)) for name, version in versions.items()), where)
+
+
+def _complete(pins: Iterable[Statement], where: str) -> Declared:
+    """Return what a lock declares, which names every package; one without any is not read."""
+    declared = Declared(pins=tuple(pins), complete=True)
+    return (
+        declared if declared.pins else not_read(UnreadKind.FILE, "a lock without packages that are read", Place(where))
     )
 
 

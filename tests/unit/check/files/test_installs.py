@@ -17,7 +17,6 @@ FILES = {
     "Pipfile.lock": '{"default": {"torch": {"version": "==2.6.0"}}}',
     "r.txt": "torch==2.5.1",
     "env.yml": "dependencies: [pytorch=2.4.0]",
-    "broken.yml": "{{",
     "sub/pyproject.toml": '[project]\ndependencies = ["torch==2.3.0"]',
 }
 
@@ -81,8 +80,10 @@ def test_missing_file_is_named(line: str, name: str) -> None:
     assert [name in unread.text for unread in installed(line, files={}).unread] == [True]
 
 
-def test_broken_environment_is_named() -> None:
-    assert "broken.yml can't be read" in installed("conda env create -f broken.yml").unread[0].text
+@pytest.mark.parametrize("line", ["conda env create -f broken.yml", "uv sync", "pip install ."])
+def test_broken_file_is_named(line: str) -> None:
+    files = dict.fromkeys(("broken.yml", "uv.lock", "pyproject.toml"), "{{")
+    assert "can't be read" in installed(line, files=files).unread[0].text
 
 
 CLONE = "git clone https://github.com/NVIDIA/Megatron-LM.git"

@@ -136,3 +136,34 @@ def test_line_of_a_conda_environment_is_named() -> None:
     assert {one.name: str(one.place) for one in found.pins} == {
         "python": "e.yml:4", "torch": "e.yml:5", "numpy": "e.yml:6", "megatron-core": "e.yml:8"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("uv.lock", "package = 5"), ("poetry.lock", ""), ("Pipfile.lock", "[]"), ("Pipfile.lock", "{}")]
+)
+def test_lock_without_packages_is_not_read(name: str, text: str) -> None:
+    """All packages would be absent, and nothing known to break."""
+    found = reader_of(name, text, name)(text, name, lambda _: None)
+    assert (found.complete, [item.text for item in found.unread]) == (False, ["a lock without packages that are read"])
+
+
+@pytest.mark.parametrize(
+    ("text", "pins", "unread"),
+    [
+        ('[tool.poetry.dependencies]\ntorch = "2.4.1"', [("torch", "2.4.1", "")], []),
+        ('[tool.poetry.dependencies]\ntorch = {version = "==2.4.1"}', [("torch", "2.4.1", "")], []),
+        ('[tool.poetry.dependencies]\ntorch = "^2.4"', [("torch", "", "^2.4")], []),
+        ('[tool.poetry.dependencies]\ntorch = {path = "x"}', [("torch", "", "")], []),
+        ('[project]\ndynamic = ["dependencies"]', [], ["dependencies that a program computes"]),
+        (
+            '[project]\ndynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = {file = ["r.txt"]}',
+            [("torch", "2.3.1", "")],
+            [],
+        ),
+    ],
+)
+def test_other_forms_of_project_files(text: str, pins: list[tuple[str, str, str]], unread: list[str]) -> None:
+    read_project = reader_of("pyproject.toml", text, "p")
+    found = read_project(text, "p", lambda name: (name, "torch==2.3.1") if name == "r.txt" else None)
+    assert [(one.name, one.version, one.limits) for one in found.pins] == pins
+    assert [item.text for item in found.unread] == unread

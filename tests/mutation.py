@@ -82,7 +82,6 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/unit/planning/test_of_base.py",
     ),
     "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
-    "matrix/planning/selection.py": ("tests/unit/planning/test_selection.py",),
     "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),
     "matrix/verdicts/crash.py": ("tests/unit/verdicts/test_crash.py",),
     "matrix/verdicts/judge.py": ("tests/unit/verdicts/test_judge.py",),
@@ -95,6 +94,18 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
     "matrix/bisection/ancestry.py": {
         "Ancestry.of_parents: mask = 1": "every place has place 0 among its ancestors",
         "unchanged: for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
+    },
+    "matrix/bisection/attribution.py": {
+        "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
+        "if (len(carrier) > 1) or True else {}": "the mixture without the only package is the good stack",
+        "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
+        "if len(carrier) >= 1 else {}": "the mixture without the only package is the good stack",
+        "_narrowed: rests = [frozenset(current) - chunk for chunk in chunks] if (parts > 2) or True else []": (
+            "of two parts, each is what remains without the other"
+        ),
+        "_narrowed: rests = [frozenset(current) - chunk for chunk in chunks] if parts >= 2 else []": (
+            "of two parts, each is what remains without the other"
+        ),
     },
     "matrix/bisection/noise.py": {
         "Tally.add: self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
@@ -117,6 +128,10 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         'Failure.ruling: def ruling(self, stack: Stack, case: str = "XXXX", decide: Decide = undecided) -> Ruling:': (
             "no rule names that case, so that the rules without one decide"
         ),
+    },
+    "matrix/catalog/reach.py": {
+        "JobArguments.parse: name = None": "None is as empty as a text without characters",
+        "Condition.parse: if match is None or (match[5] and (match[1] or match[2])):": "an operator has an operand",
     },
     "matrix/catalog/versions.py": {
         'position: return parse(value if isinstance(value, str) else "0.DEV0")': "PEP 440 ignores the case",
@@ -199,6 +214,13 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "no pattern matches it, as none matches an empty text"
         ),
         '_hung: frame = innermost(traces.get(end.rank, "XXXX"))': "a text without a frame shows as much as no text",
+    },
+    "matrix/verdicts/learning.py": {
+        "learned: final_line = next((line for line in "
+        'reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
+            "None is as empty as a text without characters"
+        ),
+        "of_exception: frame_text = None": "None is as empty as a text without characters",
     },
 }
 

@@ -16,12 +16,14 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from matrix.catalog import versions
+from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import LARGEST, read_regular
 from matrix.contract.api import Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
@@ -224,12 +226,26 @@ def _checked(record: Any, path: Path) -> dict[str, Any]:
 
 def read_surface(path: Path) -> Surface:
     """Read the surface of a TE. Raises MatrixError when the file holds something else."""
-    return _surface(_of_package(path, "package", TE))
+    with _well_formed(path):
+        record = _of_package(path, "package", TE)
+        decode(dict[str, dict[str, Any]], record["modules"], f"{path}.modules")
+        return _surface(record)
 
 
 def read_calls(path: Path) -> Calls:
     """Read the calls of a megatron-core. Raises MatrixError when the file holds something else."""
-    return _calls(_of_package(path, "consumer", MCORE))
+    with _well_formed(path):
+        return _calls(_of_package(path, "consumer", MCORE))
+
+
+@contextmanager
+def _well_formed(path: Path) -> Iterator[None]:
+    """Raise MatrixError where the record of a file that others wrote has another form."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise MatrixError("not a surface of this format", where=str(path), got=got, fix=FIX) from None
 
 
 def _of_package(path: Path, key: str, package: str) -> dict[str, Any]:

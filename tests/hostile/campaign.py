@@ -123,7 +123,7 @@ def write(hostile: Hostile, folder: Path) -> None:
             subprocess.run(["git", "-C", str(clone), *words], check=True, capture_output=True)
 
 
-def answer(hostile: Hostile, folder: Path) -> Answer:
+def answer(hostile: Hostile, folder: Path, seconds: float = HANG_S) -> Answer:
     """Run the command of an input in a process of its own; return what it did."""
     write(hostile, folder)
     output, begin = folder / ".output", time.monotonic()
@@ -131,7 +131,7 @@ def answer(hostile: Hostile, folder: Path) -> Answer:
     if child == 0:
         os._exit(_run(hostile, folder, output))
     status = None
-    while status is None and time.monotonic() - begin < HANG_S:
+    while status is None and time.monotonic() - begin < seconds:
         pid, code = os.waitpid(child, os.WNOHANG)
         status = os.waitstatus_to_exitcode(code) if pid else None
         time.sleep(POLL_S)
@@ -181,14 +181,14 @@ def _tops(hostile: Hostile) -> set[str]:
     return {name.partition("/")[0] for name in hostile.files}
 
 
-def answers(inputs: Iterable[Hostile], keep: Path) -> list[Answer]:
+def answers(inputs: Iterable[Hostile], keep: Path, seconds: float = HANG_S) -> list[Answer]:
     """Run all inputs, one after another; the folders of wrong ones are kept."""
     results = []
     loading.load()  # once, before the forks
     for number, hostile in enumerate(inputs):
         folder = Path(tempfile.mkdtemp(prefix="hostile-"))
         try:
-            result = answer(hostile, folder)
+            result = answer(hostile, folder, seconds)
             results.append(result)
             if result.wrong:
                 kept = keep / f"{number}-{result.wrong}"
@@ -226,6 +226,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tries", type=int, default=320, help="inputs of all kinds together (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other inputs (default: %(default)s)")
+    hang = "wall time after which an input hangs; more on a busy machine (default: %(default)s)"
+    parser.add_argument("--seconds", type=float, default=HANG_S, help=hang)
     parser.add_argument("--kind", default="", help="only inputs of this kind")
     parser.add_argument(
         "--keep", type=Path, help="where folders of wrong inputs are kept (default: a new one in TMPDIR)"
@@ -234,7 +236,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         run = true_run(Path(folder))
     inputs = drawn(parsed.tries, parsed.seed, run, parsed.kind)
-    results = answers(inputs, parsed.keep or Path(tempfile.mkdtemp(prefix="hostile-kept-")))
+    results = answers(inputs, parsed.keep or Path(tempfile.mkdtemp(prefix="hostile-kept-")), parsed.seconds)
     print(table(results))
     return int(any(result.wrong for result in results))
 

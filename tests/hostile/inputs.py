@@ -227,7 +227,8 @@ def special_files() -> st.SearchStrategy[Hostile]:
         # A project is searched: what is no file in it, or a link, is no part of it.
         strict = command not in ("consumer", "mcore") and special != "unreadable-name"
         strict = strict or special in ("fifo", "huge")
-        return Hostile(f"no file: {command}", {name: special}, words, (2,) if strict else ())
+        unread = (2, 3) if words[0] == "check" else (2,)  # 3: the answer is unknown, for a file was not read
+        return Hostile(f"no file: {command}", {name: special}, words, unread if strict else ())
 
     return st.builds(built, st.sampled_from(sorted(commands)), st.sampled_from(SPECIAL))
 

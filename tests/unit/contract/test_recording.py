@@ -79,6 +79,15 @@ def test_other_content_is_rejected(tmp_path: Path, content: bytes, message: str)
         recording.read_surface(path)
 
 
+@pytest.mark.parametrize("change", [{"origin": None}, {"modules": []}, {"modules": {"a": 5}}])
+def test_surface_of_another_form_is_rejected(tmp_path: Path, change: dict[str, object]) -> None:
+    record = json.loads(gzip.decompress(recording.encode(SURFACE))) | change
+    record = {name: value for name, value in record.items() if value is not None}
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
+    with pytest.raises(MatrixError, match=r"not a surface of this format|not a table"):
+        recording.read_surface(tmp_path / "x.json.gz")
+
+
 def test_calls_file_is_no_te_surface(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     with pytest.raises(MatrixError, match="another package") as error:

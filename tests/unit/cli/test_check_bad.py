@@ -48,7 +48,7 @@ FILES: list[tuple[str, str | bytes | Callable[[Path], object], int, str]] = [
     ("empty.txt", "", 0, "not named"),
     ("empty.sh", "", 0, "not named"),
     ("Dockerfile", "", 0, "not named"),
-    ("uv.lock", "", 0, "nothing was checked"),
+    ("uv.lock", "", 3, "a lock without packages"),
     ("requirements.txt", "-r requirements.txt\ntorch==2.4.1", 0, "includes"),
     ("requirements.txt", "-r /no/such/file.txt", 3, "is missing"),
     ("requirements.txt", "torch==99.99\nmegatron-core==99", 3, "is newer than every release"),

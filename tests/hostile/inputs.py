@@ -169,17 +169,22 @@ VERSIONS: Final = ("0.8.0", "9" * 5_000, "1!2.3", "0.8.0rc1", "", "x", "..", "0.
 MAIN: Final = ("mcore", "te", "torch", "numpy", "driver", "sm", "python", "x", "", "\x1b", "mcore==0.8.0 and te", "not")
 
 
+def number(most: int) -> st.SearchStrategy[int]:
+    """Return a number from 0 on. st.integers also draws constants of the modules that are imported at the time."""
+    return st.sampled_from(range(most + 1))
+
+
 @st.composite
 def mutated(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
     """Return a sample with up to five changes."""
     content = draw(st.sampled_from(samples))
-    for _ in range(draw(st.integers(0, 5))):
-        start = draw(st.integers(0, len(content)))
-        end = min(len(content), start + draw(st.integers(0, 12)))
+    for _ in range(draw(number(5))):
+        start = draw(number(len(content)))
+        end = min(len(content), start + draw(number(12)))
         middle = draw(
             st.one_of(
                 st.sampled_from(FRAGMENTS),
-                st.binary(max_size=8),
+                st.lists(number(255), max_size=8).map(bytes),
                 st.just(content[start:end] * 50),
                 st.sampled_from(samples),
             )
@@ -302,7 +307,7 @@ def wheels() -> st.SearchStrategy[Hostile]:
     )
     methods = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
     sides = st.sampled_from(["consumer", "mcore", "te"])
-    return st.builds(built, metadata, mutated(SOURCES), names, methods, st.integers(0, 50), st.integers(0, 255), sides)
+    return st.builds(built, metadata, mutated(SOURCES), names, methods, number(50), number(255), sides)
 
 
 def surfaces() -> st.SearchStrategy[Hostile]:
@@ -442,9 +447,7 @@ def kinds(run: Mapping[str, bytes]) -> dict[str, st.SearchStrategy[Hostile]]:
         "Dockerfile": lambda: check("Dockerfile", ["Dockerfile", "x.Containerfile"], DOCKERFILES),
         "script": lambda: check("script", ["train.sh", "job.sbatch"], SCRIPTS),
         "JSON lock": lambda: check("JSON lock", ["Pipfile.lock"], JSON),
-        "log": lambda: file_kind(
-            "log", ["train.log", "a.gz"], [*LOGS, gzip.compress(LOGS[0])], ("match", "{file}", "--json")
-        ),
+        "log": lambda: file_kind("log", ["train.log", "a.gz"], PACKED_LOGS, ("match", "{file}", "--json")),
         "no file": special_files,
         "project": projects,
         "megatron tree": megatron_trees,

@@ -11,7 +11,7 @@ from tests.hostile import campaign
 from tests.hostile.campaign import TRACEBACK, answer, answers, drawn, table, true_run
 from tests.hostile.inputs import Hostile, kinds
 
-TRIES = 32  # two of each kind, in half a second each
+TRIES = 16  # one of each kind, in half a second each
 
 
 def test_share_of_hostile_inputs_is_answered(tmp_path: Path) -> None:

@@ -137,5 +137,6 @@ def interrupt_at_random_moments(count: int, folder: Path, temporary: Path) -> li
         assert runs.results(run) == Counter(planned), run
         sys.stdout.write(f"{run}: {len(planned)} cases, each once\n")
     assert processes(night.mark) == {}
-    assert [*temporary.iterdir()] == []
+    # pip, which a SIGTERM to the group of a tox that provisions ends too, leaves its own.
+    assert [path.name for path in temporary.iterdir() if not path.name.startswith("pip-")] == []
     return done

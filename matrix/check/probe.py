@@ -13,6 +13,7 @@ from typing import Final
 
 from matrix.catalog.codec import MalformedError, decode_json
 from matrix.catalog.machine import Machine, PythonEnvironment
+from matrix.catalog.versions import is_version
 from matrix.check.job_site import SHM, JobSite
 from matrix.errors import MatrixError
 from matrix.execution.ranks.memory import allowed, available
@@ -57,11 +58,13 @@ def python_of(path: str) -> PythonEnvironment:
         raise MatrixError("the interpreter can't be started", where=path, got=result.err, fix=fix)
     if result.code == TIMED_OUT:
         return PythonEnvironment(path=Path(path), problems=(f"{path} did not finish in {TIMEOUT_S:.0f} s",))
+    last_line = (result.err.strip().splitlines() or ["nothing"])[-1]
     with suppress(MalformedError):
         environment = decode_json(PythonEnvironment, (result.out.splitlines() or [""])[-1])
-        if environment.python:
+        strange = [f"{name} {text!r}" for name, text in environment.packages.items() if not is_version(text)]
+        if environment.python and not strange:
             return replace(environment, path=Path(path))
-    last_line = (result.err.strip().splitlines() or ["nothing"])[-1]
+        last_line = ", ".join(strange) or last_line
     return PythonEnvironment(path=Path(path), problems=(f"{path} exited with status {result.code}: {last_line}",))
 
 

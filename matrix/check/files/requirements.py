@@ -8,7 +8,7 @@ from posixpath import basename, dirname, join
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
@@ -112,6 +112,8 @@ def _requirement(text: str, place: Place) -> Declared:
     text = text.strip()
     try:
         parsed = Requirement(text)
+        if any(one.operator != "===" and not is_version(one.version.removesuffix(".*")) for one in parsed.specifier):
+            raise InvalidRequirement(text)  # a number of 5,000 digits
     except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
         if found := from_location(text, place) or _of_wheel(text, place):
             return Declared(pins=(found,))
@@ -120,7 +122,7 @@ def _requirement(text: str, place: Place) -> Declared:
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):
             return Declared()
-    except (UndefinedComparison, UndefinedEnvironmentName):
+    except ValueError:  # also of Python, for a number of 5,000 digits
         return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
     if parsed.url:
         found = from_location(parsed.url, place)
@@ -135,7 +137,7 @@ def holds(marker: str, extra: str) -> bool:
     """Return whether a marker holds on a machine that trains, with an extra; one that can't be evaluated counts."""
     try:
         return Marker(marker).evaluate({**LINUX, "extra": extra})
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError):
+    except (ValueError, RecursionError):
         return True
 
 

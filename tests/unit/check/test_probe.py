@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def test_this_interpreter_is_reported() -> None:
 def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: str) -> None:
     (problem,) = probe.python_of(script(tmp_path / "python", body)).problems
     assert problem.endswith(message)
+
+
+def test_package_without_a_version_is_a_problem(tmp_path: Path) -> None:
+    """It is neither absent nor of a known version."""
+    facts = '{"python": "3.12", "problems": [], "packages": {"torch": "not a version", "x": "1"}}'
+    environment = probe.python_of(script(tmp_path / "python", f"echo {shlex.quote(facts)}"))
+    assert (environment.packages, environment.problems[0][-21:]) == ({}, "torch 'not a version'")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.place import Place
 from matrix.check.files.declared import Declared, Open, Unread, UnreadKind
-from matrix.check.files.requirements import DEEPEST, read_arguments, read_requirements
+from matrix.check.files.requirements import DEEPEST, holds, read_arguments, read_requirements
 
 
 def nothing(_: str) -> None:
@@ -147,3 +147,18 @@ def test_wheel_that_a_shell_names_is_a_pin(text: str, pin: tuple[str, str, str])
     found = read_arguments([text], Place("x"), lambda _: None)
     assert [(one.name, one.version, one.limits) for one in found.pins] == [pin]
     assert found.unread == ()
+
+
+DIGITS = "9" * 5_000  # more than int() takes
+
+
+@pytest.mark.parametrize(
+    "line", [f"torch=={DIGITS}", f"torch>=2,<{DIGITS}", f"torch==2.4.1; python_version < '{DIGITS}'"]
+)
+def test_number_of_5000_digits_is_not_read(line: str) -> None:
+    declared = read_requirements(line, "r.txt", nothing)
+    assert (declared.pins, len(declared.unread)) == ((), 1)
+
+
+def test_marker_with_5000_digits_counts() -> None:
+    assert holds(f"python_version < '{DIGITS}'", "")

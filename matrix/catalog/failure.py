@@ -293,11 +293,12 @@ class Failure:
     A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
     take precedence over those that name none. `reached_by` are the arguments of a training command that reach it, each
     sufficient; without any it is always reached. `clones` is the reason why PyPI's packages are unsuitable, "" if they
-    are suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages
-    of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
-    megatron-core declares for them exclude no cell. `contract` is the call that level contract reads, `preflight` the
-    options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and its
-    reproduction.
+    are suitable: the packages then come from the site's clones, a release at its tag. `callees` are those of the calls
+    that level contract finds where this failure is expected: they are this failure, no other break. `package` are the
+    open packages of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a
+    release of megatron-core declares for them exclude no cell. `contract` is the call that level contract reads,
+    `preflight` the options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and
+    its reproduction.
     `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has
     a text to file.
     """
@@ -325,6 +326,7 @@ class Failure:
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
     contract: ContractCall | None = None
+    callees: tuple[Pattern, ...] = ()
     preflight: PreflightOptions = NO_OPTIONS
     upstream: str = ""
     stack: tuple[ReportedStack, ...] = ()

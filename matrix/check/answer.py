@@ -136,7 +136,7 @@ class FailureInStack:
 
 @dataclass(frozen=True)
 class BreakingCalls:
-    """Calls into Transformer Engine that break, that no failure of the catalog states, and that a job reaches alike.
+    """Calls into one package that break, that no failure of the catalog states, and that a job reaches alike.
 
     The other fields are those of FailureInStack; `flags` are options that avoid the calls.
     """
@@ -148,6 +148,11 @@ class BreakingCalls:
     needs: str = ""
     flags: tuple[str, ...] = ()
     place: Place | None = None
+
+    @property
+    def into(self) -> str:
+        """Return the title of the package that is called."""
+        return component_title(self.findings[0].packages[1])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return plain JSON values, of each call."""
@@ -332,13 +337,16 @@ class Breaks:
 
 
 def breaks_of(
-    failures: Collection[FailureInStack], calls: Iterable[BreakingCalls], problem: str, excluding: Iterable[Clash]
+    failures: Collection[FailureInStack],
+    calls: Iterable[BreakingCalls],
+    problems: Mapping[str, str],
+    excluding: Iterable[Clash],
 ) -> Breaks:
-    """Return what breaks in a stack; `problem` is the reason why its calls can't be judged, "" if they can."""
+    """Return what breaks in a stack; `problems` are the reasons why its calls can't be judged, by package."""
     certain = {str(failure.failure.id) for failure in failures if failure.certain}
     certain |= {f"calls {call.needs}" for call in calls if call.certain}
     unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
-    unknown |= {CALLS} if problem else set()
+    unknown |= {CALLS} if problems else set()
     return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in excluding))
 
 

@@ -1,17 +1,18 @@
-"""The calls from a stack's megatron-core into its Transformer Engine that break, as far as the catalog lacks them."""
+"""The calls from a stack's megatron-core into its Transformer Engine and torch that break and the catalog lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.catalog.stack import MCORE, TE, Stack
+from matrix.catalog.stack import MCORE, TE, TORCH, Stack, component_title
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
@@ -23,28 +24,51 @@ if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
     from matrix.contract.relevance import FunctionReach
 
 
-def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> tuple[tuple[BreakingCalls, ...], str]:
-    """Return the calls by what reaches them, the most certain first, and why a side can't be judged ("": it can)."""
-    core, engine = stack.version(MCORE), stack.version(TE)
-    if not (core and engine):
-        return (), ""
+# The calls that break, by what reaches them, and by package why calls into it can't be judged.
+CallsAnswer = tuple[tuple[BreakingCalls, ...], Mapping[str, str]]
+PROVIDED: Final = (TE, TORCH)
+
+
+def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
+    """Return the calls into every package whose API is recorded."""
+    return joined(calls_into(package, catalog, stack, jobs) for package in PROVIDED)
+
+
+def joined(answers: Iterable[CallsAnswer]) -> CallsAnswer:
+    """Return the answers for several packages as one, the most certain calls first."""
+    parts = list(answers)
+    calls = (call for part, _ in parts for call in part)
+    problems = {package: problem for _, part in parts for package, problem in part.items()}
+    return tuple(sorted(calls, key=lambda call: (ORDER.index(call.standing), not call.certain))), problems
+
+
+def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
+    """Return the calls into one package, TE or torch."""
+    core, version = stack.version(MCORE), stack.version(package)
+    if not (core and version):
+        return (), {}
     from matrix.contract import pairs
     from matrix.contract.relevance import relevance
 
     try:
-        found = pairs.breaking(core, engine)
+        findings, differing = pairs.breaking_or_near(core, version, package)
     except MatrixError as error:
-        return (), f"level contract can't judge this stack: {error.brief}"
+        return (), {package: f"level contract can't judge calls into {component_title(package)}: {error.brief}"}
+    problems = {}
+    if unclear := _unowned(catalog, stack, differing):
+        callees = ", ".join(dict.fromkeys(finding.callee for finding in unclear))
+        problems[package] = f"the releases before and after {component_title(package)} {version} differ in {callees}"
     alike: dict[BreakingCalls, tuple[Finding, ...]] = {}
-    for one in _unknown(catalog, stack, found):
-        ways = [way for way in relevance().reached_by if one.call_site.function in way.functions and way.matches(stack)]
-        job, way = reaching(jobs, partial(_reached, one, ways))
-        stands = standing_of(way, silent=not one.exception)
+    for finding in _unowned(catalog, stack, findings):
+        ways = [way for way in relevance().reached_by if way.covers(finding.call_site) and way.matches(stack)]
+        job, way = reaching(jobs, partial(_reached, finding, ways))
+        stands = standing_of(way, silent=not finding.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
         key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, way.needs, flags, job.place)
-        alike[key] = (*alike.get(key, ()), one)
-    kept = (replace(each, findings=same) for each, same in alike.items() if each.standing is not Standing.NOT_REACHED)
-    return tuple(sorted(kept, key=lambda one: (ORDER.index(one.standing), not one.certain))), ""
+        alike[key] = (*alike.get(key, ()), finding)
+    return tuple(
+        replace(calls, findings=same) for calls, same in alike.items() if calls.standing is not Standing.NOT_REACHED
+    ), problems
 
 
 def deciding(catalog: Catalog) -> list[Clause]:
@@ -55,13 +79,17 @@ def deciding(catalog: Catalog) -> list[Clause]:
     return [*stated, *relevance().reached_by]
 
 
-def _unknown(catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
+def _unowned(catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
     """Return the findings without those of a failure that is known to break in the stack, and others of its lines."""
-    entries = [one for one in catalog.failures if one.contract]
+    entries = [entry for entry in catalog.failures if entry.contract or entry.callees]
 
-    def stated(one: Finding) -> bool:
-        outcome = Outcome(OutcomeKind.RAISED, chain=(one.raised,))
-        return any(matched(each, outcome) and each.expectation(stack) is Expectation.BROKEN for each in entries)
+    def stated(finding: Finding) -> bool:
+        outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))
+        return any(
+            (any(re.search(callee, finding.callee) for callee in entry.callees) or matched(entry, outcome))
+            and entry.expectation(stack) is Expectation.BROKEN
+            for entry in entries
+        )
 
     known = {(one.callee, one.call_site) for one in found if stated(one)}
     return [one for one in found if (one.callee, one.call_site) not in known]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
-from matrix.catalog.stack import TE, UNKNOWN, WRITER_MCORE, Stack, component_title, short
+from matrix.catalog.stack import UNKNOWN, WRITER_MCORE, Stack, component_title, short
 from matrix.check.answer import (
     BreakingCalls,
     Breaks,
@@ -64,11 +64,11 @@ def check(
     """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
     if question.checkpoint and question.checkpoint.mark:
         stack = replace(stack, limits={**stack.limits, WRITER_MCORE: question.checkpoint.mark.wrote.text})
-    found, calls, problem = _judge(catalog, stack, question)
+    found, calls, problems = _judge(catalog, stack, question)
     explained = [_explained(catalog, stack, one, question, runs) for one in found]
     unread = (*stack.unread, *_undecided(stack, found), *_unnamed(stack, question.required))
-    if problem and not unread:
-        unread = (Unread(UnreadKind.VERSION, problem, stack.places[TE]),)
+    if not unread:
+        unread = tuple(Unread(UnreadKind.VERSION, text, stack.places[name]) for name, text in problems.items())
 
     def breaks(other: Stack) -> Breaks:
         user = replace(stack, stack=other)
@@ -80,7 +80,7 @@ def check(
         ordered(explained),
         tuple(clashes(catalog, stack, question.checkpoint)),
         calls,
-        problem,
+        "; ".join(problems.values()),
         tuple(upgrades(catalog, stack.stack, component, breaks) for component in question.upgrades),
         question.host,
         question.checkpoint,
@@ -97,8 +97,8 @@ def check_input(
 
 def _judge(
     catalog: Catalog, stack: UserStack, question: Question
-) -> tuple[list[FailureInStack], tuple[BreakingCalls, ...], str]:
-    """Return how each failure stands, the calls that break, and why these could not be judged, "" if they could."""
+) -> tuple[list[FailureInStack], tuple[BreakingCalls, ...], Mapping[str, str]]:
+    """Return how each failure stands, the calls that break, and by package why calls into it can't be judged."""
     unknown = unrecorded(catalog, stack.stack)
     standings = [stand(catalog, stack, failure, question.jobs, unknown) for failure in catalog.failures]
     return judged(standings, _judgements(catalog, stack, question)), *breaking_calls(

@@ -21,7 +21,7 @@ from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, 
 from matrix.catalog.versions import is_version, parse
 from matrix.check import user_stack as stacks
 from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand
-from matrix.check.calls import breaking_calls, deciding
+from matrix.check.calls import PROVIDED, CallsAnswer, calls_into, deciding, joined
 from matrix.check.user_stack import UserStack
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
@@ -81,15 +81,15 @@ class StackTable:
     """The answers for every choice of listed values.
 
     `values`: by axis, the words that can be chosen, "" (not named) first. `brought`: the words for other axes that a
-    container's word implies. `clashes` are texts, of parts that exclude each other and of drivers. `breaking` are the
-    calls that the catalog lacks, with the reason why a pair can't be judged.
+    container's word implies. `clashes` are texts, of parts that exclude each other and of drivers. `breaking` are,
+    for each package that is called, the calls that the catalog lacks, with the reason why a pair can't be judged.
     """
 
     values: Mapping[str, tuple[str, ...]]
     brought: Mapping[str, Choice]
     failures: tuple[Table[FailureInStack], ...]
     clashes: tuple[Table[str], ...]
-    breaking: Table[tuple[tuple[BreakingCalls, ...], str]]
+    breaking: tuple[Table[CallsAnswer], ...]
 
     def places(self, choice: Choice) -> dict[str, int]:
         """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
@@ -101,9 +101,10 @@ class StackTable:
         places = self.places(choice)
         return [table.at(places) for table in self.failures]
 
-    def calls(self, choice: Choice) -> tuple[tuple[BreakingCalls, ...], str]:
-        """Return the calls that break, and why they could not be judged, "" if they could."""
-        return self.breaking.at(self.places(choice))
+    def calls(self, choice: Choice) -> CallsAnswer:
+        """Return the calls that break, and by package why calls into it can't be judged."""
+        places = self.places(choice)
+        return joined(table.at(places) for table in self.breaking)
 
     def clashing(self, choice: Choice) -> list[str]:
         """Return why parts of the stack exclude each other."""
@@ -123,14 +124,21 @@ class StackTable:
             flags = [place(each.text) for each in one.workarounds]
             return [list(Standing).index(one.standing), int(one.certain), *texts_, flags]
 
-        def calls(answer: tuple[tuple[BreakingCalls, ...], str]) -> list[Any]:
-            return [place(answer[1]), [group(one) for one in answer[0]]]
+        def calls(answer: CallsAnswer) -> list[Any]:
+            return [place("; ".join(answer[1].values())), [group(one) for one in answer[0]]]
 
         def group(one: BreakingCalls) -> list[Any]:
             flags = [place(each) for each in one.flags]
             rows = ((place(f"{each.raised.type}: {each.message}"), place(str(each.call_site))) for each in one.findings)
             found = [findings.setdefault(row, len(findings)) for row in rows]
-            return [list(Standing).index(one.standing), int(one.certain), place(one.needs), flags, found]
+            return [
+                list(Standing).index(one.standing),
+                int(one.certain),
+                place(one.into),
+                place(one.needs),
+                flags,
+                found,
+            ]
 
         return {
             "values": {axis: list(words) for axis, words in self.values.items()},
@@ -140,7 +148,7 @@ class StackTable:
             "moves": [[move(one, other).value for other in Standing] for one in Standing],
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
-            "calls": _table(self.breaking, calls),
+            "calls": [_table(table, calls) for table in self.breaking],
             "findings": [list(one) for one in findings],
             "texts": list(texts),
         }
@@ -194,11 +202,22 @@ def build_table(catalog: Catalog) -> StackTable:
             _tabled(parts, {**excluded, "base": each["base"], "mcore": each["mcore"]}, clash),
             _tabled(parts, {**one, "base": each["base"], "driver": each["driver"]}, clash),
         ),
+        _call_tables(catalog, parts, each),
+    )
+
+
+def _call_tables(
+    catalog: Catalog, parts: Mapping[str, Mapping[str, UserStack]], each: Mapping[str, tuple[int, ...]]
+) -> tuple[Table[CallsAnswer], ...]:
+    """Return the calls into each package by its axis and by megatron-core: in `each`, every value is a class."""
+    classes = _classes(parts, deciding(catalog))
+    return tuple(
         _tabled(
             parts,
-            {**_classes(parts, deciding(catalog)), "te": each["te"], "mcore": each["mcore"]},
-            lambda stack: breaking_calls(catalog, stack.stack, ()),
-        ),
+            {**classes, axis: each[axis], "mcore": each["mcore"]},
+            lambda stack, package=package: calls_into(package, catalog, stack.stack, ()),  # type: ignore[misc]
+        )
+        for axis, package in zip(("te", "base"), PROVIDED, strict=True)
     )
 
 

@@ -40,7 +40,8 @@ def explain_command(parsed: argparse.Namespace) -> int:
         night.night(catalog, covering.pairwise, tuple(Level)),
         lambda case: str(machine.lack(catalog, case, offer(case.cell.base)) or ""),
     )
-    calls, problem = breaking_calls(catalog, explained.cell.stack, ())
+    calls, problems = breaking_calls(catalog, explained.cell.stack, ())
+    problem = "; ".join(problems.values())
     if parsed.json:
         listed = [finding for group in calls for finding in group.to_json()]
         print(json_object("explain/1", [{**explained.to_json(), "calls": listed, "calls_problem": problem}]))

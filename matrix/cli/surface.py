@@ -13,7 +13,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
 from matrix.contract import pairs, reading, recording
 from matrix.contract.api import Surface
-from matrix.contract.provider import TRANSFORMER_ENGINE, provider_of
+from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.uses import Calls
 from matrix.errors import ExitStatus, MatrixError
@@ -61,7 +61,8 @@ def pairs_command(parsed: argparse.Namespace) -> int:
     """Record the breaking calls of every pair that the catalog lists: 15 s."""
     catalog = loading.load()
     mcores, tes = ([word.partition("=")[2] for word in listed(catalog, axis)] for axis in ("mcore", "te"))
-    parsed.output.write_bytes(pairs.encode(mcores, (version for version in tes if version != NONE)))
+    provided = {TE: [version for version in tes if version != NONE], TORCH.package: recording.recorded_surfaces(TORCH)}
+    parsed.output.write_bytes(pairs.encode(mcores, provided))
     print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {parsed.output.stat().st_size} bytes")
     return ExitStatus.GOOD
 

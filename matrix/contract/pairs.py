@@ -1,4 +1,6 @@
-"""The breaking calls of a pair of releases. Those of every listed pair are recorded: a map has 1,600, each takes 8 ms.
+"""The breaking calls of a megatron-core into a release of TE or torch.
+
+Those of every listed pair are recorded: a map has 1,600 pairs with TE and 270 with torch, and each takes 8 ms or more.
 
 `megatrix surface pairs` writes the record, from the records of both sides.
 """
@@ -17,12 +19,15 @@ from packaging.version import Version
 
 from matrix.catalog.versions import parse
 from matrix.contract import recording
+from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, Provider
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import relevance
-from matrix.contract.uses import Site
+from matrix.contract.uses import Calls, Site
 from matrix.errors import MatrixError
 
+PROVIDED: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, TORCH)}
 KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
 
@@ -32,39 +37,84 @@ def path() -> Path:
     return recording.folder() / f"pairs{SUFFIX}"
 
 
-def breaking(mcore: str, te: str) -> tuple[Finding, ...]:
+def breaking(mcore: str, version: str, package: str = TE) -> tuple[Finding, ...]:
     """Return the calls that raise or are misbound, without those that another break of the pair masks.
 
-    Raises MatrixError where the API of a side is not recorded.
+    `version` is that of `package`, TE or torch. Raises MatrixError where the API of a side is not recorded: of TE also
+    builds of some commits are, of torch only releases, and all pairs of them.
     """
-    findings = _recorded().get((parse(mcore), parse(te)))
-    return read(mcore, te) if findings is None else findings
+    recorded = _recorded()
+    findings = recorded.get((parse(mcore), package, parse(version)))
+    if findings is None and package != TE and recorded:
+        versions = sorted({release for _, provided, release in recorded if provided == package})
+        known_core = any(core == parse(mcore) for core, provided, _ in recorded if provided == package)
+        raise MatrixError(
+            "its API is not recorded" if known_core else f"the calls of megatron-core {mcore} into it are not recorded",
+            got=f"{package} {version}",
+            expected=f"a release of {versions[0]} .. {versions[-1]}" if known_core else None,
+        )
+    return read(mcore, version, package) if findings is None else findings
 
 
-def read(mcore: str, te: str) -> tuple[Finding, ...]:
+def breaking_or_near(mcore: str, version: str, package: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the breaking calls; of a build between two recorded releases of torch those of both, and those of one.
+
+    NVIDIA's containers have such a torch: 2.4.0a0 comes after 2.3 and before 2.4. Raises MatrixError as `breaking`.
+    """
+    try:
+        return breaking(mcore, version, package), ()
+    except MatrixError:
+        releases = sorted({release for _, provided, release in _recorded() if provided == package != TE})
+        after = next((place for place, release in enumerate(releases) if release > parse(version)), 0)
+        if not after:
+            raise
+    sides = (breaking(mcore, str(release), package) for release in releases[after - 1 : after + 1])
+    older, newer = ({(finding.callee, finding.call_site): finding for finding in side} for side in sides)
+    differing = (finding for line, finding in (older | newer).items() if line not in older or line not in newer)
+    return tuple(finding for line, finding in newer.items() if line in older), tuple(differing)
+
+
+def read(mcore: str, version: str, package: str = TE) -> tuple[Finding, ...]:
     """Return the breaking calls, from the records of both sides. Raises MatrixError where one is missing."""
-    for package, version in ((MCORE, mcore), (TE, te)):
-        if problem := _problem(package, version):
-            raise problem
-    findings = relevance().judged(find(_calls(mcore), recording.load_surface(te)))
+    provider = PROVIDED[package]
+    findings = relevance().judged(find(_calls(provider, mcore), _surface(provider, version)))
     breaks = (finding for finding in findings if finding.kind in KINDS and not finding.masked)
-    return tuple(replace(finding, consumer=mcore, provider=te, implausible="") for finding in breaks)
+    return tuple(replace(finding, consumer=mcore, provider=version, implausible="") for finding in breaks)
 
 
-_calls = lru_cache(1)(recording.load_calls)  # the pairs of a release follow one another
+@lru_cache(2)  # the pairs of a core follow one another
+def _calls(provider: Provider, mcore: str) -> Calls:
+    """Return the recorded calls of a core. Raises MatrixError."""
+    if problem := _problem(provider, mcore, is_core=True):
+        raise problem
+    return recording.recorded_calls(provider, mcore)
+
+
+@lru_cache(64)  # of TE 42 releases, of torch 16, each a few MB
+def _surface(provider: Provider, version: str) -> Surface:
+    """Return the recorded API of a release. Raises MatrixError."""
+    if problem := _problem(provider, version, is_core=False):
+        raise problem
+    return recording.recorded_surface(provider, version)
 
 
 @cache
-def _problem(package: str, version: str) -> MatrixError | None:
+def _problem(provider: Provider, version: str, *, is_core: bool) -> MatrixError | None:
+    """Return why one side of a pair is not recorded, None if it is."""
     try:
-        recording.find_recorded(package, version)
+        if provider is TRANSFORMER_ENGINE:
+            recording.find_recorded(MCORE if is_core else TE, version)
+        elif is_core:
+            recording.recorded_calls(provider, version)
+        else:
+            recording.recorded_surface(provider, version)
     except MatrixError as error:
         return error
     return None
 
 
 @cache
-def _recorded() -> Mapping[tuple[Version, Version], tuple[Finding, ...]]:
+def _recorded() -> Mapping[tuple[Version, str, Version], tuple[Finding, ...]]:
     if not path().exists():
         return {}
     record = recording.read_file(path())
@@ -73,22 +123,32 @@ def _recorded() -> Mapping[tuple[Version, Version], tuple[Finding, ...]]:
         for callee, site, guard, kind, *texts in record["findings"]
     ]
     return {
-        (parse(mcore), parse(te)): tuple(Finding(mcore, te, *rows[number]) for number in numbers)
-        for mcore, releases in record["pairs"].items()
-        for te, numbers in releases.items()
+        (parse(mcore), package, parse(version)): tuple(
+            replace(Finding(mcore, version, *rows[number]), packages=(MCORE, package)) for number in numbers
+        )
+        for package, cores in record["pairs"].items()
+        for mcore, releases in cores.items()
+        for version, numbers in releases.items()
     }
 
 
-def encode(mcores: Iterable[str], tes: Iterable[str]) -> bytes:
-    """Return the content of the record of all pairs of these versions, of which both sides are recorded."""
+def encode(mcores: Iterable[str], provided: Mapping[str, Iterable[str]]) -> bytes:
+    """Return the content of the record of all pairs of which both sides are recorded; `provided`: versions."""
     rows: dict[tuple[object, ...], int] = {}
 
     def number(finding: Finding) -> int:
         callee, site, guard, kind, *texts = (getattr(finding, name) for name in FIELDS)
         return rows.setdefault((callee, site, guard, kind.value, *texts), len(rows))
 
-    engines = [version for version in tes if _problem(TE, version) is None]
-    cores = [version for version in mcores if _problem(MCORE, version) is None]
-    pairs = {mcore: {te: [number(finding) for finding in read(mcore, te)] for te in engines} for mcore in cores}
+    cores = list(mcores)
+    pairs: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for package, versions in provided.items():
+        provider = PROVIDED[package]
+        releases = [version for version in versions if _problem(provider, version, is_core=False) is None]
+        pairs[package] = {
+            mcore: {version: [number(finding) for finding in read(mcore, version, package)] for version in releases}
+            for mcore in cores
+            if _problem(provider, mcore, is_core=True) is None
+        }
     record = {"format": recording.FORMAT, "findings": list(rows), "pairs": pairs}
     return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), compresslevel=9, mtime=0)

@@ -18,6 +18,7 @@ from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
+from matrix.contract.uses import Site
 
 MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
 
@@ -94,9 +95,27 @@ class FailedImport:
 
 @dataclass(frozen=True)
 class FunctionReach(ReachedBy):
-    """The arguments of a training command that reach functions of Megatron-LM."""
+    """The arguments of a training command that reach functions of Megatron-LM, or the import of modules."""
 
     functions: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    def covers(self, site: Site) -> bool:
+        """Return whether it states how a line is reached."""
+        return site.function in self.functions if site.function else site.path in self.modules
+
+
+@dataclass(frozen=True)
+class Intended:
+    """A use of `callee` that upstream means as it is, in `functions` or, without any, everywhere, for the reason."""
+
+    callee: str
+    reason: str
+    functions: tuple[str, ...] = ()
+
+    def is_meant(self, finding: Finding) -> bool:
+        """Return whether a finding is no break."""
+        return finding.callee == self.callee and (not self.functions or finding.call_site.function in self.functions)
 
 
 @dataclass(frozen=True)
@@ -108,10 +127,12 @@ class Relevance:
     check: tuple[ArgumentCheck, ...] = ()
     failed_import: tuple[FailedImport, ...] = ()
     reached_by: tuple[FunctionReach, ...] = ()
+    intended: tuple[Intended, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of a core and its provider, without intended fallbacks; the other facts are added."""
+        """Return the findings of a core and its provider, without what is intended; the other facts are added."""
+        findings = [finding for finding in findings if not any(call.is_meant(finding) for call in self.intended)]
         breaks = [finding for finding in findings if finding.kind is FindingKind.DEFINITE]
         caught = (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)
         raised = [finding for finding in findings if finding.kind in caught]

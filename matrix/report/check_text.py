@@ -195,10 +195,10 @@ def calls(groups: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
         yield Prose(problem)
     if groups:
         yield ""
-        yield Prose("calls into Transformer Engine that break and that the catalog lacks (read by level contract):")
+        yield Prose("calls that break and that the catalog lacks (read by level contract):")
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
-        yield table([(label, f"{group.needs}{_at(group.place)}")])
+        yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
         raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
         yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
         yield ""

@@ -3,7 +3,7 @@
 const stacks = (() => {
   const data = JSON.parse(document.getElementById("stacks").textContent);
   const axes = Object.keys(data.values);
-  for (const table of [...data.failures, ...data.clashes, data.calls]) {
+  for (const table of [...data.failures, ...data.clashes, ...data.calls]) {
     table.sizes = Object.entries(table.classes).map(([axis, classes]) => [axis, classes, Math.max(...classes) + 1]);
   }
   const look = (table, places) => {
@@ -34,10 +34,14 @@ const stacks = (() => {
   };
   // The calls that break and that the catalog lacks, by what reaches them, and why they could not be judged.
   const calls = (choice) => {
-    const [problem, groups] = look(data.calls, places(choice));
-    return { problem: data.texts[problem], groups: groups.map(([rank, certain, needs, flags, found]) => ({
-      rank, certain: certain === 1, needs: data.texts[needs], flags: flags.map((flag) => data.texts[flag]),
-      findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) })) };
+    const where = places(choice), answers = data.calls.map((table) => look(table, where));
+    const group = (place, [rank, certain, into, needs, flags, found]) => ({
+      place, rank, certain: certain === 1, into: data.texts[into], needs: data.texts[needs], flags: flags.map((flag) => data.texts[flag]),
+      findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) });
+    const groups = answers.flatMap(([, listed], place) => listed.map((each) => group(place, each)));
+    groups.sort((one, other) => one.rank - other.rank || other.certain - one.certain);
+    const problems = answers.map(([problem]) => data.texts[problem]);
+    return { problem: problems.filter(Boolean).join("; "), problems, groups };
   };
   const clashes = (choice) => {
     const where = places(choice);
@@ -75,9 +79,9 @@ const stacks = (() => {
     if (known(one) && facts.some(Boolean)) made.append(element("p", "soft", facts.filter(Boolean).join("; ")));
     return made;
   };
-  const callCard = ({ rank, needs, flags, findings }, label) => {
+  const callCard = ({ rank, into, needs, flags, findings }, label) => {
     const made = element("li", "calls", element("span", `swatch ${data.colours[rank]}`, signs[data.colours[rank]]), " ",
-      element("b", "", label || data.standings[rank]), `: ${findings.length > 1 ? `${findings.length} calls` : "a call"} into Transformer Engine`,
+      element("b", "", label || data.standings[rank]), `: ${findings.length > 1 ? `${findings.length} calls` : "a call"} into ${into}`,
       element("p", "", needs));
     if (flags.length) made.append(element("p", "", `workaround: ${flags[0]}`));
     for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));

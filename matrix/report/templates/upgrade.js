@@ -67,20 +67,22 @@
     }
     // Of calls that a job reaches alike, some may break in one stack alone.
     const [old, broken] = [from, to].map(calls);
-    const judged = (choice, { problem }) =>
-      !problem && ["te", "mcore"].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
+    // Calls into Transformer Engine (te) and into torch (base), in the order of their tables.
+    const judged = (choice, { problems }, place) =>
+      !problems[place] && ["te", "base"][place] in whole(choice) && whole(choice).mcore ? "not found" : "unknown";
     const has = ({ groups }, [error]) => groups.some((each) => each.findings.some((one) => one[0] === error));
     const sort = (kind, group, other, both, label) => {
       const findings = group.findings.filter((one) => has(other, one) === both);
       if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, words(from) && label));
     };
     for (const each of broken.groups) {
-      sort("newly broken", each, old, false, `${judged(from, old)} \u2192 ${data.standings[each.rank]}`);
+      sort("newly broken", each, old, false, `${judged(from, old, each.place)} \u2192 ${data.standings[each.rank]}`);
       sort("still broken", each, old, true);
     }
-    const left = judged(to, broken);
-    for (const each of old.groups)
+    for (const each of old.groups) {
+      const left = judged(to, broken, each.place);
       sort(left === "unknown" ? "no longer known" : "fixed", each, broken, false, `${data.standings[each.rank]} \u2192 ${left}`);
+    }
     const excluded = clashes(to);
     const certain = [...after, ...broken.groups].filter((one) => one.certain).length + excluded.length;
     const also = [...after, ...broken.groups].filter((one) => known(one) && !one.certain).length;

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.place import Place
-from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, Stack
+from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN, Stack
 from matrix.check.answer import BreakingCalls, Standing
-from matrix.check.calls import breaking_calls
+from matrix.check.calls import breaking_calls, calls_into
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.training_job import UserJob, job_of
@@ -25,14 +25,14 @@ def job(*words: str) -> UserJob:
     return job_of(UserCommand(("python", "pretrain_gpt.py", *words), Place("job.sh", 3)))
 
 
-def pair(mcore: str, te: str) -> Stack:
-    return Stack({TORCH: "2.9.1", MCORE: mcore, TE: te})
+def pair(mcore: str, te: str, torch: str = "2.9.1") -> Stack:
+    return Stack({TORCH: torch, MCORE: mcore, TE: te})
 
 
-def calls(mcore: str, te: str, *jobs: UserJob) -> dict[str, BreakingCalls]:
+def calls(mcore: str, te: str, *jobs: UserJob, torch: str = "2.9.1") -> dict[str, BreakingCalls]:
     """Return the calls of a pair by the function of their first line."""
-    found, problem = breaking_calls(real(), pair(mcore, te), jobs)
-    assert problem == ""
+    found, problem = breaking_calls(real(), pair(mcore, te, torch), jobs)
+    assert problem == {}
     return {one.findings[0].call_site.function: one for one in found}
 
 
@@ -83,15 +83,50 @@ def test_guard_is_what_reaches_an_unknown_function(
     unknown: Finding = replace(
         one, kind=kind, exception=raised, guard=guard, call_site=one.call_site._replace(function="unknown")
     )
-    monkeypatch.setattr(pairs, "breaking", lambda mcore, te: (unknown,))
+    monkeypatch.setattr(pairs, "breaking", lambda mcore, version, package: (unknown,) * (package == TE))
     ((found,), _) = breaking_calls(catalog(), pair("0.19.2", "2.17.0"), ())
     assert (found.standing, found.certain, found.needs) == (standing, False, needs)
 
 
 def test_pair_that_is_not_recorded_says_so() -> None:
     found, problem = breaking_calls(real(), pair("0.17.0", "2.14+1234567"), ())
-    assert (found, problem.partition(":")[0]) == ((), "level contract can't judge this stack")
+    assert (found, problem[TE].partition(":")[0]) == ((), "level contract can't judge calls into Transformer Engine")
+
+
+def test_calls_into_torch_are_judged() -> None:
+    """Megatron-LM#4457: torch 2.6 has no `no_dist`; the failures of the catalog are not listed again."""
+    into_torch = calls("0.18.2", "2.10.0", torch="2.6.0")["TorchDistLoadShardedStrategy.load"]
+    assert (into_torch.into, into_torch.needs) == ("torch", "with --load")
+    assert [str(call.raised) for call in into_torch.findings] == [str(into_torch.findings[0].raised)]
+    assert not calls("0.18.2", "2.10.0", torch="2.9.1")
+    assert not calls("0.8.0", "1.9.0", torch="2.4.1")
+
+
+def test_failed_import_needs_no_option() -> None:
+    """megatron.core 0.18 imports Megatron-FSDP, and that a name of torch 2.5."""
+    ((call,), problem) = calls_into(TORCH, real(), Stack({TORCH: "2.4.1", MCORE: "0.18.2"}), ())
+    assert (call.standing, call.certain, problem) == (Standing.WILL_BREAK, True, {})
+
+
+@pytest.mark.parametrize(
+    ("torch", "mcore", "problem"),
+    [
+        ("2.4.0a0+3bcc3cddb5", "0.9.0", {}),  # neither 2.3.1 nor 2.4.1 has a break
+        ("2.4.0a0+3bcc3cddb5", "0.8.0", {}),  # the break of 2.4.1 is a failure that the catalog judges
+        ("2.5.0a0+e000cf0ad9", "0.18.2", "the releases before and after torch 2.5.0a0+e000cf0ad9 differ in "),
+        ("2.16.0a0+1234567", "0.18.2", "level contract can't judge calls into torch: its API is not recorded"),
+    ],
+)
+def test_build_of_torch_is_between_releases(torch: str, mcore: str, problem: str | dict[str, str]) -> None:
+    image = real().container_of(torch, "")
+    _, problems = breaking_calls(real(), Stack({TORCH: torch, MCORE: mcore, BASE: image.id if image else UNKNOWN}), ())
+    assert problems == problem if isinstance(problem, dict) else problems[TORCH].startswith(problem)
+
+
+def test_break_on_both_sides_of_a_build_counts() -> None:
+    calls, _ = breaking_calls(real(), Stack({TORCH: "2.6.0a0+ecf3bae40a", MCORE: "0.18.2"}), ())
+    assert [finding.callee for call in calls for finding in call.findings] == ["torch.distributed.checkpoint.load"]
 
 
 def test_absent_engine_has_no_calls() -> None:
-    assert breaking_calls(real(), Stack({MCORE: "0.17.0", TE: ABSENT}), ()) == ((), "")
+    assert breaking_calls(real(), Stack({MCORE: "0.17.0", TE: ABSENT}), ()) == ((), {})

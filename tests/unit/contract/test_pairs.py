@@ -10,9 +10,10 @@ import pytest
 from matrix.catalog.reach import Condition
 from matrix.catalog.versions import NONE
 from matrix.check.table import listed
-from matrix.contract import pairs
+from matrix.contract import pairs, recording
 from matrix.contract.finding import FindingKind
-from matrix.contract.recording import MCORE, TE, read_file
+from matrix.contract.provider import TORCH
+from matrix.contract.recording import TE, read_file
 from matrix.contract.relevance import relevance
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -28,18 +29,28 @@ def versions(axis: str) -> list[str]:
 
 def test_every_listed_pair_is_recorded() -> None:
     """A pair without a record costs 8 ms each time that a page is written: `megatrix surface pairs` adds it."""
-    mcores, tes = ([one for one in versions(axis) if pairs._problem(package, one) is None]
-                   for axis, package in (("mcore", MCORE), ("te", TE)))  # fmt: skip
-    assert list(RECORD["pairs"]) == mcores
-    assert {tuple(row) for row in RECORD["pairs"].values()} == {tuple(tes)}
+    listed_versions = {
+        TE: (versions("mcore"), versions("te")),
+        TORCH.package: (recording.recorded_consumers(TORCH), recording.recorded_surfaces(TORCH)),
+    }
+    assert RECORD["pairs"].keys() == listed_versions.keys()
+    for package, sides in listed_versions.items():
+        provider = pairs.PROVIDED[package]
+        cores, releases = (
+            [version for version in side if pairs._problem(provider, version, is_core=is_core) is None]
+            for is_core, side in zip((True, False), sides, strict=True)
+        )
+        assert list(RECORD["pairs"][package]) == cores
+        assert {tuple(row) for row in RECORD["pairs"][package].values()} == {tuple(releases)}
 
 
-def test_recorded_pairs_are_what_is_read() -> None:
-    """150 random pairs; tests/real compares the whole file."""
+@pytest.mark.parametrize(("package", "count"), [(TE, 150), (TORCH.package, 15)])
+def test_recorded_pairs_are_what_is_read(package: str, count: int) -> None:
+    """Random pairs; tests/real compares the whole file."""
     source = random.Random(20)
-    every = [(mcore, te) for mcore, row in RECORD["pairs"].items() for te in row]
-    for mcore, te in sorted(source.sample(every, 150)):
-        assert pairs.breaking(mcore, te) == pairs.read(mcore, te), (mcore, te)
+    every = [(mcore, version) for mcore, row in RECORD["pairs"][package].items() for version in row]
+    for mcore, version in sorted(source.sample(every, count)):
+        assert pairs.breaking(mcore, version, package) == pairs.read(mcore, version, package), (mcore, version)
 
 
 def test_pair_without_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,22 +96,39 @@ def test_engines_of_nemo_images_are_judged(mcore: str, te: str, messages: list[s
 
 
 def test_record_is_deterministic() -> None:
-    assert pairs.encode(["0.19.2"], ["2.17.0", "2.14+1234567"]) == pairs.encode(["0.19.2"], ["2.17.0"])
+    assert pairs.encode(["0.19.2"], {TE: ["2.17.0", "2.14+1234567"]}) == pairs.encode(["0.19.2"], {TE: ["2.17.0"]})
+
+
+def test_build_of_torch_has_no_pairs() -> None:
+    """NVIDIA's containers have such a torch: the answer needs no look at the records, which takes 80 ms."""
+    with pytest.raises(MatrixError, match=r"its API is not recorded\n  got:      torch 2\.4\.0a0\+3bcc3cddb5"):
+        pairs.breaking("0.8.0", "2.4.0a0+3bcc3cddb5", TORCH.package)
+    with pytest.raises(MatrixError, match=r"the calls of megatron-core 0\.12\.1 into it are not recorded"):
+        pairs.breaking("0.12.1", "2.6.0", TORCH.package)
+
+
+def test_what_upstream_means_is_no_break() -> None:
+    """all_gather_object(list, group) gathers a parameter group, and ring_exchange is in no release of torch."""
+    assert pairs.breaking("0.19.2", "2.9.1", TORCH.package) == ()
+    assert [one.message for one in pairs.breaking("0.18.2", "2.6.0", TORCH.package)] == [
+        "load() got an unexpected keyword argument 'no_dist'"
+    ]
 
 
 def test_every_call_names_what_reaches_it() -> None:
-    """A failure of the catalog has the same exception, or contract.toml has the function."""
+    """A failure of the catalog has the same exception, or contract.toml has the function or the imported module."""
     entries = [one for one in real().failures if one.contract]
-    stated = {function for one in relevance().reached_by for function in one.functions}
     findings = pairs._recorded().values()
     for one in {one for row in findings for one in row if one.kind is FindingKind.DEFINITE}:
         owned = any(matched(each, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) for each in entries)
-        assert owned or one.call_site.function in stated, one
+        assert owned or any(way.covers(one.call_site) for way in relevance().reached_by), one
 
 
 def test_every_fact_of_reach_is_used() -> None:
-    called = {one.call_site.function for row in pairs._recorded().values() for one in row}
+    sites = {one.call_site for row in pairs._recorded().values() for one in row}
+    called, imported = {site.function for site in sites}, {site.path for site in sites if not site.function}
     for fact in relevance().reached_by:
         assert {*fact.functions} <= called, fact
+        assert {*fact.modules} <= imported, fact
         assert all(map(Condition.parse, fact.arguments)), fact
         assert fact.reason

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.cell import Clause
-from matrix.catalog.failure import Expectation
+from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
 from matrix.catalog.stack import MCORE, TE, TORCH, Stack, component_title
@@ -55,11 +55,11 @@ def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[User
     except MatrixError as error:
         return (), {package: f"level contract can't judge calls into {component_title(package)}: {error.brief}"}
     problems = {}
-    if unclear := _unowned(catalog, stack, differing):
+    if unclear := _unowned(package, catalog, stack, differing):
         callees = ", ".join(dict.fromkeys(finding.callee for finding in unclear))
         problems[package] = f"the releases before and after {component_title(package)} {version} differ in {callees}"
     alike: dict[BreakingCalls, tuple[Finding, ...]] = {}
-    for finding in _unowned(catalog, stack, findings):
+    for finding in _unowned(package, catalog, stack, findings):
         ways = [way for way in relevance().reached_by if way.covers(finding.call_site) and way.matches(stack)]
         job, way = reaching(jobs, partial(_reached, finding, ways))
         stands = standing_of(way, silent=not finding.exception)
@@ -71,17 +71,22 @@ def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[User
     ), problems
 
 
-def deciding(catalog: Catalog) -> list[Clause]:
-    """Return the clauses that decide how calls stand, besides the two versions."""
+def deciding(package: str, catalog: Catalog) -> list[Clause]:
+    """Return the clauses that decide how calls into a package stand, besides the two versions."""
     from matrix.contract.relevance import relevance
 
-    stated = [rule for one in catalog.failures if one.contract for rule in (*one.affected, *one.works)]
+    stated = [rule for entry in _owners(package, catalog) for rule in (*entry.affected, *entry.works)]
     return [*stated, *relevance().reached_by]
 
 
-def _unowned(catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
+def _owners(package: str, catalog: Catalog) -> list[Failure]:
+    """Return the failures that calls into a package can be: at level contract those into TE are read alone."""
+    return [entry for entry in catalog.failures if (entry.contract if package == TE else entry.callees)]
+
+
+def _unowned(package: str, catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
     """Return the findings without those of a failure that is known to break in the stack, and others of its lines."""
-    entries = [entry for entry in catalog.failures if entry.contract or entry.callees]
+    entries = _owners(package, catalog)
 
     def stated(finding: Finding) -> bool:
         outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))

@@ -210,11 +210,10 @@ def _call_tables(
     catalog: Catalog, parts: Mapping[str, Mapping[str, UserStack]], each: Mapping[str, tuple[int, ...]]
 ) -> tuple[Table[CallsAnswer], ...]:
     """Return the calls into each package by its axis and by megatron-core: in `each`, every value is a class."""
-    classes = _classes(parts, deciding(catalog))
     return tuple(
         _tabled(
             parts,
-            {**classes, axis: each[axis], "mcore": each["mcore"]},
+            {**_classes(parts, deciding(package, catalog)), axis: each[axis], "mcore": each["mcore"]},
             lambda stack, package=package: calls_into(package, catalog, stack.stack, ()),  # type: ignore[misc]
         )
         for axis, package in zip(("te", "base"), PROVIDED, strict=True)

@@ -122,7 +122,7 @@ def find_function(path: Path, name: str, depth: int = 0) -> ast.FunctionDef | No
     try:
         tree = ast.parse(read_regular(path), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise MatrixError("not Python", where=str(path), got=error or type(error).__name__) from None
+        raise MatrixError("not Python", where=str(path), got=str(error) or type(error).__name__) from None
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node

@@ -173,7 +173,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", ["reproduction.py", "chart.py"])
 def test_a_module_that_is_no_python_is_reported(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text.replace("reproduction import save", f"{name[:-3]} import save, picture"))
-    reported = found(sound(folder))
+    entry = sound(folder)
+    reported = found(entry)
+    assert "correct it: " not in [problem.fix for problem in problems(catalog(entry), entry, ())]
     assert any("not Python" in one or "is only imported" in one for one in reported), reported
 
 

@@ -46,7 +46,8 @@ def read_calls(
     """
     package = _Package({path: content for path, content in files.items() if part(path)}, provider)
     package.read_all()
-    uses = dict.fromkeys(package.reaches.finish())
+    with within_limits(consumer):
+        uses = dict.fromkeys(package.reaches.finish())
     order = sorted(uses, key=lambda use: (use.site.path, use.site.line, use.path, use.kind))
     return Calls(version, tuple(order), dict(origin or {}), consumer, provider.package)
 

@@ -71,7 +71,11 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
     "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
-    "matrix/planning/cases.py": ("tests/unit/planning/test_cases.py", "tests/unit/planning/test_of_base.py"),
+    "matrix/planning/cases.py": (
+        "tests/unit/planning/test_cases.py",
+        "tests/unit/planning/test_images.py",
+        "tests/unit/planning/test_of_base.py",
+    ),
     "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
     "matrix/planning/driver_fit.py": ("tests/unit/planning/test_driver_fit.py",),
     "matrix/planning/estimates.py": ("tests/unit/planning/test_estimates.py",),

@@ -45,7 +45,7 @@ QUICK: Final = (
     (2, ("build", "debian-13")),
     (0, ("check",)),
     (0, ("check", "--python", "{python}")),
-    (0, ("check", "requirements.txt", "Dockerfile", "train.sh", "pyproject.toml")),
+    (3, ("check", "requirements.txt", "Dockerfile", "train.sh", "pyproject.toml")),
     (2, ("check", "--checkpoint", ".")),
     (0, ("check", "--", "true")),
     (1, ("match", "train.log")),

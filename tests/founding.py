@@ -36,5 +36,14 @@ SHIFTED_CALL: Final = "cpu-offload-shifted"
 HARDWARE: Final = "ub-multicast"
 """Read, not run: whether it breaks depends on driver and compute capability, which the stack of a report names."""
 
+NORM: Final = "te-norm-shape"
+"""At level contract, on the base no-torch in milliseconds: broken with Transformer Engine 1.12.0."""
+
+PINNED: Final = "cpu-offload-pinned"
+"""At level contract: megatron-core 0.17.1 with Transformer Engine 2.9.0 breaks, with any later one it does not."""
+
+SETUPTOOLS: Final = "no-pkg-resources"
+"""megatron-core 0.8.0 breaks with setuptools 82 and later, whatever torch and Transformer Engine are."""
+
 RESUME: Final = "ckpt-rollback-metadata"
 """At level cpu in seconds on torch 2.13.0: megatron-core 0.14.0 can't read what 0.15.3 wrote, and reads its own."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.provision.project import ROOT
+from tests.founding import NORM
 
 COMMON: Final = ("tox", "uv", "pytest", "torch", "packaging", "virtualenv", "megatron", "transformer_engine", "hostile")
 LOADED: Final = ("sitecustomize", "usercustomize", "conftest", "toxfile", "setup", "reproduction", "preflight")
@@ -34,8 +35,8 @@ SETTINGS: Final = {
 
 
 # The exit status and the arguments of each command in the folder; {python} is an interpreter, {out} another folder.
-WITHIN: Final = "base==no-torch and failure==te-norm-shape"
-HERE: Final = "failure==te-norm-shape and te==1.12.0 and mcore==0.9.0"
+WITHIN: Final = f"base==no-torch and failure=={NORM}"
+HERE: Final = f"failure=={NORM} and te==1.12.0 and mcore==0.9.0"
 BISECT: Final = ("--axis", "mcore", "--base", "torch-2.4.0", "--good", "0.7.0", "--bad", "0.8.0")
 QUICK: Final = (
     (0, ("plan", "--within", WITHIN)),
@@ -56,8 +57,8 @@ QUICK: Final = (
     (2, ("bisect", *BISECT, "--out", "{out}", "--", "true")),
     (0, ("sources", "list")),
     (2, ("sources", "fetch")),
-    (2, ("catalog", "new", "te-norm-shape")),
-    (0, ("catalog", "check", "te-norm-shape")),
+    (2, ("catalog", "new", NORM)),
+    (0, ("catalog", "check", NORM)),
     (2, ("catalog", "keep", "no-such-run", "--out", "{out}/none")),
     (0, ("catalog", "export")),
     (2, ("report", "--out", "{out}/none")),

@@ -71,3 +71,13 @@ def write_gpu_results(folder: Path, finished: Night) -> Path:
     except OSError as error:
         raise unwritable(path, error) from error
     return path
+
+
+def add_step_summary(out: Path, run: str) -> None:
+    """Add the summary of a run to the page of a step of GitHub Actions, if this process is one. Raises MatrixError."""
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(page).open("a", encoding="utf-8") as file:
+                file.write(Paths(out).pages(run).summary.read_text("utf-8"))
+        except OSError as error:
+            raise unwritable(Path(page), error) from error

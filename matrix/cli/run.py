@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from matrix.authoring import breaking
@@ -27,7 +26,6 @@ from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import stored_run
 from matrix.store.history import History
-from matrix.store.paths import Paths, unwritable
 from matrix.verdicts.record import Record
 
 
@@ -63,7 +61,7 @@ def run_command(parsed: argparse.Namespace) -> int:
         broken, text = breaking.outcome(finished.records)
         say(text)
         return ExitStatus.GOOD if broken else ExitStatus.BAD
-    add_step_summary(Paths(parsed.out).pages(finished.run).summary)
+    results.add_step_summary(parsed.out, finished.run)
     return exit_code(finished.records) if parsed.exit_code else runner.exit_status(finished)
 
 
@@ -89,16 +87,6 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
     with screen.animated():
         return runner.execute(request, catalog, engine, runner.Events(screen.show, screen.begin, warn, report, begin))
-
-
-def add_step_summary(summary: Path) -> None:
-    """Add the summary of a run to the page of a step of GitHub Actions, if this process is one."""
-    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-        try:
-            with Path(page).open("a", encoding="utf-8") as file:
-                file.write(summary.read_text("utf-8"))
-        except OSError as error:
-            raise unwritable(Path(page), error) from error
 
 
 def command_line(parsed: argparse.Namespace, resume: str = "") -> str:

@@ -21,7 +21,7 @@ from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
-from tests.founding import BEHIND_MPI, CALL, MASK, MPI, RESUME, SAVE, SHIFTED_CALL
+from tests.founding import BEHIND_MPI, CALL, MASK, MPI, PINNED, RESUME, SAVE, SETUPTOOLS, SHIFTED_CALL
 from tests.unit.catalogs import real
 
 
@@ -211,12 +211,12 @@ def test_every_version_workaround_works(text: str) -> None:
 def test_upgrade_names_what_each_newer_version_changes() -> None:
     """The break of 2.9.0 is gone in every later release; nothing is judged twice."""
     te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=(TE, MCORE))).upgrades
-    assert te.steps[0] == UpgradeStep("2.10.0", fixed=("cpu-offload-pinned",))
+    assert te.steps[0] == UpgradeStep("2.10.0", fixed=(PINNED,))
     assert [step.version for step in te.steps] == [
         version for version in recorded(real(), TE) if parse(version) > parse("2.9.0")
     ]
     assert te.may_take_newest == "yes"
-    assert (core.steps[0].fixed, core.may_take_newest) == (("cpu-offload-pinned",), "unknown")
+    assert (core.steps[0].fixed, core.may_take_newest) == ((PINNED,), "unknown")
 
 
 def test_upgrade_of_an_image_lists_every_newer_image() -> None:
@@ -230,7 +230,7 @@ def test_upgrade_of_an_image_lists_every_newer_image() -> None:
 def test_break_beyond_a_component_is_apart() -> None:
     """pkg_resources breaks with megatron-core and setuptools alone."""
     (torch,) = checked("mcore=0.8.0 torch=2.3.1 setuptools=84.2.1", Question(upgrades=(TORCH,))).upgrades
-    assert torch.apart == ("no-pkg-resources",)
+    assert torch.apart == (SETUPTOOLS,)
     assert torch.steps[-1].blocking == (SAVE,)
 
 

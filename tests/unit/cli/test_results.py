@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from matrix.bisection.probing import RUN_LABEL
-from matrix.cli.results import newest, print_summary
+from matrix.cli.results import add_step_summary, newest, print_summary
 from matrix.errors import MatrixError
 from matrix.store.paths import Paths
 from matrix.store.stored_run import Night, write_plan
@@ -42,3 +43,20 @@ def test_summary_ends_with_its_pages(tmp_path: Path, capsys: pytest.CaptureFixtu
     *_, headline, pages = capsys.readouterr().out.splitlines()
     assert headline.startswith("GREEN: nothing is red in 1 cases")
     assert pages == f"page: {tmp_path / 'index.html'}  junit: {tmp_path / 'junit.xml'}"
+
+
+def test_step_summary_is_the_one_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "page.md").write_text("before\n")
+    summary = Paths(tmp_path).pages(NIGHT).summary
+    summary.parent.mkdir(parents=True)
+    summary.write_text("green")
+    add_step_summary(tmp_path, NIGHT)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    add_step_summary(tmp_path, NIGHT)
+    assert (tmp_path / "page.md").read_text() == "before\ngreen"
+
+
+def test_a_step_summary_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    with pytest.raises(MatrixError, match=re.escape(str(tmp_path))):
+        add_step_summary(tmp_path, NIGHT)

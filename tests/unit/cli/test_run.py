@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from matrix.authoring.breaking import SWAPPED
 from matrix.catalog import loading
 from matrix.catalog.codec import decode
 from matrix.cli.main import main, parser
-from matrix.cli.run import add_step_summary, command_line
+from matrix.cli.run import command_line
 from matrix.errors import ExitStatus, MatrixError
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
@@ -180,15 +179,6 @@ def test_a_broken_failure_turns_red(engine: FakeEngine, tmp_path: Path, capsys: 
     assert "regressed" in printed
     assert not (tmp_path / "out" / "runs").exists()
     assert (tmp_path / "out" / "broken-on-purpose" / "runs").is_dir()
-
-
-def test_a_step_summary_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "summary.md").write_text("green")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
-    with pytest.raises(MatrixError, match=re.escape(str(tmp_path))):
-        add_step_summary(tmp_path / "summary.md")
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
-    add_step_summary(tmp_path / "absent.md")
 
 
 def test_run_opens_with_the_unavailable_cases(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:

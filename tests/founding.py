@@ -47,3 +47,12 @@ SETUPTOOLS: Final = "no-pkg-resources"
 
 RESUME: Final = "ckpt-rollback-metadata"
 """At level cpu in seconds on torch 2.13.0: megatron-core 0.14.0 can't read what 0.15.3 wrote, and reads its own."""
+
+QUANTIZED_CALL: Final = "ub-quantization-mode"
+"""megatron-core 0.15.0 ends before initialize_ub with Transformer Engine 2.7."""
+
+NUMPY: Final = "numpy2-overflow"
+"""megatron-core 0.15.0 with numpy 2 and later."""
+
+TRANSFORMERS: Final = "transformers5-sentinels"
+"""megatron-core 0.15.0 - 0.17.1 with transformers 5 and later; not known with 0.18.0."""

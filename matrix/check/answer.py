@@ -88,9 +88,9 @@ class FailureInStack:
 
     `certain`: it occurs, without any further option or version. `missing`: the command lacks an option that it needs.
     `reason` is the catalog's evidence, `needs` what must hold besides, "" if nothing, `depends` the components without
-    a version that decide. `hidden_by` is the failure that comes first. `runs` are the last runs on this machine by
-    level. `prove` is a command that reproduces it, "" where the matrix has no case. `report` is that of the failure's
-    preflight.
+    a version that decide. `hidden_by` is the failure that comes first. `evidence` states when the project ran or read
+    it, `runs` are the last runs on this machine by level. `prove` is a command that reproduces it, "" where the matrix
+    has no case. `report` is that of the failure's preflight.
     """
 
     failure: Failure
@@ -101,6 +101,7 @@ class FailureInStack:
     needs: str = ""
     depends: tuple[str, ...] = ()
     hidden_by: str = ""
+    evidence: str = ""
     runs: tuple[PastResult, ...] = ()
     workarounds: tuple[StackChange, ...] = ()
     prove: str = ""
@@ -123,6 +124,7 @@ class FailureInStack:
             "reason": self.reason,
             "needs": self.needs,
             "hidden_by": self.hidden_by,
+            "evidence": self.evidence,
             "runs": [run.to_json() for run in self.runs],
             "fix": self.fix,
             "workarounds": [one.to_json() for one in self.workarounds],

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from matrix.catalog.codec import decode
+from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
+from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import UNKNOWN, WRITER_MCORE, Stack, component_title, short
 from matrix.check.answer import (
     BreakingCalls,
@@ -56,6 +59,29 @@ class Question:
     checkpoint: Checkpoint | None = None
     here: bool = False
     required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProjectNight:
+    """What the project's own night of a date reproduced of a failure: how often at each level."""
+
+    date: str
+    reproduced: Mapping[str, int]
+
+
+def night_of(failure: Failure) -> ProjectNight | None:
+    """Return the night.toml of a failure's folder, None without one."""
+    path = failure.folder / "night.toml"
+    return decode(ProjectNight, read_toml(path), str(path)) if path.is_file() else None
+
+
+def evidence_of(night: ProjectNight | None) -> str:
+    """Return when and at which levels the project reproduced a failure, or that it was only read."""
+    if night is None:
+        return "read by the project; none of its recorded nights reproduces it"
+    counts = night.reproduced.items()
+    texts = [f"{count} time{'s' * (count != 1)} at level {level}" for level, count in counts]
+    return f"reproduced {' and '.join(texts)} in the project's night of {night.date}"
 
 
 def check(
@@ -166,6 +192,7 @@ def _explained(
     one = replace(one, runs=runs.get(one.failure.id, ()))
     if one.standing not in EXPLAINED:
         return one
+    one = replace(one, evidence=evidence_of(night_of(one.failure)))
     texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
     known = " ".join(each.text for each in texts)
     versions = list(version_changes(catalog, stack, one.failure, question.jobs))

@@ -174,9 +174,12 @@ def _explained(failure: FailureInStack) -> Iterator[Part]:
 
 
 def evidence(failure: FailureInStack) -> str:
-    """Return when and where the failure was last run, by level."""
-    runs = (f"level {run.level.value}: {run.verdict.value} {run.started[:10]} in {run.cell}" for run in failure.runs)
-    return "; ".join(runs) or "never run on this machine"
+    """Return when and where the failure was run or read: by the project, and last on this machine, by level."""
+    runs = (
+        f"on this machine: level {run.level.value}: {run.verdict.value} {run.started[:10]} in {run.cell}"
+        for run in failure.runs
+    )
+    return "; ".join(filter(None, (failure.evidence, *runs)))
 
 
 def _listed(result: CheckResult) -> Iterator[Part]:

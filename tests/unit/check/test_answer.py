@@ -644,7 +644,16 @@ def test_answer_as_json_has_every_part() -> None:
         files=("job.sh",),
         checkpoint=settings,
     )
-    unstated = {"certain": False, "missing": False, "reason": "", "needs": "", "hidden_by": "", "runs": [], "fix": ""}
+    unstated = {
+        "certain": False,
+        "missing": False,
+        "reason": "",
+        "needs": "",
+        "hidden_by": "",
+        "evidence": "",
+        "runs": [],
+        "fix": "",
+    }
     assert result.to_json() == {
         "answer": "breaks",
         "breaks": True,
@@ -661,6 +670,7 @@ def test_answer_as_json_has_every_part() -> None:
                 "reason": "it ran",
                 "needs": "with --x",
                 "hidden_by": "b",
+                "evidence": "",
                 "runs": [past.to_json()],
                 "fix": "pin torch",
                 "workarounds": [{"kind": "flag", "text": "add --y", "verified": "run-6"}],

@@ -8,20 +8,32 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.place import Place
-from matrix.catalog.stack import BASE, MCORE, TE, TORCH, short
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, short
 from matrix.catalog.versions import parse
 from matrix.check.answer import CheckResult, Standing, UpgradeStep
-from matrix.check.checking import EXPLAINED, Question, check
+from matrix.check.checking import EXPLAINED, ProjectNight, Question, check, evidence_of, night_of
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
-from matrix.check.files.declared import Declared, UnreadKind, UserCommand
+from matrix.check.files.declared import Declared, Statement, UnreadKind, UserCommand
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import build, parse_text, recorded
 from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
-from tests.founding import BEHIND_MPI, CALL, MASK, MPI, PINNED, RESUME, SAVE, SETUPTOOLS, SHIFTED_CALL
+from tests.founding import (
+    BEHIND_MPI,
+    CALL,
+    MASK,
+    MPI,
+    NUMPY,
+    PINNED,
+    RESUME,
+    SAVE,
+    SETUPTOOLS,
+    SHIFTED_CALL,
+    TRANSFORMERS,
+)
 from tests.unit.catalogs import real
 
 
@@ -254,3 +266,40 @@ def test_nothing_declared_is_an_empty_stack() -> None:
     stack, jobs = declared_stack(real(), Declared())
     assert (stack.named, jobs) == ([], ())
     assert BEHIND_MPI in {one.failure.id for one in check(real(), stack, Question(jobs), {}).of(Standing.WITH_VERSIONS)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (None, "read by the project; none of its recorded nights reproduces it"),
+        ({"cpu": 1}, "reproduced 1 time at level cpu in the project's night of 2026-01-02"),
+        (
+            {"contract": 41, "cpu": 17},
+            "reproduced 41 times at level contract and 17 times at level cpu in the project's night of 2026-01-02",
+        ),
+    ],
+)
+def test_evidence_states_level_and_date(counts: dict[str, int] | None, expected: str) -> None:
+    assert evidence_of(None if counts is None else ProjectNight("2026-01-02", counts)) == expected
+
+
+def test_recorded_night_is_that_of_the_folder() -> None:
+    assert night_of(real().failure(SAVE)) == ProjectNight("2026-11-22", {"cpu": 16})
+    assert all(night.reproduced for night in map(night_of, real().failures) if night)
+
+
+@pytest.mark.parametrize(
+    ("limits", "texts"),
+    [
+        (("numpy", ">=2"), []),
+        (("numpy", ">=1.26"), [f"no exact version of numpy is stated, which decides {NUMPY}"]),
+        (("numpy", "<2"), []),
+        (("transformers", ""), [f"no exact version of transformers is stated, which decides {TRANSFORMERS}"]),
+    ],
+)
+def test_version_that_decides_a_failure_is_unknown(limits: tuple[str, str], texts: list[str]) -> None:
+    """A range whose versions are judged alike decides nothing."""
+    said = [Statement(limits[0], UNKNOWN, Place("r.txt", 3), limits[1])]
+    user = build(real(), [*parse_text(real(), "mcore=0.15.0 torch=2.9.1"), *said])
+    unread = check(real(), user, Question(), {}).stack.unread
+    assert [item.text for item in unread] == texts

@@ -15,6 +15,8 @@ from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
 from matrix.check import environment
 from matrix.check.files.declared import Statement
+from matrix.check.job_site import JobSite
+from tests.unit.catalogs import real
 
 
 @pytest.fixture
@@ -95,3 +97,22 @@ def test_lock_is_checked_with_few_modules(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_component_of_the_table_is_read(site: Path) -> None:
+    """Also by another name; numpy and flash-attn counted as absent, so that no rule on them held."""
+    install(site, "numpy", "2.3.0")
+    install(site, "flash_attn", "2.8.3")
+    install(site, "nvidia_cudnn_cu12", "9.10.2.21")
+    packages = environment.own_python(()).packages
+    assert (packages["flash-attn"], packages["cudnn"]) == ("2.8.3", "9.10.2.21")
+    stated = {one.name: one.value for one in environment.statements(PythonEnvironment(packages=packages), ())}
+    assert stated["numpy"] == "2.3.0"
+
+
+def test_interpreter_without_a_report_is_unknown() -> None:
+    """Nothing is absent there: its packages were not read."""
+    python = PythonEnvironment(path=Path("/python"), problems=("/python did not finish in 180 s",))
+    user = environment.here(real(), JobSite(python), {})
+    assert [(item.text, str(item.place)) for item in user.unread] == [(python.problems[0], "/python")]
+    assert user.notes == ()

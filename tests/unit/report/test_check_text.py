@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from matrix.catalog.place import Place
+from matrix.catalog.stack import MCORE, TE
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import build, parse_text
-from matrix.report.check_text import render, summary
-from tests.founding import MPI, SAVE
+from matrix.report.check_text import brief, headed, render, render_all, summary
+from tests.founding import MPI, QUANTIZED_CALL, SAVE, TRANSFORMERS
 from tests.unit.catalogs import real
 from tests.unit.terminals import piped, shown
 
@@ -90,3 +94,47 @@ def test_call_that_a_job_reaches_counts() -> None:
         in piped(*render(result))
     )
     assert summary(result).startswith("1 known break in this stack")
+
+
+def test_reason_of_a_break_does_not_deny_it() -> None:
+    """initialize_ub is not called: Megatron-LM ends before it, with the error that is the break."""
+    out = piped(*render(checked("mcore=0.15.0 te=2.7.0 torch=2.9.1", "torchrun pretrain_gpt.py --tp-comm-overlap")))
+    explained = out.partition(f"WILL BREAK: {QUANTIZED_CALL}")[2].partition("WILL BREAK")[0]
+    assert "Megatron-LM ends with that error before it (job.sh:3)" in explained
+    assert "not reached" not in explained.partition("when:")[0]
+
+
+def test_evidence_is_that_of_the_project() -> None:
+    out = piped(*render(checked("mcore=0.8.0 torch=2.4.1")))
+    assert "  evidence:   reproduced 16 times at level cpu in the project's night of 2026-11-22\n" in out
+    assert "never run" not in out
+
+
+def test_brief_is_a_line_for_each_break() -> None:
+    result = checked("mcore=0.8.0 torch=2.4.1 te=1.9.0 flash-attn=2.8.3")
+    lines = piped(*brief([result])).splitlines()
+    assert lines == [
+        f"WILL BREAK: {SAVE}: Saving a distributed checkpoint ends in an AssertionError in torch's save planner",
+        "UNKNOWN: no rule or fact of the catalog judges flash-attn 2.8.3 (command line)",
+        summary(result),
+    ]
+
+
+def test_file_that_states_nothing_is_one_line() -> None:
+    empty = replace(check(real(), build(real(), ()), Question(), {}), files=("docs.txt",))
+    full = replace(checked("mcore=0.16.1 torch=2.9.1"), files=("a.txt", "b.txt"))
+    lines = piped(*render_all([empty, full])).splitlines()
+    assert lines[0] == "docs.txt: states no component and no job: nothing was checked"
+    assert "a.txt b.txt" in lines
+    assert headed(full, [empty, full]) == f"a.txt and b.txt: {summary(full)}"
+    assert headed(full, [full]) == summary(full)
+
+
+def test_upgrade_has_a_line_for_each_version() -> None:
+    result = check(
+        real(), build(real(), parse_text(real(), "mcore=0.17.1 te=2.19.0")), Question(upgrades=(TE, MCORE)), {}
+    )
+    lines = piped(*render(result)).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("upgrade: Transformer Engine: may I take"))
+    assert lines[at + 1] == "  2.20.2  no change"
+    assert any(re.fullmatch(rf"  0\.18\.0  .*not known .*{TRANSFORMERS}.*", line) for line in lines)

@@ -55,7 +55,7 @@ def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[User
     except MatrixError as error:
         return (), {package: f"level contract can't judge calls into {component_title(package)}: {error.brief}"}
     problems = {}
-    if unclear := _unowned(package, catalog, stack, differing):
+    if unclear := _unowned(package, catalog, stack, differing, (Expectation.BROKEN, Expectation.WORKS)):
         callees = ", ".join(dict.fromkeys(finding.callee for finding in unclear))
         problems[package] = f"the releases before and after {component_title(package)} {version} differ in {callees}"
     alike: dict[BreakingCalls, tuple[Finding, ...]] = {}
@@ -84,15 +84,21 @@ def _owners(package: str, catalog: Catalog) -> list[Failure]:
     return [entry for entry in catalog.failures if (entry.contract if package == TE else entry.callees)]
 
 
-def _unowned(package: str, catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of a failure that is known to break in the stack, and others of its lines."""
+def _unowned(
+    package: str,
+    catalog: Catalog,
+    stack: Stack,
+    found: Sequence[Finding],
+    judged: tuple[Expectation, ...] = (Expectation.BROKEN,),
+) -> list[Finding]:
+    """Return the findings without those of a failure with such an expectation in the stack, and others of its lines."""
     entries = _owners(package, catalog)
 
     def stated(finding: Finding) -> bool:
         outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))
         return any(
             (any(re.search(callee, finding.callee) for callee in entry.callees) or matched(entry, outcome))
-            and entry.expectation(stack) is Expectation.BROKEN
+            and entry.expectation(stack) in judged
             for entry in entries
         )
 

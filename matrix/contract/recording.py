@@ -55,7 +55,11 @@ def recorded(package: str) -> dict[str, Path]:
 
 def released(package: str) -> list[str]:
     """Return the recorded versions that were released: no development builds, no builds of a commit."""
-    return [text for text in recorded(package) if not versions.parse(text).is_prerelease and "+" not in text]
+    return [text for text in recorded(package) if _is_release(text)]
+
+
+def _is_release(text: str) -> bool:
+    return not versions.parse(text).is_prerelease and "+" not in text
 
 
 def load_surface(version: str) -> Surface:
@@ -134,8 +138,10 @@ def recorded_surface(provider: Provider, version: str) -> Surface:
 
 
 def recorded_consumers(provider: Provider) -> list[str]:
-    """Return the releases of megatron-core whose calls into a provider are recorded, oldest first."""
-    return released(MCORE) if provider.package == TE else list(read_archive(archive_of(provider, MCORE)))
+    """Return the releases of megatron-core, without builds of commits, whose calls into a provider are recorded, oldest first."""
+    if provider.package == TE:
+        return released(MCORE)
+    return [text for text in read_archive(archive_of(provider, MCORE)) if _is_release(text)]
 
 
 def recorded_calls(provider: Provider, version: str) -> Calls:

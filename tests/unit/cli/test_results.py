@@ -48,7 +48,7 @@ def test_summary_ends_with_its_pages(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_step_summary_is_the_one_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "page.md").write_text("before\n")
     summary = Paths(tmp_path).pages(NIGHT).summary
-    summary.parent.mkdir(parents=True)
+    summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text("green")
     add_step_summary(tmp_path, NIGHT)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))

@@ -138,7 +138,7 @@ def recorded_surface(provider: Provider, version: str) -> Surface:
 
 
 def recorded_consumers(provider: Provider) -> list[str]:
-    """Return the releases of megatron-core whose calls into a provider are recorded, oldest first; no builds of commits."""
+    """Return the releases of megatron-core whose calls into a provider are recorded, oldest first; no commits."""
     if provider.package == TE:
         return released(MCORE)
     return [text for text in read_archive(archive_of(provider, MCORE)) if _is_release(text)]

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final
-
-from packaging.version import Version
+from typing import Any, Final, TypeVar
 
 from matrix.catalog.versions import parse
 from matrix.contract import recording
@@ -29,6 +27,7 @@ from matrix.errors import MatrixError
 
 PROVIDED: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, TORCH)}
 KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
+T = TypeVar("T")
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
 
 
@@ -43,32 +42,39 @@ def breaking(mcore: str, version: str, package: str = TE) -> tuple[Finding, ...]
     `version` is that of `package`, TE or torch. Raises MatrixError where the API of a side is not recorded: of TE also
     builds of some commits are, of torch only releases, and all pairs of them.
     """
-    recorded = _recorded()
-    findings = recorded.get((parse(mcore), package, parse(version)))
-    if findings is None and package != TE and recorded:
-        versions = sorted({release for _, provided, release in recorded if provided == package})
-        known_core = any(core == parse(mcore) for core, provided, _ in recorded if provided == package)
+    cores = _record()["pairs"].get(package, {})
+    releases = _of_version(cores, mcore)
+    numbers = _of_version(releases or {}, version)
+    if numbers is not None:
+        return tuple(_finding(mcore, version, package, number) for number in numbers)
+    if package != TE and cores:
         raise MatrixError(
-            "its API is not recorded" if known_core else f"the calls of megatron-core {mcore} into it are not recorded",
+            f"the calls of megatron-core {mcore} into it are not recorded"
+            if releases is None
+            else "its API is not recorded",
             got=f"{package} {version}",
-            expected=f"a release of {versions[0]} .. {versions[-1]}" if known_core else None,
+            expected=f"a release of {next(iter(releases))} .. {next(reversed(releases))}" if releases else None,
         )
-    return read(mcore, version, package) if findings is None else findings
+    return read(mcore, version, package)
 
 
 def breaking_or_near(mcore: str, version: str, package: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Return the breaking calls; of a build between two recorded releases of torch those of both, and those of one.
 
-    NVIDIA's containers have such a torch: 2.4.0a0 comes after 2.3 and before 2.4. Raises MatrixError as `breaking`.
+    A release of torch has the API of its minor: 2.4.0 that of 2.4.1. NVIDIA's containers have builds between releases:
+    2.4.0a0 comes after 2.3 and before 2.4. Raises MatrixError as `breaking`.
     """
     try:
         return breaking(mcore, version, package), ()
     except MatrixError:
-        releases = sorted({release for _, provided, release in _recorded() if provided == package != TE})
-        after = next((place for place, release in enumerate(releases) if release > parse(version)), 0)
+        releases = _of_version(_record()["pairs"].get(package, {}), mcore) or {} if package != TE else {}
+        build, minors = parse(version), {parse(text).release[:2]: text for text in releases}
+        if not build.is_prerelease and build.release[:2] in minors:
+            return breaking(mcore, minors[build.release[:2]], package), ()
+        after = next((place for place, text in enumerate(releases) if parse(text) > build), 0)
         if not after:
             raise
-    sides = (breaking(mcore, str(release), package) for release in releases[after - 1 : after + 1])
+    sides = (breaking(mcore, text, package) for text in [*releases][after - 1 : after + 1])
     older, newer = ({(finding.callee, finding.call_site): finding for finding in side} for side in sides)
     differing = (finding for line, finding in (older | newer).items() if line not in older or line not in newer)
     return tuple(finding for line, finding in newer.items() if line in older), tuple(differing)
@@ -114,22 +120,22 @@ def _problem(provider: Provider, version: str, *, is_core: bool) -> MatrixError 
 
 
 @cache
-def _recorded() -> Mapping[tuple[Version, str, Version], tuple[Finding, ...]]:
-    if not path().exists():
-        return {}
-    record = recording.read_file(path())
-    rows = [
-        (callee, Site(*site), guard, FindingKind(kind), *texts)
-        for callee, site, guard, kind, *texts in record["findings"]
-    ]
-    return {
-        (parse(mcore), package, parse(version)): tuple(
-            replace(Finding(mcore, version, *rows[number]), packages=(MCORE, package)) for number in numbers
-        )
-        for package, cores in record["pairs"].items()
-        for mcore, releases in cores.items()
-        for version, numbers in releases.items()
-    }
+def _record() -> dict[str, Any]:
+    return recording.read_file(path()) if path().exists() else {"pairs": {}}
+
+
+def _of_version(table: Mapping[str, T], version: str) -> T | None:
+    """Return the item of a version in any spelling (1.10 and 1.10.0), None without one."""
+    if version in table:
+        return table[version]
+    return next((item for text, item in table.items() if parse(text) == parse(version)), None)
+
+
+def _finding(mcore: str, version: str, package: str, number: int) -> Finding:
+    """Return the finding of a recorded row in a pair."""
+    callee, site, guard, kind, *texts = _record()["findings"][number]
+    finding = Finding(mcore, version, callee, Site(*site), guard, FindingKind(kind), *texts)
+    return replace(finding, packages=(MCORE, package))
 
 
 def encode(mcores: Iterable[str], provided: Mapping[str, Iterable[str]]) -> bytes:

@@ -24,7 +24,7 @@ KMSG: Final = Path("/proc/kmsg")
 OWN: Final = {
     "matrix/catalog/regular_file.py": (1, "the function"),
     "matrix/check/probe.py": (1, "a script of this package"),
-    "matrix/cli/run.py": (1, "the summary that this process wrote"),
+    "matrix/cli/results.py": (1, "the summary that this process wrote"),
     "matrix/execution/engine.py": (2, "the results of the tox that this process started"),
     "matrix/execution/gpus.py": (3, "claims and their pipes: opened without following links, and checked there"),
     "matrix/execution/inside.py": (1, "a log that this process wrote"),

@@ -111,6 +111,7 @@ def test_failed_import_needs_no_option() -> None:
 @pytest.mark.parametrize(
     ("torch", "mcore", "problem"),
     [
+        ("2.4.0", "0.8.0", {}),  # as 2.4.1
         ("2.4.0a0+3bcc3cddb5", "0.9.0", {}),  # neither 2.3.1 nor 2.4.1 has a break
         ("2.4.0a0+3bcc3cddb5", "0.8.0", {}),  # the break of 2.4.1 is a failure that the catalog judges
         ("2.5.0a0+e000cf0ad9", "0.18.2", "the releases before and after torch 2.5.0a0+e000cf0ad9 differ in "),

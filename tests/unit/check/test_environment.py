@@ -92,7 +92,7 @@ def test_lock_is_checked_with_few_modules(tmp_path: Path) -> None:
     costly = {"torch", "numpy", "yaml", "jinja2", "pytest", "sqlite3", "ctypes", "pickletools", "matrix.contract"}
     code = (
         "import sys; from matrix.cli.main import main; "
-        f"main(['check', 'mcore=0.8.0 torch=2.4.1', '--out', {str(tmp_path)!r}]); "
+        f"main(['check', 'mcore=0.8.0', '--out', {str(tmp_path)!r}]); "
         f"sys.exit(', '.join({costly} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -65,7 +65,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
         ("0.15.3", "2.4.1", "torch.distributed.tensor.DTensor", True),
         ("0.19.2", "2.2.2", "torch.distributed.checkpoint.save", False),
         ("0.19.2", "2.2.2", "torch.distributed.DeviceMesh", True),
-        ("0.15.3", "2.2.2", "torch.distributed.ring_exchange", True),
+        ("0.15.3", "2.2.2", "torch.distributed.checkpoint.load", True),
         ("0.15.3", "2.4.1", "torch.distributed.device_mesh._mesh_resources.child_to_root_mapping.items", False),
         ("0.15.0", "2.10.0", "torch.distributed.device_mesh._mesh_resources.child_to_root_mapping.items", True),
     ],

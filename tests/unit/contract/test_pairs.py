@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from matrix.catalog.reach import Condition
 from matrix.catalog.versions import NONE
 from matrix.check.table import listed
 from matrix.contract import pairs, recording
-from matrix.contract.finding import FindingKind
+from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import TORCH
 from matrix.contract.recording import TE, read_file
 from matrix.contract.relevance import relevance
@@ -25,6 +26,13 @@ RECORD = read_file(pairs.path())
 
 def versions(axis: str) -> list[str]:
     return [version for word in listed(real(), axis) if (version := word.partition("=")[2]) != NONE]
+
+
+def recorded_findings() -> Iterator[Finding]:
+    for package, cores in RECORD["pairs"].items():
+        for mcore, releases in cores.items():
+            for version in releases:
+                yield from pairs.breaking(mcore, version, package)
 
 
 def test_every_listed_pair_is_recorded() -> None:
@@ -55,7 +63,7 @@ def test_recorded_pairs_are_what_is_read(package: str, count: int) -> None:
 
 def test_pair_without_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = pairs.breaking("0.19.2", "2.17.0")
-    monkeypatch.setattr(pairs, "_recorded", dict)
+    monkeypatch.setattr(pairs, "_record", lambda: {"pairs": {}})
     assert pairs.breaking("0.19.2", "2.17.0") == known
     assert [one.kind for one in known] == [FindingKind.DEFINITE]
 
@@ -118,14 +126,13 @@ def test_what_upstream_means_is_no_break() -> None:
 def test_every_call_names_what_reaches_it() -> None:
     """A failure of the catalog has the same exception, or contract.toml has the function or the imported module."""
     entries = [one for one in real().failures if one.contract]
-    findings = pairs._recorded().values()
-    for one in {one for row in findings for one in row if one.kind is FindingKind.DEFINITE}:
+    for one in {one for one in recorded_findings() if one.kind is FindingKind.DEFINITE}:
         owned = any(matched(each, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) for each in entries)
         assert owned or any(way.covers(one.call_site) for way in relevance().reached_by), one
 
 
 def test_every_fact_of_reach_is_used() -> None:
-    sites = {one.call_site for row in pairs._recorded().values() for one in row}
+    sites = {one.call_site for one in recorded_findings()}
     called, imported = {site.function for site in sites}, {site.path for site in sites if not site.function}
     for fact in relevance().reached_by:
         assert {*fact.functions} <= called, fact

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,9 @@ CUDA = Cuda("12.4", "", tuple(Gpu("NVIDIA H100", "9.0", 2**30, False, f"GPU-{pla
 
 class CheckingSupervisor:
     """Runs a job as its GPUs in use by no other."""
+
+    def __init__(self, preload: Sequence[str], secrets: Sequence[str]) -> None:
+        """Take what the supervisor of a session takes."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -419,7 +419,7 @@ class Upgrade:
         reason = {
             "yes": "no new break is known there",
             "no": f"{'; '.join(newest.clashes) or ', '.join(newest.new)} blocks it",
-            "unknown": f"no new break is known there, but {len(newest.unknown)} failures are not known there",
+            "unknown": f"no new break is known there, but for {len(newest.unknown)} of the failures nothing is known",
         }[verdict]
         texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
         if newest.unchanged and verdict != "no":

@@ -93,7 +93,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
         print(json_object("plan/2", map(encode, planned)))
     else:
         show(*(part for item in planned for part in listed(item)))
-        show(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")
+        cells = len({item.cell.id for item in planned})
+        show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")
     return ExitStatus.GOOD
 
 

@@ -203,6 +203,9 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
         ({"mcore": "0.13.1", "numpy": "2.1.0"}, "megatron-core 0.13.1 declares numpy<2.0.0; the base has 2.1.0"),
         ({"base": "ngc-24.10", "driver": "450"}, "driver 450 is too old: ngc-24.10 requires driver 470 or later"),
         ({"base": "ngc-24.03", "driver": "470.42.01"}, "driver 470.42.01 is too old: ngc-24.03 has CUDA"),
+        ({"base": "nemo-26.04", "driver": "470"}, "driver 470 is too old: nemo-26.04 has CUDA 13.1.1"),
+        ({"base": "ngc-26.02", "driver": "560"}, "driver 560 is too old: ngc-26.02 has CUDA 13.1.1.006"),
+        ({"base": "ngc-25.10", "driver": "510"}, "driver 510 is too old: ngc-25.10 has CUDA 13.0.2.006"),
     ],
 )
 def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str) -> None:

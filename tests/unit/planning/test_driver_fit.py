@@ -46,7 +46,19 @@ IMAGES = {image.id: image for image in real().containers}
         ("ngc-24.10", "530", Fit.TOO_OLD),  # CUDA 12.6
         ("ngc-24.03", "530", Fit.UNKNOWN),
         ("ngc-24.03", "515", Fit.UNKNOWN),
-        ("ngc-25.10", "535", Fit.UNKNOWN),  # CUDA 13
+        ("ngc-23.12", "510", Fit.UNKNOWN),  # CUDA 12.3: two sources that contradict each other
+        ("ngc-25.06", "470.256.02", Fit.TOO_OLD),  # CUDA 12.9, the first without R470
+        ("ngc-25.10", "535", Fit.COMPAT),  # CUDA 13.0
+        ("ngc-25.10", "535.54", Fit.TOO_OLD),
+        ("ngc-25.10", "510", Fit.TOO_OLD),
+        ("ngc-25.10", "565", Fit.COMPAT),
+        ("ngc-25.10", "580.65.06", Fit.NATIVE),
+        ("ngc-26.02", "565", Fit.TOO_OLD),  # CUDA 13.1
+        ("nemo-25.09", "570", Fit.NATIVE),  # CUDA 12.9: each driver from 525 runs every CUDA 12
+        ("nemo-26.04", "470", Fit.TOO_OLD),
+        ("nemo-26.04", "570", Fit.COMPAT),
+        ("nemo-26.04", "590", Fit.NATIVE),
+        ("ngc-26.09", "570", Fit.UNKNOWN),  # CUDA 13.4: no list was found
         ("ngc-23.10", "535", Fit.UNKNOWN),
     ],
 )

@@ -202,7 +202,7 @@ def test_the_tag_names_the_releases(name: str, given: dict[str, str], tag: str) 
         ("ngc-24.07", {"te": "1.8.0"}, "that is on PyPI"),
         ("ngc-24.07", {"mcore": "0.17.0"}, "needs Python"),
         ("ngc-25.08", {"te": "2.6.0"}, "--te 2.9.0 or later"),
-        ("nemo-25.09", {"te": "2.9.0"}, "CUDA=13"),
+        ("nemo-24.07", {"te": "2.9.0"}, "CUDA=13"),
     ],
 )
 def test_an_impossible_request_is_refused_with_a_fix(name: str, given: dict[str, str], words: str) -> None:

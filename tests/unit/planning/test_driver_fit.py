@@ -59,7 +59,8 @@ IMAGES = {image.id: image for image in real().containers}
         ("nemo-26.04", "570", Fit.COMPAT),
         ("nemo-26.04", "590", Fit.NATIVE),
         ("ngc-26.09", "570", Fit.UNKNOWN),  # CUDA 13.4: no list was found
-        ("ngc-23.10", "535", Fit.UNKNOWN),
+        ("ngc-23.10", "535", Fit.NATIVE),  # CUDA 12.2, built for 535
+        ("ngc-25.07", "535", Fit.UNKNOWN),
     ],
 )
 def test_how_an_image_runs_on_a_driver(image: str, driver: str, fit: Fit) -> None:

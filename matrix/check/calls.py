@@ -12,7 +12,7 @@ from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.catalog.stack import MCORE, TE, TORCH, Stack, component_title
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, component_title
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
@@ -45,6 +45,8 @@ def joined(answers: Iterable[CallsAnswer]) -> CallsAnswer:
 def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
     """Return the calls into one package, TE or torch."""
     core, version = stack.version(MCORE), stack.version(package)
+    if core and stack[package] is UNKNOWN and package == TORCH and stack.version(BASE):
+        return (), {TORCH: f"level contract can't judge calls into torch: that of {stack[BASE]} is not known"}
     if not (core and version):
         return (), {}
     from matrix.contract import pairs

@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from matrix.catalog.stack import MCORE, TE, UNKNOWN, Stack, known_component
-from matrix.check.answer import Breaks, CheckResult, Standing
+from matrix.catalog.stack import MCORE, TORCH, UNKNOWN, Stack, known_component
+from matrix.check.answer import BreakingCalls, Breaks, CheckResult, Standing
+from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.remedies import CONTENTS, broken, upgrades
 from matrix.check.table import Choice, move
@@ -166,7 +167,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
         assert [(STANDINGS[one["rank"]], one["certain"], one["needs"], one["flags"], one["findings"])
                 for one in found["calls"]["groups"]] == [
             (one.standing, one.certain, one.needs, [*one.flags],
-             [[f"{each.exception}: {each.message}", str(each.call_site)] for each in one.findings])
+             [[f"{each.raised.type}: {each.message}", str(each.call_site)] for each in one.findings])
             for one in result.calls
         ], choice  # fmt: skip
 
@@ -190,14 +191,17 @@ def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> Non
             expected.setdefault(move(stood[one.failure.id], one.standing).value, []).append(one.failure.id)
         expected.pop("no known break in either", None)
         old, new = errors(first), errors(second)
-        gone = (
-            "no longer known"
-            if second.calls_problem or UNKNOWN in (second.stack.stack[TE], second.stack.stack[MCORE])
-            else "fixed"
-        )
+        _, problems = breaking_calls(real(), second.stack.stack, ())
         for error in new:
             expected.setdefault("still broken" if error in old else "newly broken", []).append(error)
-        expected.setdefault(gone, []).extend(error for error in old if error not in new)
+        for call in first.calls:
+            package = call.findings[0].packages[1]
+            is_judged = package not in problems and UNKNOWN not in (
+                second.stack.stack[package],
+                second.stack.stack[MCORE],
+            )
+            gone = [error for error in errors_of(call) if error not in new]
+            expected.setdefault("fixed" if is_judged else "no longer known", []).extend(gone)
         found = {kind: sorted(ids) for kind, ids in shown["moved"].items()}
         assert found == {kind: sorted(ids) for kind, ids in expected.items() if ids}, (before, after)
     assert browser.errors() == []
@@ -205,23 +209,33 @@ def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> Non
 
 def errors(result: CheckResult) -> list[str]:
     """Return the exception of each call that breaks."""
-    return [f"{one.exception}: {one.message}" for each in result.calls for one in each.findings]
+    return [error for call in result.calls for error in errors_of(call)]
+
+
+def errors_of(call: BreakingCalls) -> list[str]:
+    return [f"{finding.raised.type}: {finding.message}" for finding in call.findings]
 
 
 def test_nearest_upgrade_is_that_of_check(browser: Browser, site: Paths) -> None:
     """200 random stacks, each axis: the first line of `check --upgrade` without a break, or its reason for none."""
 
+    clashing = set[str]()
+
     def breaks(other: Stack) -> Breaks:
-        reason = real().excluded(other)
+        if reason := real().excluded(other):
+            clashing.update(str(other[name]) for name in (known_component(axis), *([TORCH] if axis == "base" else [])))
         return Breaks(frozenset(broken(real(), other, ())), clashes=(reason,) if reason else ())
 
     opened(browser, site)
     choices = random_choices(11, 200)
     for choice, shown in zip(choices, compared(browser, [({}, one) for one in choices]), strict=True):
         for axis in ("mcore", "te", "base"):
+            clashing.clear()
             upgrade = upgrades(real(), stack(choice).stack, known_component(axis), breaks)
             steps = (
-                step for step in upgrade.steps if not (step.blocking or step.unchanged or CONTENTS in step.unknown)
+                step
+                for step in upgrade.steps
+                if not (step.blocking or step.unchanged or step.version in clashing or CONTENTS in step.unknown)
             )
             free = next((step.version for step in steps if not upgrade.apart), "none")
             found = shown["nearest"][axis]

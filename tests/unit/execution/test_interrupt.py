@@ -125,7 +125,7 @@ def test_tox_ends_with_the_hint_of_its_command(kind: str, number: signal.Signals
 
 def test_provisioning_tox_forwards_every_signal() -> None:
     """The first may come before the command has a handler."""
-    second = "os.write(1, b'1\\n'), signal.signal(2, signal.SIG_DFL)"  # print may be interrupted, and refuses another
+    second = "signal.signal(2, signal.SIG_DFL), os.write(1, b'1\\n')"  # print may be interrupted, and refuses another
     command = f"import os, signal, time; signal.signal(2, lambda *_: ({second})); print(os.getppid(), flush=True)"
     tox = Started(TOX, f"{command}\ntime.sleep(600)", "provisions")
     assert tox.process.stdout

@@ -11,6 +11,7 @@ from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.text import one_line
 
 SHOWN: Final = 5  # faults listed of each kind
+_NOT: Final = "not "  # before a condition on arguments (matrix/catalog/reach.py)
 
 
 def render(reading: Reading) -> Iterator[Part]:
@@ -38,12 +39,27 @@ def _known(sighting: Sighting) -> Iterator[Part]:
     facts = [
         (f"line {sighting.fault.line:,}:", f"{one_line(sighting.fault.what)}{count}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
+        *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
         *advice(failure),
     ]
     yield table(facts, indent=2)
     yield Prose(", ".join(failure.references), 2)
     yield ""
+
+
+def to_look_for(sighting: Sighting) -> list[str]:
+    """Return what confirms a likely failure: the part of the log that is missing, the job's arguments, its versions."""
+    place = f": this failure is raised {sighting.signature.place}" if sighting.signature.place else ""
+    signs = [f"{sighting.lacks}{place}"] if sighting.lacks else []
+    for way in sighting.failure.reached_by:
+        needed = " and ".join(condition for condition in way.arguments if not condition.startswith(_NOT))
+        excluded = " or ".join(
+            condition.removeprefix(_NOT) for condition in way.arguments if condition.startswith(_NOT)
+        )
+        command = f"a command with {needed}" * bool(needed) + f" without {excluded}" * bool(excluded)
+        signs.append(", and ".join(part for part in (command.strip(), way.when) if part))
+    return list(dict.fromkeys(sign for sign in signs if sign)) or ["a stack that it breaks with"]
 
 
 def _similar(similar: Sequence[Similar]) -> Iterator[Part]:

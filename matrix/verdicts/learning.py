@@ -46,7 +46,7 @@ def learned(outcome: Outcome) -> Signature | None:
 
 def of_exception(raised: Raised) -> Signature:
     """Return the signature of an exception: its message, and its frame where the message alone is not specific."""
-    line = raised.message.strip().partition("\n")[0]
+    line = raised.compared.strip().partition("\n")[0]
     message = Pattern(generalised(line)) if line else Pattern("^$") if not raised.message else None
     frame = raised.frames[-1] if raised.frames else None
     specific = sum(len(word) for word in re.findall(r"[^\W\d_]{3,}", _VARIABLE.sub(" ", line))) >= SPECIFIC

@@ -7,6 +7,7 @@ word that an exception or a crash needs are not separated.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from matrix.verdicts.crash import NativeCrash, located
 from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_index import Entry, SignatureIndex
+from matrix.verdicts.stack_evidence import EvidenceScan
 from matrix.verdicts.traceback_styles import HEADER
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
 
@@ -51,6 +53,7 @@ _CONSEQUENCES: Final = (
     "Watchdog caught collective operation",
 )
 _WAITED: Final = re.compile(r"Timed out (?:waiting|after)|[Ww]ait timeout|Watchdog|collective operation timeout")
+_NO_STACK: Final = "the log has no frame, module, option or package of Megatron's stack: another program may print this"
 _PEER_ERRORS: Final = frozenset({"ChildFailedError", "SignalException", "DistNetworkError", "DistStoreError"})
 _ROOT: Final = "Root Cause (first observed failure)"
 _ROOT_RANK: Final = re.compile(r"^\s*rank +: (\d+) \(local_rank: \d+\)")
@@ -126,7 +129,7 @@ class Reading:
 class _Chain:
     """Exceptions that caused each other: the first fault, whether one is a known failure, whether all are consequences.
 
-    `alone`: the first was printed without a traceback.
+    `alone`: the first was printed without a traceback. `vague`: one shows a known failure that any program prints.
     """
 
     fault: LogFault
@@ -134,24 +137,43 @@ class _Chain:
     follows: bool = False
     alone: bool = False
     similar: list[Similar] = field(default_factory=list)
+    vague: bool = False
 
 
 @dataclass
 class _Evidence:
     """What a log shows: the occurrences of each signature, its chains of exceptions, native crashes, consequences.
 
-    The occurrences are by line, apart by failure, signature and what the log lacks of the evidence ("": nothing).
+    The occurrences are by line, apart by failure, signature, what the log lacks of the evidence ("": nothing), and
+    whether they name something of the stack.
     """
 
-    matches: dict[tuple[str, str, str], dict[int, tuple[Entry, LogFault]]] = field(default_factory=dict)
+    matches: dict[tuple[str, str, str, bool], dict[int, tuple[Entry, LogFault]]] = field(default_factory=dict)
     chains: dict[tuple[int, int], _Chain] = field(default_factory=dict)  # by stream and chain of it
     crashes: dict[int, NativeCrash] = field(default_factory=dict)
     consequences: dict[int, LogFault] = field(default_factory=dict)
+    vague: list[Similar] = field(default_factory=list)
 
-    def add_match(self, entry: Entry, fault: LogFault, lacks: str = "") -> None:
-        occurrences = self.matches.setdefault((entry.failure.id, entry.signature.name, lacks), {})
+    def add_match(self, entry: Entry, fault: LogFault, lacks: str = "", *, of_stack: bool) -> None:
+        occurrences = self.matches.setdefault((entry.failure.id, entry.signature.name, lacks, of_stack), {})
         if len(occurrences) < CHAINS:
             occurrences[fault.line] = (entry, fault)
+
+    def add_raised(self, chain: _Chain, raised: Raised, entries: Iterable[Entry], fault: LogFault, lacks: str) -> None:
+        """Add the failures that an exception of a chain shows."""
+        for entry in entries:
+            of_stack = entry.names_stack(raised)
+            self.add_match(entry, fault, lacks, of_stack=of_stack)
+            chain.is_known |= of_stack
+            chain.vague |= not of_stack
+
+    def settle(self, stack: str) -> None:
+        """Count what any program prints as a known failure where the log shows the stack, and as similar elsewhere."""
+        for chain in self.chains.values():
+            chain.is_known |= chain.vague and bool(stack)
+        for key in [] if stack else [key for key in self.matches if not key[-1]]:
+            entry, fault = min(self.matches.pop(key).values(), key=lambda occurrence: occurrence[1].line)
+            self.vague.append(Similar(entry.failure, fault, _NO_STACK))
 
     def add_consequence(self, fault: LogFault) -> None:
         if len(self.consequences) < LISTED:
@@ -170,15 +192,14 @@ class _Exceptions:
         """Compare an exception with the signatures, and add it to its chain."""
         fault = LogFault(logged.line, _one_line(logged.raised))
         owners, lacks, similar = self._assessed(logged.raised, logged.alone)
-        for entry in owners:
-            self._evidence.add_match(entry, fault, lacks)
         follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
         key, chains = (stream, logged.chain), self._evidence.chains
+        chain = chains.get(key) or _Chain(fault, follows=follows, alone=logged.alone)
+        self._evidence.add_raised(chain, logged.raised, owners, fault, lacks)
         if key not in chains and len(chains) >= CHAINS:
             return
-        chain = chains.setdefault(key, _Chain(fault, follows=follows, alone=logged.alone))
+        chains[key] = chain
         chain.fault = fault if chain.follows and not follows else chain.fault
-        chain.is_known |= bool(owners)
         chain.follows &= follows
         chain.similar += [Similar(entry.failure, fault, differs) for entry, differs in similar[:NEAREST]]
         self._latest = (logged, chain)
@@ -203,11 +224,11 @@ class _Exceptions:
 
     def end_cut(self, line: int) -> None:
         """Compare the exception in the last line of a log, which is cut, by the start of its message."""
-        if self._latest and self._latest[0].line == line and not self._latest[1].is_known:
+        if self._latest and self._latest[0].line == line:
             logged, chain = self._latest
-            for entry in self._index.begun_by(logged.raised):
-                self._evidence.add_match(entry, LogFault(line, _one_line(logged.raised)), "the end of the message")
-                chain.is_known = True
+            fault, lacks = LogFault(line, _one_line(logged.raised)), "the end of the message"
+            entries = [] if chain.is_known or chain.vague else self._index.begun_by(logged.raised)
+            self._evidence.add_raised(chain, logged.raised, entries, fault, lacks)
 
 
 @dataclass
@@ -313,9 +334,10 @@ def _search_window(window: Sequence[tuple[int, str]], index: SignatureIndex, evi
         evidence.crashes[fault.line] = crash
         outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
         for entry in index.shown_by_crash(outcome):
-            evidence.add_match(entry, fault)
+            evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
     for entry, span in index.shown_by_text(text):
-        evidence.add_match(entry, LogFault(at(span.start()), span[0].partition("\n")[0].strip()))
+        fault = LogFault(at(span.start()), span[0].partition("\n")[0].strip())
+        evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
 
 
 def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
@@ -325,7 +347,8 @@ def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
     """
     index = SignatureIndex(failures)
     reader, previous = _Reader(index), 0
-    excerpts = Excerpts(chunks, Triggers([*_TRIGGERS, *index.types, *index.words()]))
+    scan = EvidenceScan(chunks)
+    excerpts = Excerpts(scan, Triggers([*_TRIGGERS, *index.types, *index.words()]))
     for number, text in excerpts:
         if number > previous + 1:
             reader.end()
@@ -333,6 +356,7 @@ def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
         previous = number
     reader.close(excerpts.lines, is_cut=excerpts.is_cut)
     evidence = reader.evidence
+    evidence.settle(scan.evidence)
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.is_known]
     return Reading(
@@ -349,7 +373,7 @@ def _known(evidence: _Evidence) -> list[Sighting]:
     """Return of each failure in the log its best sighting: certain before likely, complete before lacking, first."""
     codes = {crash.exit_code for crash in evidence.crashes.values() if crash.exit_code is not None}
     sightings: dict[str, Sighting] = {}
-    for (_, _, lacks), occurrences in evidence.matches.items():
+    for (_, _, lacks, _), occurrences in evidence.matches.items():
         entry, fault = occurrences[min(occurrences)]
         signature = entry.signature
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
@@ -386,11 +410,11 @@ def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterabl
 def _similar(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterator[Similar]:
     """Yield each failure that is not known to be in the log once, at the first exception that resembles it."""
     listed = {sighting.failure.id for sighting in known_failures}
-    for chain in evidence.chains.values():
-        for similar in chain.similar if not chain.is_known else ():
-            if similar.failure.id not in listed:
-                listed.add(similar.failure.id)
-                yield similar
+    by_chain = (chain.similar for chain in evidence.chains.values() if not chain.is_known)
+    for similar in itertools.chain(evidence.vague, *by_chain):
+        if similar.failure.id not in listed:
+            listed.add(similar.failure.id)
+            yield similar
 
 
 def _distinct(faults: Iterable[LogFault]) -> Iterable[LogFault]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from matrix.verdicts.reason import Lack
+
+# What Python appends to an exception's last line: `Did you mean: 'x'?` since 3.10 to attributes and names, `Did you
+# forget to import 'x'?` since 3.12 to names of modules, `Did you mean 'x'?` since 3.13 to keyword arguments.
+_SUGGESTION: Final = re.compile(
+    r"\. Did you (?:mean:? '[^'\n]*'(?: instead of '[^'\n]*')?|forget to import '[^'\n]*')\?"
+    r"(?: Or did you forget to import '[^'\n]*'\?)?$",
+    re.MULTILINE,
+)
 
 
 class OutcomeKind(str, Enum):
@@ -41,6 +50,11 @@ class Raised:
     type: str
     message: str
     frames: tuple[Frame, ...] = ()
+
+    @property
+    def compared(self) -> str:
+        """Return the message without Python's suggestions, which older releases do not print: what signatures match."""
+        return _SUGGESTION.sub("", self.message) if "id you " in self.message else self.message
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import re
-import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,15 +12,13 @@ from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.patterns import literals
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import is_at, shows
+from matrix.verdicts.stack_evidence import is_of_stack, names_in
 
 LITERAL: Final = 6  # characters that make a text of a `log` signature worth a search, if it has one so long
 BEGUN: Final = 16  # characters of a message that is cut which must agree with a signature
 ALIKE: Final = 0.8  # share of a signature's words that a similar message has
 FEWEST_WORDS: Final = 4  # of a signature, below which a share means nothing
 _WORD: Final = re.compile(r"\w+")
-_NAME: Final = re.compile(r"[\w.]+")
-_OF_PACKAGE: Final = re.compile(r"\w[._]\w|[a-z][A-Z]")
-_OF_PYTHON: Final = frozenset([*dir(builtins), *dir(types)])
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,18 @@ class Entry:
             return ""
         text_match = re.search(pattern, message)
         return text_match[0] if text_match else ""
+
+    def names_stack(self, raised: Raised) -> bool:
+        """Return whether what it compares of an exception is evidence of the stack: its message, or the function."""
+        place = self.signature.frame or self.signature.through or ""
+        function = place.rpartition(":")[2] if raised.frames else ""
+        message = self.message_in(raised.compared) or raised.message if self.signature.message else ""
+        return is_of_stack(f"{message} {function}")
+
+    @cached_property
+    def text_names_stack(self) -> bool:
+        """Return whether a crash or a text that it matches is evidence of the stack."""
+        return is_of_stack(" ".join([self.signature.stack or "", *literals(self.signature.log or "")]))
 
     def completions(self, message: str) -> Iterator[str]:
         """Yield what a message that is cut may have been, by the texts of the signature.
@@ -100,7 +108,7 @@ class SignatureIndex:
         return _first(
             entry
             for entry in self._candidates(raised)
-            if all(text in raised.message for text in entry.texts) and shows(outcome, entry.signature)
+            if all(text in raised.compared for text in entry.texts) and shows(outcome, entry.signature)
         )
 
     def partly_shown_by(self, raised: Raised) -> list[Entry]:
@@ -111,7 +119,7 @@ class SignatureIndex:
         return _first(
             entry
             for entry in self._candidates(raised)
-            if (text := entry.message_in(raised.message)) and (not entry.signature.place or _is_specific(text))
+            if (text := entry.message_in(raised.compared)) and (not entry.signature.place or names_in(text))
         )
 
     def begun_by(self, raised: Raised) -> list[Entry]:
@@ -132,14 +140,15 @@ class SignatureIndex:
     def similar_to(self, raised: Raised) -> list[tuple[Entry, str]]:
         """Return the failures that an exception resembles and does not show, and how it differs, the nearest first."""
         ranked: list[tuple[float, Entry, str]] = []
-        words = frozenset(_WORD.findall(raised.message))
+        message = raised.compared
+        words = frozenset(_WORD.findall(message))
         for entry in self._candidates(raised):
             mark = entry.signature
-            if mark.place and entry.message_in(raised.message):
+            if mark.place and entry.message_in(message):
                 frame = raised.frames[-1] if raised.frames else None
                 origin = f"raised in {frame.file}:{frame.function}" if frame else "the log lacks the frames"
                 ranked.append((1.0, entry, f"{origin}; the known failure is raised {mark.place}"))
-            elif len(entry.words) >= FEWEST_WORDS and not entry.message_in(raised.message):
+            elif len(entry.words) >= FEWEST_WORDS and not entry.message_in(message):
                 share = len(words & entry.words) / len(entry.words)
                 if share >= ALIKE:
                     missing = ", ".join(sorted(entry.words - words)) or "the order of its words"
@@ -156,11 +165,6 @@ class SignatureIndex:
             pattern = entry.signature.log or ""
             if all(part in text for part in literals(pattern)) and (text_match := re.search(pattern, text)):
                 yield entry, text_match
-
-
-def _is_specific(text: str) -> bool:
-    """Return whether a text names something of a package: `item.index.fqn`, not `NoneType`."""
-    return any(_OF_PACKAGE.search(name) for name in set(_NAME.findall(text)) - _OF_PYTHON)
 
 
 def _first(entries: Iterable[Entry]) -> list[Entry]:

@@ -54,7 +54,7 @@ def _crashed_in(outcome: Outcome, function: str, signal: str | None) -> bool:
 def _is(raised: Raised, signature: Signature) -> bool:
     if signature.exception is not None and raised.type != signature.exception:
         return False
-    if signature.message is not None and not re.search(signature.message, raised.message):
+    if signature.message is not None and not re.search(signature.message, raised.compared):
         return False
     if signature.frame is not None and not any(is_at(frame, signature.frame) for frame in raised.frames[-1:]):
         return False

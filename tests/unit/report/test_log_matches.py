@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from matrix.report.log_matches import SHOWN, render
+from dataclasses import replace
+
+from matrix.report.log_matches import SHOWN, render, to_look_for
 from matrix.verdicts.log_match import LogFault, Reading, match
 from tests.unit.catalogs import real
 from tests.unit.logs import PEER, SUMMARY
@@ -31,3 +33,26 @@ def test_further_errors_are_counted() -> None:
     lines = piped(*render(Reading((), faults, (), 9))).splitlines()
     assert lines[1] == "errors in this log:"
     assert lines[-1] == "  and 2 more"
+
+
+def test_likely_failure_states_what_to_look_for() -> None:
+    error = "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed\n"
+    log = f"python pretrain_gpt.py --seq-length 131072\n{error}"
+    (sighting,) = read(log).known
+    option = "without --no-create-attention-mask-in-dataloader"
+    assert to_look_for(sighting) == [
+        "the traceback",
+        f"a command with --seq-length >= 131072 {option}",
+        f"a command with --seq-length >= 32768 {option}, and the host lacks 8*S^2 bytes for each worker",
+    ]
+    assert "look for: the traceback" in " ".join(piped(*render(read(log))).split())
+    bare = replace(sighting, lacks="", failure=replace(sighting.failure, reached_by=()))
+    assert to_look_for(bare) == ["a stack that it breaks with"]
+
+
+def test_certain_failure_needs_no_search() -> None:
+    frames = '  File "/x/megatron/core/model.py", line 1, in f\n'
+    error = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
+    answer = piped(*render(read(f"Traceback (most recent call last):\n{frames}{error}")))
+    assert answer.startswith("ub-tp-size: ")
+    assert "look for:" not in answer

@@ -75,6 +75,26 @@ def test_a_frame_completes_a_vague_message(message: str, frame: str | None) -> N
     assert (found.exception, found.frame) == ("AssertionError", frame)
 
 
+@pytest.mark.parametrize(
+    ("message", "suggestion"),
+    [
+        ("module 'numpy' has no attribute 'product'", ". Did you mean: 'prod'?"),
+        ("name 'tims' is not defined", ". Did you forget to import 'tims'?"),
+        ("f() got an unexpected keyword argument 'tp_size'", ". Did you mean 'size'?"),
+    ],
+)
+def test_signature_holds_on_other_python(message: str, suggestion: str) -> None:
+    """Python 3.10, 3.12 and 3.13 append suggestions."""
+    older, newer = (
+        Outcome(OutcomeKind.RAISED, chain=(Raised("NameError", text),)) for text in (message, message + suggestion)
+    )
+    assert learned(older) == learned(newer)
+    for outcome, other in ((older, newer), (newer, older)):
+        found = learned(outcome)
+        assert found
+        assert shows(other, found)
+
+
 def test_another_place_is_another_failure() -> None:
     found = learned(Outcome(OutcomeKind.RAISED, chain=(CHAIN,)))
     elsewhere = Raised("AssertionError", "", (Frame("/x/torch/default_planner.py", 9, "another"),))

@@ -47,6 +47,9 @@ from tests.unit.logs import (
 )
 from tests.unit.terminals import piped
 
+STACK = "INFO:megatron.core:using world size: 2\n"  # evidence of the stack, which any log of a job has
+KILLED = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.\n"
+IN_A_TTS = f'{HEADER}\n  File "/x/TTS/bin/train_tts.py", line 9, in main\n    next(loader)\n'
 DIST = "/site-packages/torch/distributed/distributed_c10d.py:2219"
 
 
@@ -103,7 +106,7 @@ def test_own_exception_of_project_is_left_out(path: Path) -> None:
 
 
 def test_an_own_signature_is_left_out() -> None:
-    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: this broke\n'
+    text = STACK + 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: this broke\n'
     for own, found in ((False, ["this"]), (True, [])):
         mark = Signature("broke", exception="TypeError", message="this broke", own=own)  # type: ignore[arg-type]
         entries = catalog(failure("this", signature=(mark,))).failures
@@ -222,12 +225,12 @@ def test_last_line_alone_is_likely_at_most(id: str) -> None:
     """It may be a quote; without a text of its own, or with one that any program raises, it shows nothing."""
     mark = signature(FIRST[id])
     exception = one_exception(id)
-    found = read(error_message(exception) + "\n")
+    found = read(STACK + error_message(exception) + "\n")
     quotes_its_cause = exception.message != raised(id).message
     expected = [] if quotes_its_cause else [(id, False, "the traceback")]
     shown_by_it = [(one.failure.id, one.certain, one.lacks) for one in found.known]
     assert shown_by_it == expected or (mark.frame and shown_by_it == [])
-    inside = read(f"see {error_message(exception)}\n> {error_message(exception)}\n")
+    inside = read(f"{STACK}see {error_message(exception)}\n> {error_message(exception)}\n")
     assert inside.known == ()
 
 
@@ -236,6 +239,54 @@ def test_last_line_behind_a_prefix_is_likely(id: str) -> None:
     line = error_message(one_exception(id)).split("\n")[0]
     for prefix in ("[rank3]: ", "pod-7 trainer | ", "Jul 04 08:02:29 node17 slurmd[4711]: "):
         assert ids(f"{prefix}{line}\n") == ids(f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "traceback", "after", "shown"),
+    [
+        ("", "", "", []),
+        ("", IN_A_TTS, "", []),
+        ("", IN_A_TTS, "torch/distributed/run.py:779] Setting OMP_NUM_THREADS\n", []),
+        (STACK, IN_A_TTS, "", ["long-context"]),
+        (STACK, "x\n" * 1_000_000, "", ["long-context"]),
+        ("", IN_A_TTS, "srun python train.py --seq-length 131072\n", ["long-context"]),
+        ("", IN_A_TTS.replace("TTS/bin/train_tts", "megatron/training/training"), "", ["long-context"]),
+    ],
+)
+def test_message_of_any_program_needs_the_stack(before: str, traceback: str, after: str, shown: list[str]) -> None:
+    """Without a frame, module, option or package of it, the failure is similar, and the error is unknown."""
+    reading = read(before + traceback + KILLED + after)
+    assert [(one.failure.id, one.certain) for one in reading.known] == [(id, False) for id in shown]
+    assert [one.failure.id for one in reading.similar] == [id for id in ("long-context",) if id not in shown]
+    assert [KILLED.strip() in fault.what for fault in reading.unknown] == [True] * (not shown)
+    assert all("another program may print this" in one.differs for one in reading.similar)
+
+
+def test_end_of_a_cut_message_needs_the_stack() -> None:
+    cut = KILLED.partition(" Killed")[0]
+    assert ids(IN_A_TTS + cut) == []
+    assert ids(STACK + IN_A_TTS + cut) == ["long-context"]
+
+
+def test_crash_of_any_program_needs_the_stack() -> None:
+    """Any program of MPI dies there; the crash is then unknown, and the failure similar."""
+    path = next(path for path in IN_LOGS if signature(path).stack == "PMPI_Group_incl")
+    reading = read(log_of(outcome(path)).removeprefix(BEFORE))
+    assert reading.known == ()
+    assert [one.failure.id for one in reading.similar] == [entry(path).id]
+    assert ["SIGSEGV" in fault.what for fault in reading.unknown] == [True]
+    assert ids(log_of(outcome(path))) == [entry(path).id]
+
+
+@pytest.mark.parametrize("style", ["python", "alone"])
+def test_suggestion_of_python_is_no_difference(style: str) -> None:
+    """Python 3.10 and later append it."""
+    mark = Signature("product", exception="AttributeError", message="^module 'numpy' has no attribute 'product'$")  # type: ignore[arg-type]
+    entries = catalog(failure("product", signature=(mark,))).failures
+    message = "module 'numpy' has no attribute 'product'. Did you mean: 'prod'?"
+    log = f"AttributeError: {message}\n"
+    log = log if style == "alone" else printed(Raised("AttributeError", message, (Frame("/a/b.py", 1, "f"),)))
+    assert [one.failure.id for one in match([STACK + log], entries).known] == ["product"]
 
 
 def test_a_traceback_is_stronger_than_its_last_line() -> None:
@@ -253,7 +304,7 @@ def test_a_log_cut_by_tail_shows_the_failure(id: str) -> None:
     first = next(number for number, line in enumerate(lines) if line == HEADER) + 1
     whole = read("\n".join(lines[first - 1 :])).known
     for start in range(first, first + 2 * len(shown.frames) - 1):
-        cut = read("\n".join(lines[start:]))
+        cut = read(STACK + "\n".join(lines[start:]))
         assert [(one.failure.id, one.certain) for one in cut.known] == [(one.failure.id, one.certain) for one in whole]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from matrix.catalog.codec import decode, decode_json, encode
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.reason import Kind, Lack
@@ -32,3 +34,28 @@ def test_outcome_with_every_field_survives_the_round_trip() -> None:
 
 def test_kind_alone_is_an_outcome() -> None:
     assert decode(Outcome, {"kind": "passed"}) == Outcome(OutcomeKind.PASSED)
+
+
+@pytest.mark.parametrize(
+    ("message", "compared"),
+    [
+        (
+            "module 'numpy' has no attribute 'product'. Did you mean: 'prod'?",
+            "module 'numpy' has no attribute 'product'",
+        ),
+        ("name 'io' is not defined. Did you forget to import 'io'?", "name 'io' is not defined"),
+        ("name 'io' is not defined. Did you mean: 'id'? Or did you forget to import 'io'?", "name 'io' is not defined"),
+        (
+            "f() got an unexpected keyword argument 'xx'. Did you mean 'x'?",
+            "f() got an unexpected keyword argument 'xx'",
+        ),
+        ("'A' object has no attribute 'v'. Did you mean '.b.v' instead of '.v'?", "'A' object has no attribute 'v'"),
+        ("Caught it.\nKeyError: a. Did you mean: 'b'?\n  more", "Caught it.\nKeyError: a\n  more"),
+        ("no model 'a'. Did you mean: 'b'? Then rename it.", "no model 'a'. Did you mean: 'b'? Then rename it."),
+        ("no model. Did you mean it?", "no model. Did you mean it?"),
+        ("", ""),
+    ],
+)
+def test_suggestions_of_python_are_not_compared(message: str, compared: str) -> None:
+    raised = Raised("AttributeError", message)
+    assert (raised.compared, raised.message) == (compared, message)

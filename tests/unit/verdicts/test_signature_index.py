@@ -8,7 +8,7 @@ import pytest
 
 from matrix.catalog.failure import Signature
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature_index import SignatureIndex
+from matrix.verdicts.signature_index import Entry, SignatureIndex
 from tests.unit.catalogs import catalog, failure
 
 PLACE = Frame("/x/core/group.py", 3, "make")
@@ -90,3 +90,23 @@ def test_text_of_a_crash_signature_shows_nothing_alone() -> None:
     crash = Outcome(OutcomeKind.SIGNALED, signal="SIGSEGV", evidence="mpi4py")
     assert [entry.failure.id for entry in known.shown_by_crash(crash)] == ["crash"]
     assert list(known.words()) == ["in stage one", ""]
+
+
+@pytest.mark.parametrize(
+    ("message", "frame", "raised_in", "text", "expected"),
+    [
+        ("index out of range", "planner.py:create_global_plan", "create_global_plan", "list index out of range", True),
+        ("index out of range", "planner.py:create_global_plan", "", "list index out of range", False),  # not in the log
+        ("index out of range", "version.py:__init__", "__init__", "list index out of range", False),
+        ("make_group failed", None, "train", "make_group failed", True),
+        (r"worker \d+ failed", None, "train", "worker 3 failed in my_file.py", False),  # my_file.py is not compared
+        ("make_group failed in stage two", None, "train", "make_group failed in sta", True),  # the message is cut
+        (None, None, "train", "make_group failed", False),
+    ],
+)
+def test_evidence_of_stack_is_what_is_compared(
+    message: str | None, frame: str | None, raised_in: str, text: str, expected: bool
+) -> None:
+    mark = Signature("mark", exception="Any", message=message, frame=frame)  # type: ignore[arg-type]
+    frames = (Frame("/x/planner.py", 1, raised_in),) if raised_in else ()
+    assert Entry(failure("a"), mark).names_stack(Raised("Any", text, frames)) is expected

@@ -268,7 +268,9 @@ def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.
 
 def test_match_of_a_known_failure_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "rank-0.log"
-    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: save-breaks broke\n')
+    log.write_text(
+        'Traceback (most recent call last):\n  File "megatron/a.py", line 1, in f\nTypeError: save-breaks broke\n'
+    )
 
     assert main(["match", str(log)]) == 0
     assert "line 3: TypeError: save-breaks broke" in words(capsys.readouterr().out)

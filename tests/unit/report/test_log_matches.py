@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from matrix.report.log_matches import SHOWN, render, to_look_for
 from matrix.verdicts.log_match import LogFault, Reading, match
+from tests.founding import BEHIND_MPI
 from tests.unit.catalogs import real
 from tests.unit.logs import PEER, SUMMARY
 from tests.unit.terminals import piped
@@ -54,5 +55,5 @@ def test_certain_failure_needs_no_search() -> None:
     frames = '  File "/x/megatron/core/model.py", line 1, in f\n'
     error = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
     answer = piped(*render(read(f"Traceback (most recent call last):\n{frames}{error}")))
-    assert answer.startswith("ub-tp-size: ")
+    assert answer.startswith(f"{BEHIND_MPI}: ")
     assert "look for:" not in answer

@@ -26,6 +26,7 @@ from matrix.verdicts.log_match import Reading, match
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import matched, shows
 from matrix.verdicts.traceback_styles import HEADER
+from tests.founding import MASK
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real
 from tests.unit.logs import (
@@ -247,17 +248,17 @@ def test_last_line_behind_a_prefix_is_likely(id: str) -> None:
         ("", "", "", []),
         ("", IN_A_TTS, "", []),
         ("", IN_A_TTS, "torch/distributed/run.py:779] Setting OMP_NUM_THREADS\n", []),
-        (STACK, IN_A_TTS, "", ["long-context"]),
-        (STACK, "x\n" * 1_000_000, "", ["long-context"]),
-        ("", IN_A_TTS, "srun python train.py --seq-length 131072\n", ["long-context"]),
-        ("", IN_A_TTS.replace("TTS/bin/train_tts", "megatron/training/training"), "", ["long-context"]),
+        (STACK, IN_A_TTS, "", [MASK]),
+        (STACK, "x\n" * 1_000_000, "", [MASK]),
+        ("", IN_A_TTS, "srun python train.py --seq-length 131072\n", [MASK]),
+        ("", IN_A_TTS.replace("TTS/bin/train_tts", "megatron/training/training"), "", [MASK]),
     ],
 )
 def test_message_of_any_program_needs_the_stack(before: str, traceback: str, after: str, shown: list[str]) -> None:
     """Without a frame, module, option or package of it, the failure is similar, and the error is unknown."""
     reading = read(before + traceback + KILLED + after)
     assert [(one.failure.id, one.certain) for one in reading.known] == [(id, False) for id in shown]
-    assert [one.failure.id for one in reading.similar] == [id for id in ("long-context",) if id not in shown]
+    assert [one.failure.id for one in reading.similar] == [id for id in (MASK,) if id not in shown]
     assert [KILLED.strip() in fault.what for fault in reading.unknown] == [True] * (not shown)
     assert all("another program may print this" in one.differs for one in reading.similar)
 
@@ -265,7 +266,7 @@ def test_message_of_any_program_needs_the_stack(before: str, traceback: str, aft
 def test_end_of_a_cut_message_needs_the_stack() -> None:
     cut = KILLED.partition(" Killed")[0]
     assert ids(IN_A_TTS + cut) == []
-    assert ids(STACK + IN_A_TTS + cut) == ["long-context"]
+    assert ids(STACK + IN_A_TTS + cut) == [MASK]
 
 
 def test_crash_of_any_program_needs_the_stack() -> None:

@@ -6,8 +6,10 @@ import getpass
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +68,7 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
     """
     reproduced: dict[str, Record] = {}
     for record in records:
-        if record.failure == failure.id and record.verdict is Verdict.REPRODUCED and record.signature:
+        if record.failure == failure.id and _reproduced(record) and record.signature:
             reproduced.setdefault(record.signature, record)
     examples: dict[Path, Example] = {}
     for signature in failure.signature:
@@ -75,6 +77,18 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
             alike = (look for look in look_alikes(example.outcome, signature) if not matched(failure, look.outcome))
             examples |= {file.path: file for file in (example, *alike)}
     return list(examples.values())
+
+
+def night_evidence(failure: Failure, records: Iterable[Record], run: str) -> str:
+    """Return night.toml of a failure after the night with the id `run`, "" where it did not reproduce the failure."""
+    reproduced = (record.level.value for record in records if record.failure == failure.id and _reproduced(record))
+    counts = ", ".join(f"{level} = {count}" for level, count in sorted(Counter(reproduced).items()))
+    text = f'date = "{datetime.strptime(run[:8], "%Y%m%d").date()}"\nreproduced = {{ {counts} }}\n'
+    return f"# What the project's night of this date reproduced, by level.\n{text}" if counts else ""
+
+
+def _reproduced(record: Record) -> bool:
+    return record.verdict is Verdict.REPRODUCED
 
 
 def example_name(cell: Cell, case: str) -> str:

@@ -14,6 +14,8 @@ from matrix.store.paths import write_whole
 _HEAD: Final = """\
 id = "{id}"
 title = "TODO: the symptom, in one line"
+topic = "TODO"  # megatrix catalog list shows them
+first_seen = "2000-01"  # TODO: month of the first public report
 references = ["OWNER/REPOSITORY#NUMBER"]
 symptom = "TODO: what happens, and who is affected."
 cause = "TODO: the cause, as far as code or runs support it."

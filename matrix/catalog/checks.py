@@ -108,6 +108,8 @@ def _entry(entry: CheckedEntry, path: str) -> Problems:
     failure = entry.failure
     for kind in ("case", "signature"):
         yield from _unique((part.name for part in getattr(failure, kind)), f"{path}: {kind}")
+    if failure.topic:
+        yield from _known(failure.topic, [topic.id for topic in entry.catalog.topics], "topic", f"{path}: topic")
     if failure.contract:
         yield from _known(failure.contract.kind, KINDS, "kind of break", f"{path}: contract.kind")
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}

@@ -13,7 +13,7 @@ from matrix.catalog.cell import DECIDED, Clause, Decide, undecided
 from matrix.catalog.job_options import NO_OPTIONS, PreflightOptions
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
-from matrix.catalog.schema import Identifier, Pattern, VersionText
+from matrix.catalog.schema import Identifier, Month, Pattern, VersionText
 from matrix.catalog.stack import COMPONENT_KEYS, Stack
 from matrix.catalog.versions import Range
 
@@ -299,6 +299,8 @@ class Failure:
     release of megatron-core declares for them exclude no cell. `contract` is the call that level contract reads,
     `preflight` the options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and
     its reproduction.
+    `topic` is an id of facts/topics.toml, `first_seen` the month of the first public report ("2025-04"), "" where none
+    is known.
     `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has
     a text to file.
     """
@@ -329,6 +331,8 @@ class Failure:
     callees: tuple[Pattern, ...] = ()
     preflight: PreflightOptions = NO_OPTIONS
     upstream: str = ""
+    topic: Identifier = field(default=Identifier())
+    first_seen: Month = field(default=Month())
     stack: tuple[ReportedStack, ...] = ()
     folder: Path = field(default=Path(), metadata={"plain": False})
 

@@ -23,6 +23,7 @@ from matrix.catalog.model import (
     ReaderBase,
     Release,
     RequiredModule,
+    Topic,
     Wheels,
 )
 from matrix.catalog.schema import Identifier, read_toml
@@ -78,6 +79,7 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
         exclusions=constraints["exclude"],
         modules=constraints["module"],
+        topics=_tables(facts / "topics.toml", {"topic": Topic})["topic"],
         failures=read_failures(*failures),
     )
     check(catalog, facts)

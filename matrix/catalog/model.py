@@ -190,6 +190,15 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class Topic:
+    """What failures are about: the question that readers of one of them ask."""
+
+    id: Identifier
+    title: str
+    question: str
+
+
+@dataclass(frozen=True)
 class Release:
     """A release of megatron-core, Transformer Engine or torch."""
 
@@ -259,6 +268,7 @@ class Catalog:
     gpus: tuple[GpuModel, ...] = ()
     images: tuple[Image, ...] = ()
     modules: tuple[RequiredModule, ...] = ()
+    topics: tuple[Topic, ...] = ()
     site: tuple[Path, ...] = ()  # folders of its failures besides those of every process of this environment
 
     @property

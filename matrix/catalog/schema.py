@@ -32,6 +32,17 @@ class Identifier(str):
         return str(value)
 
 
+class Month(str):
+    """A month: "2025-04"."""
+
+    @classmethod
+    def from_plain(cls, value: Any) -> str:
+        """Return the month. Raises MalformedError."""
+        if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", decode(str, value)):
+            raise MalformedError("not a month", got=shown(value), expected='year and month: "2025-04"')
+        return str(value)
+
+
 class VersionText(str):
     """A PEP 440 version, kept as written."""
 

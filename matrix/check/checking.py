@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.store.trend import PastResult
 
 EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
+NIGHT_FILE: Final = "night.toml"  # of a failure's folder, written by `megatrix catalog keep`
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ProjectNight:
 
 def night_of(failure: Failure) -> ProjectNight | None:
     """Return the night.toml of a failure's folder, None without one."""
-    path = failure.folder / "night.toml"
+    path = failure.folder / NIGHT_FILE
     return decode(ProjectNight, read_toml(path), str(path)) if path.is_file() else None
 
 

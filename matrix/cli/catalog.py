@@ -7,20 +7,22 @@ from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, skeleton
+from matrix.authoring import entry, examples, export, overview, skeleton
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
+from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
+from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
+from matrix.report import known
 from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
 from matrix.store import stored_run as runs
-from matrix.store.paths import Paths, write_whole
+from matrix.store.paths import Paths, is_night, write_whole
 
 ACTIONS: Final = {
     "new": Command(
@@ -43,6 +45,12 @@ ACTIONS: Final = {
         "examples written",
         "none",
     ),
+    "list": Command(
+        "List the failures by topic: first seen, last reproduced, fixed in.",
+        COMMANDS["catalog"].document,
+        ("catalog list", "catalog list --topic checkpoints"),
+        "listed",
+    ),
     "export": Command(
         "Print the catalog as one JSON object (docs/schema/catalog.json).",
         "docs/check.md",
@@ -55,24 +63,27 @@ ACTIONS: Final = {
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "catalog")
-    topics = parser.add_subparsers(required=True, metavar="ACTION")
-    new = add_command(topics, "new", ACTIONS["new"])
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    new = add_command(actions, "new", ACTIONS["new"])
     new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
     new.add_argument(
         "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
     )
     new.set_defaults(command=new_command)
-    check = add_command(topics, "check", ACTIONS["check"])
+    check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
-    keep = add_command(topics, "keep", ACTIONS["keep"])
+    keep = add_command(actions, "keep", ACTIONS["keep"])
     keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
     keep.add_argument(
         "--failure", metavar="ID", action="append", help="keep examples of this failure only; may be repeated"
     )
     add_out(keep)
     keep.set_defaults(command=keep_command)
-    exporting = add_command(topics, "export", ACTIONS["export"])
+    listing = add_command(actions, "list", ACTIONS["list"])
+    listing.add_argument("--topic", metavar="TOPIC", help="list the failures of this topic only")
+    listing.set_defaults(command=list_command)
+    exporting = add_command(actions, "export", ACTIONS["export"])
     exporting.set_defaults(command=export_command)
 
 
@@ -99,19 +110,34 @@ def check_command(parsed: argparse.Namespace) -> int:
 
 
 def keep_command(parsed: argparse.Namespace) -> int:
-    """Write the examples of a run that do not exist yet and print their paths; return 1 where none was written."""
+    """Write the new examples of a run, with the counts of a night, and print their paths; return 1 where all exist."""
     catalog = loading.load()
-    records = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out, night=False))).records
+    run = parsed.run or results.newest(parsed.out, night=False)
+    records = runs.read(Paths(parsed.out).run(run)).records
     failures = [catalog.failure(id) for id in parsed.failure] if parsed.failure else catalog.failures
     status = ExitStatus.BAD
     for failure in failures:
-        for example in examples.keep(failure, records):
-            path = failure.folder / example.path
-            if not path.exists():
-                write_whole(path, example.text)
-                print(path)
-                status = ExitStatus.GOOD
+        texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
+        texts = {path: text for path, text in texts.items() if not path.exists()}
+        if is_night(run) and (evidence := examples.night_evidence(failure, records, run)):
+            texts[failure.folder / NIGHT_FILE] = evidence
+        for path, text in texts.items():
+            write_whole(path, text)
+            print(path)
+            status = ExitStatus.GOOD
     return status
+
+
+def list_command(parsed: argparse.Namespace) -> int:
+    """Print each topic with its question and its failures. Raises MatrixError for an unknown topic."""
+    catalog = loading.load()
+    topics = {topic.id: (topic, failures) for topic, failures in overview.by_topic(catalog).items()}
+    if parsed.topic and parsed.topic not in topics:
+        expected = f"one of {', '.join(filter(None, topics))}"
+        raise MatrixError("no such topic", got=parsed.topic, expected=expected, fix=closest(parsed.topic, topics))
+    for topic, failures in [topics[parsed.topic]] if parsed.topic else topics.values():
+        show(*known.topic_table(topic, failures))
+    return ExitStatus.GOOD
 
 
 def export_command(_: argparse.Namespace) -> int:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from matrix.authoring.examples import SHOWS, read, scrubbed
+from matrix.authoring.overview import summary
 from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
-from matrix.report import rulings
+from matrix.report import known, rulings
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
@@ -58,6 +59,9 @@ def failure_page(
         "failure.html.j2",
         failure=failure,
         run=night.run,
+        summary=(about := summary(failure)),
+        fixed_in=known.fixes(about),
+        topic=next((topic.title for topic in map.catalog.topics if topic.id == failure.topic), ""),
         references={text: _thread(text) for text in failure.references},
         stand_ins=[f"{', '.join(stand_in.packages)}: {stand_in.reason}" for stand_in in failure.stand_in],
         masked=[f"{mask.by}: {mask.reason}" for mask in failure.masked],

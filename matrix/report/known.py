@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
+from matrix.authoring.overview import Summary
 from matrix.catalog.failure import Failure, Rule
+from matrix.catalog.model import Topic
 from matrix.catalog.stack import component_title
+from matrix.report.terminal import Part, table
 
 
 def title(failure: Failure) -> str:
@@ -33,3 +36,20 @@ def advice(failure: Failure, changes: Iterable[str] = ()) -> list[tuple[str, str
 def statement(failure: Failure) -> list[str]:
     """Return the failure, its fix and its workarounds as lines."""
     return [f"known: {title(failure)}", *(f"{label} {text}" for label, text in advice(failure))]
+
+
+def topic_table(topic: Topic, summaries: Sequence[Summary]) -> Iterator[Part]:
+    """Yield a topic with its question, and a row for each of its failures."""
+    yield f"{topic.title} ({len(summaries)}). {topic.question}"
+    heads = ("failure", "first seen", "last reproduced", "fixed in", "title")
+    rows = [
+        (row.failure.id, row.failure.first_seen or "-", row.last_verified or "-", fixes(row), row.failure.title)
+        for row in summaries
+    ]
+    if rows:
+        yield table(rows, heads, indent=2, gap=2)
+
+
+def fixes(summary: Summary) -> str:
+    """Return the releases that fix a failure, each alone, "no release" where none does."""
+    return " or ".join(summary.fixed_in) or "no release"

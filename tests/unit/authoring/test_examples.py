@@ -6,7 +6,8 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from matrix.authoring.examples import LOOK_ALIKES, SHOWS, keep, read, scrub, scrubbed
+from matrix.authoring.examples import LOOK_ALIKES, SHOWS, keep, night_evidence, read, scrub, scrubbed
+from matrix.catalog.schema import toml_table
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Verdict
 from matrix.verdicts.signature_match import matched
@@ -46,6 +47,12 @@ def test_each_signature_key_has_a_look_alike() -> None:
         "another-exception",
         "another-message",
     }
+
+
+def test_a_night_counts_its_reproductions() -> None:
+    evidence = night_evidence(ENTRY, [RECORD, RECORD, changed(RECORD, verdict=Verdict.HOLDS)], "20260131T02Z-night")
+    assert toml_table(evidence, "night.toml") == {"date": "2026-01-31", "reproduced": {"cpu": 2}}
+    assert night_evidence(failure("another"), [RECORD], "20260131T02Z-night") == ""
 
 
 def test_an_example_names_no_machine() -> None:

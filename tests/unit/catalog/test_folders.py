@@ -55,6 +55,10 @@ def test_unreported_failures_have_a_text_to_file() -> None:
     assert {entry.id for entry in real().failures if entry.upstream} <= texts <= set(IDS.values())
 
 
+def test_each_failure_has_a_topic() -> None:
+    assert [entry.id for entry in real().failures if not entry.topic and entry.folder.parent == FAILURES] == []
+
+
 def test_no_file_names_a_failure_of_another_folder() -> None:
     """Only `by` of `masked` may name another failure. Outside of the folders, their names count too.
 

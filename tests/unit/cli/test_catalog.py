@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Signature
+from matrix.catalog.model import Topic
 from matrix.catalog.schema import Identifier
 from matrix.cli import catalog as command
 from matrix.cli.main import main
@@ -51,6 +53,18 @@ def test_examples_of_a_run_are_kept_once(
     assert any(record.verdict is Verdict.REPRODUCED for record in night.records)
     assert main(["catalog", "keep", "--out", str(out)]) == 0
     kept = capsys.readouterr().out.split()
-    assert {Path(path).parent.name for path in kept} == {"shows", "look_alikes"}
-    assert main(["catalog", "keep", "--out", str(out), "--failure", "dud-assertion"]) == 1
-    assert capsys.readouterr().out == ""
+    assert {Path(path).parent.name for path in kept} == {"shows", "look_alikes", "dud"}
+    assert main(["catalog", "keep", "--out", str(out), "--failure", "dud-assertion"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'dud' / 'night.toml'}\n"
+
+
+def test_list_shows_each_topic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = (failure("break", topic="data", first_seen="2025-04"), failure("other", topic="hangs"))
+    topics = (Topic(Identifier("data"), "Datasets", "Is the data read?"), Topic(Identifier("hangs"), "Hangs", "Who?"))
+    monkeypatch.setattr(loading, "load", lambda: replace(catalog(*entries), topics=topics))
+    assert main(["catalog", "list", "--topic", "data"]) == 0
+    first, _, row = capsys.readouterr().out.splitlines()
+    assert first == "Datasets (1). Is the data read?"
+    assert row.split()[:4] == ["break", "2025-04", "-", "no"]
+    assert main(["catalog", "list", "--topic", "datas"]) == 2
+    assert "did you mean data?" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""The catalog by topic: of each failure, when it was first reported and last reproduced, and which releases fix it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from matrix.catalog.failure import Failure, Rule
+from matrix.catalog.model import Catalog, Topic
+from matrix.catalog.schema import Identifier
+from matrix.catalog.stack import PYTHON, WRITER, component_title
+from matrix.catalog.versions import parse
+from matrix.check.checking import night_of
+
+_BELOW: Final = re.compile(r"<(?!=) *([^,\s]+)")  # the exclusive upper bound of a range
+_NO_FIX: Final = (PYTHON, *WRITER)  # nobody upgrades these to get rid of a failure
+UNFILED: Final = Topic(Identifier(), "Without a topic", "")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A failure in an overview: dates as texts ("" where none is recorded), and the releases that fix it."""
+
+    failure: Failure
+    last_verified: str
+    fixed_in: tuple[str, ...]
+
+
+def summary(failure: Failure) -> Summary:
+    """Return a failure's line of the overview."""
+    night = night_of(failure)
+    return Summary(failure, night.date if night else "", fixed_in(failure))
+
+
+def by_topic(catalog: Catalog) -> dict[Topic, list[Summary]]:
+    """Return the failures of each topic, in the order of topics.toml; those without one come last."""
+    topics = {topic: [summary(one) for one in catalog.failures if one.topic == topic.id] for topic in catalog.topics}
+    unfiled = [summary(failure) for failure in catalog.failures if not failure.topic]
+    return topics | ({UNFILED: unfiled} if unfiled else {})
+
+
+def fixed_in(failure: Failure) -> tuple[str, ...]:
+    """Return the first releases outside all affected ranges, one text for each component that has one: each is a fix.
+
+    A component has one where every rule without a case bounds it from above.
+    """
+    rules = [rule for rule in failure.affected if not rule.cases] or list(failure.affected)
+    names = dict.fromkeys(name for rule in rules for name in rule.bounds if name not in _NO_FIX)
+    ends = {name: [_end(rule, name) for rule in rules] for name in names}
+    return tuple(f"{component_title(name)} {max(some, key=parse)}" for name, some in ends.items() if all(some))
+
+
+def _end(rule: Rule, name: str) -> str:
+    """Return the first version above a rule's range of a component, "" where it has no such bound."""
+    below = _BELOW.search(rule.bounds[name].text) if name in rule.bounds else None
+    return re.sub(r"\.?(dev|a|rc)0$", "", below[1]) if below else ""

@@ -348,6 +348,11 @@ class Catalog:
                 by_base[twin.id] = (*by_base.get(twin.id, ()), image)
         return by_base
 
+    def container_in(self, stack: Stack) -> Container | None:
+        """Return the container that a stack names, None where it names none."""
+        base = self.bases.get(stack.version(BASE) or "")
+        return base if isinstance(base, Container) else None
+
     def container_of(self, torch: str, label: str = "") -> Container | None:
         """Return the container with this torch, of the same commit; None where there is none or more than one.
 

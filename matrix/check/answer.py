@@ -9,18 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog.failure import Expectation, Failure, Rule, Ruling
-from matrix.catalog.model import Catalog, Container
+from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
-from matrix.check.files.declared import Unread
+from matrix.check.files.declared import Unread, UnreadKind
 from matrix.check.training_job import NO_JOB, UserJob
-from matrix.check.user_stack import UserStack, decide, possible, recorded
+from matrix.check.user_stack import COMMAND_LINE, UserStack, decide, possible, recorded, unrecorded
 from matrix.errors import ExitStatus
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
-from matrix.planning.driver_fit import Fit, enough, fitting
+from matrix.planning.driver_fit import Fit, Fitting, enough, fit_of
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint_settings import Checkpoint
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
 
 
 CALLS: Final = "calls into Transformer Engine"  # of what is not known, where level contract can't judge them
+DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it
 
 
 class Standing(str, Enum):
@@ -319,19 +320,27 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
         excluding.append(Clash(reason, user.place(declared[0] if declared else MCORE)))
     if checkpoint and checkpoint.mark and core and core not in checkpoint.mark.reads:
         excluding.append(Clash(f"megatron-core {core} can't read {checkpoint}", user.place(MCORE)))
-    image = catalog.bases.get(stack.version(BASE) or "")
-    if isinstance(image, Container) and driver:
-        fitted = fitting(catalog, image, driver)
-        if fitted.fit is Fit.TOO_OLD:
-            would = enough(catalog, image)
-            more = f"; driver {would} would do" if would else ""
-            excluding.append(Clash(f"driver {driver} is too old: {fitted.reason}{more}", user.place(DRIVER)))
+    image, fitted = catalog.container_in(stack), fit_of(catalog, stack)
+    if image and fitted and fitted.fit is Fit.TOO_OLD:
+        would = enough(catalog, image)
+        more = f"; driver {would} would do" if would else ""
+        excluding.append(Clash(f"driver {driver} is too old: {fitted.reason}{more}", user.place(DRIVER)))
     return excluding
+
+
+def undecided_driver(catalog: Catalog, user: UserStack) -> Iterator[Unread]:
+    """Yield that no fact states whether the driver runs the image; a driver that the catalog lacks is unread itself."""
+    image, fitted = catalog.container_in(user.stack), fit_of(catalog, user.stack)
+    if image and fitted and fitted.fit is Fit.UNKNOWN and DRIVER not in unrecorded(catalog, user.stack):
+        text = f"it is not known whether driver {user.stack[DRIVER]} runs {image.id}: {fitted.reason}"
+        would = enough(catalog, image)
+        fix = f"driver {would} runs it" if would else f"the release notes of {image.id} state the drivers that run it"
+        yield Unread(UnreadKind.VERSION, text, user.place(DRIVER) or COMMAND_LINE, fix)
 
 
 @dataclass(frozen=True)
 class Breaks:
-    """What is certain to break in a stack: ids of failures and what reaches calls; and the failures not known there."""
+    """What is certain to break in a stack: ids of failures and what reaches calls; and the parts not known there."""
 
     certain: frozenset[str]
     unknown: frozenset[str] = frozenset()
@@ -343,18 +352,20 @@ def breaks_of(
     calls: Iterable[BreakingCalls],
     problems: Mapping[str, str],
     excluding: Iterable[Clash],
+    fitted: Fitting | None,
 ) -> Breaks:
     """Return what breaks in a stack; `problems` are the reasons why its calls can't be judged, by package."""
     certain = {str(failure.failure.id) for failure in failures if failure.certain}
     certain |= {f"calls {call.needs}" for call in calls if call.certain}
     unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
     unknown |= {CALLS} if problems else set()
+    unknown |= {DRIVER_FIT} if fitted and fitted.fit is Fit.UNKNOWN else set()
     return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in excluding))
 
 
 @dataclass(frozen=True)
 class UpgradeStep:
-    """What a newer version of a component changes: ids of breaks; `unknown` are failures that are no longer known."""
+    """What a newer version of a component changes: ids of breaks; `unknown` are parts that are no longer known."""
 
     version: str
     fixed: tuple[str, ...] = ()
@@ -405,7 +416,7 @@ class Upgrade:
 
     @property
     def may_take_newest(self) -> str:
-        """Return "yes", "no", "unknown" where a failure is no longer known there, "" without a newer version."""
+        """Return "yes", "no", "unknown" where something is no longer known there, "" without a newer version."""
         if not self.steps:
             return ""
         newest = self.steps[-1]
@@ -419,7 +430,7 @@ class Upgrade:
         reason = {
             "yes": "no new break is known there",
             "no": f"{'; '.join(newest.clashes) or ', '.join(newest.new)} blocks it",
-            "unknown": f"no new break is known there, but for {len(newest.unknown)} of the failures nothing is known",
+            "unknown": f"no new break is known there, but {len(newest.unknown)} parts of the answer are not known",
         }[verdict]
         texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
         if newest.unchanged and verdict != "no":

@@ -25,6 +25,7 @@ from matrix.check.answer import (
     judged,
     ordered,
     stand,
+    undecided_driver,
 )
 from matrix.check.calls import breaking_calls
 from matrix.check.declaring import CheckInput
@@ -35,6 +36,7 @@ from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import COMMAND_LINE, RECORDED, UserStack, unrecorded
 from matrix.kit import launch
 from matrix.kit.preflight import FILE
+from matrix.planning.driver_fit import fit_of
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint_settings import Checkpoint
@@ -93,13 +95,14 @@ def check(
         stack = replace(stack, limits={**stack.limits, WRITER_MCORE: question.checkpoint.mark.wrote.text})
     found, calls, problems = _judge(catalog, stack, question)
     explained = [_explained(catalog, stack, one, question, runs) for one in found]
-    unread = (*stack.unread, *_undecided(stack, found), *_unnamed(stack, question.required))
+    undecided = (*_undecided(stack, found), *undecided_driver(catalog, stack))
+    unread = (*stack.unread, *undecided, *_unnamed(stack, question.required))
     if not unread:
         unread = tuple(Unread(UnreadKind.VERSION, text, stack.places[name]) for name, text in problems.items())
 
     def breaks(other: Stack) -> Breaks:
         user = replace(stack, stack=other)
-        return breaks_of(*_judge(catalog, user, question), clashes(catalog, user))
+        return breaks_of(*_judge(catalog, user, question), clashes(catalog, user), fit_of(catalog, other))
 
     return CheckResult(
         replace(stack, unread=unread),

@@ -31,7 +31,7 @@ def version_changes(
     for component in (MCORE, TE, TORCH):
         if component not in bounded or not stack.version(component):
             continue
-        in_image = component == TORCH and _container(catalog, stack) is not None
+        in_image = component == TORCH and catalog.container_in(stack) is not None
 
         def helps(other: Stack) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
@@ -54,7 +54,7 @@ def broken(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> set[str]:
 
 def upgrades(catalog: Catalog, stack: Stack, component: str, breaks: Callable[[Stack], Breaks]) -> Upgrade:
     """Return what each newer version of a component changes in the rest of a stack; `breaks` judges a stack."""
-    if component == BASE and _container(catalog, stack) is None:
+    if component == BASE and catalog.container_in(stack) is None:
         component = TORCH
     current = stack.version(component)
     if current is None:
@@ -121,17 +121,12 @@ def _others(catalog: Catalog, stack: Stack, component: str, *, newer: bool) -> I
 
 def _family(catalog: Catalog, stack: Stack) -> tuple[list[Container], list[Container]]:
     """Return the older and the newer images of the family of a stack's image, oldest first."""
-    image = _container(catalog, stack)
+    image = catalog.container_in(stack)
     if image is None:
         return [], []
     family = [base for base in catalog.containers if base.id.partition("-")[0] == image.id.partition("-")[0]]
     index = family.index(image)
     return family[:index], family[index + 1 :]
-
-
-def _container(catalog: Catalog, stack: Stack) -> Container | None:
-    base = catalog.bases.get(stack.version(BASE) or "")
-    return base if isinstance(base, Container) else None
 
 
 def _named(before: Stack, after: Stack, component: str) -> str:

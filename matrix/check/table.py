@@ -20,9 +20,9 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
 from matrix.catalog.versions import is_version, parse
 from matrix.check import user_stack as stacks
-from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand
+from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand, undecided_driver
 from matrix.check.calls import PROVIDED, CallsAnswer, calls_into, deciding, joined
-from matrix.check.user_stack import UserStack
+from matrix.check.user_stack import UserStack, unknown_contents
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
 CHOSEN: Final = {
@@ -83,6 +83,7 @@ class StackTable:
     `values`: by axis, the words that can be chosen, "" (not named) first. `brought`: the words for other axes that a
     container's word implies. `clashes` are texts, of parts that exclude each other and of drivers. `breaking` are,
     for each package that is called, the calls that the catalog lacks, with the reason why a pair can't be judged.
+    `undecided` are texts of what is not known: the contents of an image, and whether a driver runs it.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -90,6 +91,7 @@ class StackTable:
     failures: tuple[Table[FailureInStack], ...]
     clashes: tuple[Table[str], ...]
     breaking: tuple[Table[CallsAnswer], ...]
+    undecided: tuple[Table[str], ...]
 
     def places(self, choice: Choice) -> dict[str, int]:
         """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
@@ -110,6 +112,12 @@ class StackTable:
         """Return why parts of the stack exclude each other."""
         places = self.places(choice)
         return [text for table in self.clashes if (text := table.at(places))]
+
+    def unread(self, choice: Choice) -> list[str]:
+        """Return what is not known of the stack; why calls can't be judged counts where all else is known."""
+        places = self.places(choice)
+        texts = [text for table in self.undecided if (text := table.at(places))]
+        return texts or [*self.calls(choice)[1].values()]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `texts` and `findings` hold each once, and answers name its places."""
@@ -149,6 +157,7 @@ class StackTable:
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
             "calls": [_table(table, calls) for table in self.breaking],
+            "undecided": [_table(one, place) for one in self.undecided],
             "findings": [list(one) for one in findings],
             "texts": list(texts),
         }
@@ -203,6 +212,29 @@ def build_table(catalog: Catalog) -> StackTable:
             _tabled(parts, {**one, "base": each["base"], "driver": each["driver"]}, clash),
         ),
         _call_tables(catalog, parts, each),
+        _undecided_tables(catalog, parts, each, one),
+    )
+
+
+def _undecided_tables(
+    catalog: Catalog,
+    parts: Mapping[str, Mapping[str, UserStack]],
+    each: Mapping[str, tuple[int, ...]],
+    one: Mapping[str, tuple[int, ...]],
+) -> tuple[Table[str], ...]:
+    """Return what is not known of a container's contents and driver; in `one`, all values are of one class."""
+
+    def contents(stack: UserStack) -> str:
+        image = catalog.container_in(stack.stack)
+        missing = [name for name in (TORCH, TE) if stack.stack[name] is UNKNOWN]
+        return unknown_contents(image.id, missing) if image and missing else ""
+
+    def driver(stack: UserStack) -> str:
+        return "; ".join(item.text for item in undecided_driver(catalog, stack))
+
+    return (
+        _tabled(parts, {**one, "base": each["base"], "te": tuple(bool(word) for word in parts["te"])}, contents),
+        _tabled(parts, {**one, "base": each["base"], "driver": each["driver"]}, driver),
     )
 
 

@@ -138,6 +138,11 @@ def image_contents(catalog: Catalog, image: ImageUse) -> Declared:
     return not_read(UnreadKind.IMAGE, text, image.place)
 
 
+def unknown_contents(image: str, missing: Iterable[str]) -> str:
+    """Return that the catalog does not know these components of an image."""
+    return f"the catalog does not know the {' and the '.join(map(component_title, missing))} of {image}"
+
+
 def build(
     catalog: Catalog,
     statements: Iterable[Statement],
@@ -163,8 +168,7 @@ def build(
     torch = values.get(TORCH)
     missing = sorted({TORCH, TE}.difference(values, stated)) if isinstance(base, Container) else []
     if base and missing:
-        text = f"the catalog does not know the {' and the '.join(map(component_title, missing))} of {base.id}"
-        unread += (Unread(UnreadKind.IMAGE, text, places[BASE]),)
+        unread += (Unread(UnreadKind.IMAGE, unknown_contents(base.id, missing), places[BASE]),)
     if base and torch != (base.contents().version(TORCH) or torch):
         remarks.append(f"torch {torch or stated[TORCH].limits} ({stated[TORCH].place}) replaces that of {base.id}")
         base = None

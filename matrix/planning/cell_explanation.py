@@ -12,6 +12,7 @@ from matrix.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
 from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TORCH, WRITER_MCORE, Value, short
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import masked_by
+from matrix.planning.driver_fit import Fitting, fit_of
 from matrix.verdicts.planned import Planned
 
 
@@ -70,12 +71,16 @@ class FailureInCell:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cell, the kind of its base, its twin, why it is excluded (None if it is not), and each failure."""
+    """A cell, the kind of its base, its twin, why it is excluded (None if it is not), and each failure.
+
+    `driver` is how the image of the cell runs on its driver, None where it has not both.
+    """
 
     cell: Cell
     base: str
     twin: str
     excluded: str | None
+    driver: Fitting | None
     failures: tuple[FailureInCell, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +92,7 @@ class Explanation:
             "python": str(self.cell.stack[PYTHON]),
             "twin": self.twin,
             "excluded": self.excluded,
+            "driver": {"fit": self.driver.fit.value, "reason": self.driver.reason} if self.driver else None,
             "failures": [failure.to_json() for failure in self.failures],
         }
 
@@ -99,7 +105,8 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
     cell = known_cell(catalog, id)
     kind = {Container: "image", Image: "image", ReaderBase: "reader"}.get(type(catalog.base(cell.base)), "wheels")
     explained = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
-    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell.stack), tuple(explained))
+    excluded, driver = catalog.excluded(cell.stack), fit_of(catalog, cell.stack)
+    return Explanation(cell, kind, _twin(catalog, cell), excluded, driver, tuple(explained))
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:

@@ -13,7 +13,7 @@ from enum import Enum
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda
 from matrix.catalog.model import Catalog, Container, Driver
-from matrix.catalog.stack import DRIVER
+from matrix.catalog.stack import DRIVER, Stack
 from matrix.catalog.versions import NONE, parse
 from matrix.verdicts.planned import Planned
 
@@ -33,6 +33,12 @@ class Fitting:
 
     fit: Fit
     reason: str
+
+
+def fit_of(catalog: Catalog, stack: Stack) -> Fitting | None:
+    """Return how the image of a stack runs on its driver, None where the stack does not name both."""
+    image, driver = catalog.container_in(stack), stack.version(DRIVER)
+    return fitting(catalog, image, driver) if image and driver else None
 
 
 def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from matrix.catalog.stack import PYTHON, TORCH
+from matrix.catalog.stack import DRIVER, PYTHON, TORCH
 from matrix.planning.cell_explanation import Explanation, FailureInCell
 from matrix.report.terminal import Part, Prose, table
 
@@ -18,6 +18,8 @@ def render(explanation: Explanation) -> Iterator[Part]:
     )
     if explanation.excluded:
         yield Prose(f"excluded: {explanation.excluded}", 2)
+    if explanation.driver:
+        yield Prose(f"driver {cell.stack[DRIVER]}: {explanation.driver.fit.value}; {explanation.driver.reason}", 2)
     for failure in explanation.failures:
         yield ""
         yield table([(f"{failure.failure.id}:", failure.failure.title)], indent=2)

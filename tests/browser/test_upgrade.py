@@ -33,6 +33,7 @@ LOOK = """(choices) => choices.map((choice) => ({
   standing: Object.fromEntries(stacks.standing(choice).map((one) =>
     [one.entry.id, [stacks.data.standings[one.rank], one.certain, one.reason, one.needs]])),
   clashes: stacks.clashes(choice),
+  unread: stacks.unread(choice),
   calls: stacks.calls(choice),
 }))"""
 DROP = """(side, name, text) => {
@@ -160,6 +161,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
     for choice, found in zip(choices, browser.js(f"({LOOK})({json.dumps(choices)})"), strict=True):
         result = check(real(), stack(choice), Question(), {})
         assert found["clashes"] == [one.text for one in result.clashes], choice
+        assert found["unread"] == [one.text for one in result.stack.unread], choice
         assert found["standing"] == {
             one.failure.id: [one.standing.value, one.certain, one.reason, one.needs] for one in result.failures
         }, choice

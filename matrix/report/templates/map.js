@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, standing, calls, callCard, clashes, element, card } = stacks;
+  const { data, standing, calls, callCard, clashes, unread, element, card } = stacks;
   const table = document.getElementById("map-table");
   const pair = document.getElementById("pair");
   const rows = [...table.querySelectorAll("tbody tr")];
@@ -21,7 +21,7 @@
     const found = standing(stack).filter((one) => one.rank <= data.breaks.at(-1) + 1 || one.entry.results[place]);
     const list = element("ul", "failures", ...clashes(stack).map((text) =>
       element("li", "", element("span", "swatch clash"), " ", element("b", "", "can't be installed together"), element("p", "", text))));
-    const { problem, groups } = calls(stack);
+    const { groups } = calls(stack);
     const cards = [...found.map((one) => [one.rank, card(one, one.entry.results[place])]), ...groups.map((one) => [one.rank, callCard(one)])];
     list.append(...cards.sort(([one], [other]) => one - other).map(([, made]) => made));
     const link = element("a", "", "Compare with another stack");
@@ -29,8 +29,8 @@
     pair.replaceChildren(
       element("h3", "", `${head.firstChild.textContent}, megatron-core ${stacks.name(stack.mcore)}`),
       element("p", "soft", head.title),
-      list.children.length ? list : element("p", "", "No failure of the catalog is known here."),
-      problem ? element("p", "soft", problem) : "",
+      list.children.length ? list : element("p", "", "No failure of the catalog is known in this pair."),
+      ...unread(stack).map((text) => element("p", "soft", `unknown: ${text}`)),
       stacks.command(stack), element("p", "", link));
     pair.classList.toggle("kept", cell === kept);
   };

@@ -3,7 +3,7 @@
 const stacks = (() => {
   const data = JSON.parse(document.getElementById("stacks").textContent);
   const axes = Object.keys(data.values);
-  for (const table of [...data.failures, ...data.clashes, ...data.calls]) {
+  for (const table of [...data.failures, ...data.clashes, ...data.calls, ...data.undecided]) {
     table.sizes = Object.entries(table.classes).map(([axis, classes]) => [axis, classes, Math.max(...classes) + 1]);
   }
   const look = (table, places) => {
@@ -47,6 +47,11 @@ const stacks = (() => {
     const where = places(choice);
     return data.clashes.map((table) => data.texts[look(table, where)]).filter(Boolean);
   };
+  // What is not known of a stack; why calls could not be judged counts where all else is known.
+  const unread = (choice) => {
+    const where = places(choice), texts = data.undecided.map((table) => data.texts[look(table, where)]).filter(Boolean);
+    return texts.length ? texts : calls(choice).problems.filter(Boolean);
+  };
   const words = (choice) => axes.map((axis) => choice[axis]).filter(Boolean).join(" ");
   const name = (word) => word.replace(/^(base|te|mcore)=/, "").replace("=", " ");
 
@@ -87,5 +92,5 @@ const stacks = (() => {
     for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
     return made;
   };
-  return { data, axes, standing, calls, callCard, clashes, words, name, whole, element, card, known, command, signs };
+  return { data, axes, standing, calls, callCard, clashes, unread, words, name, whole, element, card, known, command, signs };
 })();

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, axes, standing, calls, callCard, clashes, words, name, whole, element, card, known } = stacks;
+  const { data, axes, standing, calls, callCard, clashes, unread, words, name, whole, element, card, known } = stacks;
   const field = (side, axis) => document.getElementById(`${side}-${axis}`);
   const answer = document.getElementById("answer");
   const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
@@ -83,15 +83,16 @@
       const left = judged(to, broken, each.place);
       sort(left === "unknown" ? "no longer known" : "fixed", each, broken, false, `${data.standings[each.rank]} \u2192 ${left}`);
     }
-    const excluded = clashes(to);
+    const [excluded, undecided] = [clashes(to), unread(to)];
     const certain = [...after, ...broken.groups].filter((one) => one.certain).length + excluded.length;
     const also = [...after, ...broken.groups].filter((one) => known(one) && !one.certain).length;
     answer.replaceChildren(
-      element("p", "verdict card", element("b", "", certain ? `${certain} known break${certain > 1 ? "s" : ""} in the stack To` : "Nothing is certain to break in the stack To"),
+      element("p", "verdict card", element("b", "", certain ? `${certain} known break${certain > 1 ? "s" : ""} in the stack To` : undecided.length ? `UNKNOWN: ${undecided.length} part${undecided.length > 1 ? "s" : ""} of the stack To not known` : "Nothing is certain to break in the stack To"),
         `; ${also} more with certain options`, words(from) ? `; ${moved[ORDER[0]].length} newly broken, ${moved.fixed.length} fixed` : ""),
       ...group("Can't be installed together", excluded.map((text) => element("li", "", text))),
+      ...group("Unknown", undecided.map((text) => element("li", "", text))),
       ...(words(from) ? ORDER : ["known"]).flatMap((kind) => group(kind === "known" ? "Known breaks" : kind, moved[kind])),
-      element("h2", "", "Others"), element("section", "card", broken.problem ? element("p", "", broken.problem) : "", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
+      element("h2", "", "Others"), element("section", "card", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
         element("p", "", `${kind}: ${ids.join(", ")}`))),
       element("h2", "", "Nearest newer version without a known break"), element("ul", "cells", ...axes.filter((axis) => data.newer[axis]).map((axis) => {
         const found = nearest(to, axis);

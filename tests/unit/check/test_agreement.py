@@ -19,6 +19,7 @@ from matrix.check.training_job import UserJob, job_of
 from matrix.check.user_stack import build, parse_text
 from matrix.errors import MatrixError
 from matrix.planning.cell_explanation import explain
+from matrix.planning.driver_fit import Fit, fit_of
 from tests.unit.catalogs import real
 from tests.unit.check.test_table import TABLE, random_choices
 
@@ -49,17 +50,17 @@ def test_check_agrees_with_the_map() -> None:
         result = checked(choice, Question())
         shown = {one.failure.id: (one.standing, one.certain) for one in TABLE.standing(choice)}
         assert {one.failure.id: (one.standing, one.certain) for one in result.failures} == shown, choice
-        calls, problem = TABLE.calls(choice)
+        calls, _ = TABLE.calls(choice)
         clashes = TABLE.clashing(choice)
         certain = any(certain for _, certain in shown.values()) or any(call.certain for call in calls) or bool(clashes)
         assert result.breaks == certain, choice
         assert (result.answer is CheckAnswer.BREAKS) == certain, choice
-        assert not problem or result.stack.unread, choice
+        assert TABLE.unread(choice) == [item.text for item in result.stack.unread], choice
 
 
 def test_check_agrees_with_explain() -> None:
     """Those of the stacks that are a cell; what depends on a GPU is open in a cell without one."""
-    compared = 0
+    compared, fits = 0, set[Fit | None]()
     for choice in STACKS:
         te = choice.get("te") or TABLE.brought.get(choice.get("base", ""), {}).get("te")
         if not te or "mcore" not in choice or not choice.get("base", "").startswith("base="):
@@ -78,8 +79,15 @@ def test_check_agrees_with_explain() -> None:
         for one in result.failures:
             if one.standing not in (Standing.WITH_VERSIONS, Standing.NOT_REACHED):
                 assert (one.standing in KNOWN_BREAK) == (expected[one.failure.id] is Expectation.BROKEN), (parts, one)
+        fitted = explanation.driver
+        too_old = fitted is not None and fitted.fit is Fit.TOO_OLD
+        assert any(" is too old: " in clash.text for clash in result.clashes) is too_old, parts
+        undecided = fitted is not None and fitted.fit is Fit.UNKNOWN
+        assert any("whether driver" in item.text for item in result.stack.unread) is undecided, parts
+        fits.add(fitted.fit if fitted else None)
         compared += 1
     assert compared > 50
+    assert fits == set(Fit)
 
 
 @pytest.mark.parametrize("component", [TE, MCORE, BASE])
@@ -109,7 +117,13 @@ def test_upgrade_agrees_with_check_of_the_newer_stack(component: str) -> None:
             words = {**choice, axis: word}
         newer = checked(words, question)
         before, after = (
-            breaks_of(one.failures, one.calls, breaking_calls(real(), one.stack.stack, question.jobs)[1], one.clashes)
+            breaks_of(
+                one.failures,
+                one.calls,
+                breaking_calls(real(), one.stack.stack, question.jobs)[1],
+                one.clashes,
+                fit_of(real(), one.stack.stack),
+            )
             for one in (today, newer)
         )
         assert upgrade_step(step.version, before, after, upgrade.apart) == step, (choice, words)

@@ -59,6 +59,12 @@ def test_what_a_file_names_and_is_not_known(
         (f"{FINE} nccl=2.99.1", 3),
         (f"{FINE} triton=3.4.0", 3),
         (f"{FINE} driver=999", 3),
+        ("base=ngc-25.09 driver=580", 0),
+        ("base=ngc-25.10 driver=510", 1),
+        ("base=ngc-26.09 te=2.10.0 torch=2.9.1 driver=570", 3),
+        ("base=ngc-24.03 driver=530", 3),
+        ("base=ngc-24.03 driver=450", 3),
+        ("torch=2.9.1 driver=530", 0),
         (f"{FINE} sm=9.9", 3),
         ("mcore=0.16.2", 3),
         ("mcore=0.8.0 torch=2.4.1 flash-attn=2.8.3", 1),
@@ -68,6 +74,29 @@ def test_what_a_file_names_and_is_not_known(
 )
 def test_what_the_command_line_names(words: str, status: int) -> None:
     assert check(words) == status
+
+
+def test_driver_without_a_fact_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once: a driver that the catalog lacks is named as such alone."""
+    assert check("base=ngc-24.03 driver=530") == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "UNKNOWN: it is not known whether driver 530 runs ngc-24.03: no source states whether" in out
+    assert "to do: driver 535 runs it" in out
+    assert check("base=ngc-25.07 driver=570 te=2.10.0 torch=2.9.1", "--allow-unknown") == 0
+    check("base=ngc-24.03 driver=450", "--json")
+    (answer,) = items_of(capsys.readouterr().out.splitlines()[-1], "check")
+    assert [item["text"] for item in answer["stack"]["unread"]] == [
+        "driver 450 is no release that this catalog knows: 470 is the first"
+    ]
+
+
+def test_upgrade_to_an_image_without_a_driver_fact(capsys: pytest.CaptureFixture[str]) -> None:
+    """ngc-25.04 and later: no source states whether driver 525 runs CUDA 12.9."""
+    check("base=ngc-25.03 driver=525", "--upgrade", "base", "--json")
+    (answer,) = items_of(capsys.readouterr().out, "check")
+    unknown = {step["version"]: step["unknown"] for step in answer["upgrades"][0]["versions"]}
+    assert "whether the driver runs the image" in unknown["ngc-25.04"]
+    assert "whether the driver runs the image" not in unknown["ngc-25.09"]
 
 
 def test_typo_gets_the_nearest_version(capsys: pytest.CaptureFixture[str]) -> None:

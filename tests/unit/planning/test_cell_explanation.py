@@ -106,10 +106,21 @@ def test_an_impossible_cell_raises_with_a_hint(id: str, what: str, hint: str) ->
 def test_the_explanation_is_plain_json() -> None:
     answer = as_json("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
     assert answer == json.loads(json.dumps(answer))
-    assert list(answer) == ["cell", "base", "torch", "python", "twin", "excluded", "failures"]
+    assert list(answer) == ["cell", "base", "torch", "python", "twin", "excluded", "driver", "failures"]
     first = answer["failures"][0]
     assert list(first) == ["failure", "title", "expectation", "rule", "reason", "masked", "night"]
     assert list(first["night"][0]) == ["case", "level", "expectation", "why", "here"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "fit"),
+    [
+        ("none", None),
+        ("450", {"fit": "unknown", "reason": "the CUDA of ngc-24.07 is not known"}),
+    ],
+)
+def test_fit_of_the_driver_is_explained(driver: str, fit: dict[str, str] | None) -> None:
+    assert as_json(f"ngc-24.07/mcore-0.8.0/te-none/driver-{driver}")["driver"] == fit
 
 
 def test_here_is_the_lack_or_runs() -> None:

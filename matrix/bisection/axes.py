@@ -37,6 +37,7 @@ from matrix.verdicts.planned import Planned
 
 # The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
 WORDS: Final = {"torch": TORCH, "te": TE, "mcore": MCORE, "container": BASE, "driver": DRIVER, "writer": WRITER_MCORE}
+AXIS_WORDS: Final = {component: word for word, component in WORDS.items()}
 # The packages that a point can take from a clone, by the component that they are in its stack.
 PACKAGES: Final = {MCORE: MCORE, TE: TE, WRITER_MCORE: MCORE}
 
@@ -54,7 +55,7 @@ def axis_named(word: str) -> str:
 
 def axis_word(component: str) -> str:
     """Return the word of a component on the command line: a package's own name."""
-    return {component: word for word, component in WORDS.items()}.get(component, component)
+    return AXIS_WORDS.get(component, component)
 
 
 @dataclass(frozen=True)

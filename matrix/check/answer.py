@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.store.trend import PastResult
 
 
-CALLS: Final = "calls into Transformer Engine"  # of what is not known, where level contract can't judge them
 DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it
 
 
@@ -358,7 +357,7 @@ def breaks_of(
     certain = {str(failure.failure.id) for failure in failures if failure.certain}
     certain |= {f"calls {call.needs}" for call in calls if call.certain}
     unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
-    unknown |= {CALLS} if problems else set()
+    unknown |= {f"calls into {component_title(package)}" for package in problems}
     unknown |= {DRIVER_FIT} if fitted and fitted.fit is Fit.UNKNOWN else set()
     return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in excluding))
 

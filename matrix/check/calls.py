@@ -66,7 +66,8 @@ def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[User
         job, way = reaching(jobs, partial(_reached, finding, ways))
         stands = standing_of(way, silent=not finding.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
-        key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, way.needs, flags, job.place)
+        needs = way.needs or ("" if finding.call_site.function else f"when {component_title(MCORE)} is imported")
+        key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, needs, flags, job.place)
         alike[key] = (*alike.get(key, ()), finding)
     return tuple(
         replace(calls, findings=same) for calls, same in alike.items() if calls.standing is not Standing.NOT_REACHED

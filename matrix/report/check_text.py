@@ -73,7 +73,7 @@ def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
                 yield f"{failure.standing.value.upper()}: {title(failure.failure)}{_at(failure.place)}"
         for group in result.calls:
             if group.certain:
-                yield f"{group.standing.value.upper()}: calls into Transformer Engine {group.needs}{_at(group.place)}"
+                yield f"{group.standing.value.upper()}: calls into {group.into} {group.needs}{_at(group.place)}"
         yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.stack.unread)
         yield from (f"upgrade: {upgrade}" for upgrade in result.upgrades)
         yield headed(result, results)

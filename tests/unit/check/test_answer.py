@@ -13,7 +13,7 @@ from matrix.catalog.failure import Expectation, Failure, Signature
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached, ReachedBy
-from matrix.catalog.stack import MCORE, TORCH, UNKNOWN, component_named
+from matrix.catalog.stack import MCORE, TE, TORCH, UNKNOWN, component_named
 from matrix.catalog.versions import Range
 from matrix.check.answer import (
     BreakingCalls,
@@ -28,6 +28,7 @@ from matrix.check.answer import (
     Upgrade,
     UpgradeStep,
     answer_of,
+    breaks_of,
     clashes,
     exit_status,
     judged,
@@ -440,6 +441,13 @@ def test_exit_status_is_that_of_the_worst_answer(answers: list[CheckAnswer], sta
 
 def breaks(certain: str = "", unknown: str = "", *texts: str) -> Breaks:
     return Breaks(frozenset(certain.split()), frozenset(unknown.split()), texts)
+
+
+def test_calls_that_are_not_judged_are_unknown() -> None:
+    assert breaks_of((), (), {TE: "no record", TORCH: "no record"}, ()).unknown == {
+        "calls into Transformer Engine",
+        "calls into torch",
+    }
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,13 @@ def test_brief_is_a_line_for_each_break() -> None:
     ]
 
 
+def test_brief_names_the_package_that_is_called() -> None:
+    lines = piped(*brief([checked("mcore=0.18.2 torch=2.4.1")])).splitlines()
+    assert [line for line in lines if "calls into" in line] == [
+        "WILL BREAK: calls into torch when megatron-core is imported"
+    ]
+
+
 def test_file_that_states_nothing_is_one_line() -> None:
     empty = replace(check(real(), build(real(), ()), Question(), {}), files=("docs.txt",))
     full = replace(checked("mcore=0.16.1 torch=2.9.1"), files=("a.txt", "b.txt"))

@@ -444,7 +444,7 @@ def breaks(certain: str = "", unknown: str = "", *texts: str) -> Breaks:
 
 
 def test_calls_that_are_not_judged_are_unknown() -> None:
-    assert breaks_of((), (), {TE: "no record", TORCH: "no record"}, ()).unknown == {
+    assert breaks_of((), (), {TE: "no record", TORCH: "no record"}, (), None).unknown == {
         "calls into Transformer Engine",
         "calls into torch",
     }

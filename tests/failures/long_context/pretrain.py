@@ -1,4 +1,6 @@
-"""Level gpu: Megatron-LM's own pretrain_gpt.py with a tiny model at the report's length. Never run so far.
+"""Level gpu: Megatron-LM's own pretrain_gpt.py with a tiny model at the report's length.
+
+One rank ran on an H100 with megatron-core 0.16.1 and 0.17.1; more ranks never did.
 
 It needs GPUs, Transformer Engine, and a clone of Megatron-LM, whose training code is in no wheel; the ranks are started
 as torchrun would start them. On the host it takes 8*S^2 bytes for each rank's worker: it runs in a memory cgroup only.
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
 
 # The command of the report, as small as a model can be; sequence length and context parallelism come with the case.
 # The tokens of the mock data of core 0.7 - 0.14 reach 4095 whatever the vocabulary. Evaluation, 100 iterations in its
-# own workers by default, and a second worker would only take more of the memory. The fusion of gradient accumulation is
-# on by default and requires Apex's compiled extensions.
+# own workers by default, and a second worker would only take more of the memory. The number of samples is divided by
+# the interval of evaluation, which has no default since core 0.16 (training/config/training_config.py). The fusion of
+# gradient accumulation is on by default and requires Apex's compiled extensions.
 ARGUMENTS = (
     "--transformer-impl transformer_engine --use-flash-attn --bf16 --num-layers 1 --hidden-size 64 "
     "--num-attention-heads 2 --position-embedding-type rope --micro-batch-size 1 --global-batch-size 1 "
     "--train-iters 2 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer --vocab-size 8191 "
-    "--eval-iters 0 --num-workers 1 --log-interval 1 --no-gradient-accumulation-fusion"
+    "--eval-iters 0 --eval-interval 1000 --num-workers 1 --log-interval 1 --no-gradient-accumulation-fusion"
 )
 HELPERS = "megatron/core/datasets"  # whose C++ the training compiles on rank 0 while the other ranks import it
 LOOK_S = 0.1  # s between two looks for the tree, which rank 0 makes in a few seconds

@@ -64,9 +64,12 @@ def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monke
     assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"
     assert seen[seen.index("--context-parallel-size") + 1] == "2"
     assert "--no-create-attention-mask-in-dataloader" in seen
-    assert [seen[seen.index(name) + 1] for name in ("--vocab-size", "--eval-iters", "--num-workers")] == [
+    assert [
+        seen[seen.index(name) + 1] for name in ("--vocab-size", "--eval-iters", "--eval-interval", "--num-workers")
+    ] == [
         "8191",
         "0",
+        "1000",
         "1",
     ]
 

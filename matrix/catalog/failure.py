@@ -56,7 +56,8 @@ class Signature:
     of a path and the function that raised that exception; `through`, one at any depth of its traceback. `signal` is a
     name such as "SIGSEGV". `stack` is a function ("name", "class::name") on the stack of a native crash in the log, at
     any depth; with `signal`, of that signal. `log` is searched in the end of the log of the rank to blame.
-    `own`: this project's own check raises the exception, so no training log contains it.
+    `own`: this project's own check raises the exception, so no training log contains it. `any_program`: it is the same
+    failure whichever program prints it, so that a log needs no other trace of Megatron's stack.
     """
 
     name: Identifier
@@ -69,6 +70,7 @@ class Signature:
     exit_code: int | None = None
     log: Pattern | None = None
     own: bool = False
+    any_program: bool = False
 
     @property
     def place(self) -> str:

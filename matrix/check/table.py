@@ -26,7 +26,7 @@ from matrix.check.user_stack import UserStack, unknown_contents
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
 CHOSEN: Final = {
-    "base": (BASE, TORCH, PYTHON, GPUS),
+    "base": (BASE, TORCH, PYTHON, GPUS, "cuda", "cudnn", "nccl", "flash-attn"),
     "te": (TE,),
     "mcore": (MCORE,),
     "driver": (DRIVER,),

@@ -379,7 +379,9 @@ def _known(evidence: _Evidence) -> list[Sighting]:
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        keys = sum(value is not None for name, value in vars(signature).items() if name not in ("name", "own"))
+        keys = sum(
+            value is not None for name, value in vars(signature).items() if name not in ("name", "own", "any_program")
+        )
         sighting = Sighting(entry.failure, signature, fault, confirmed and keys > 1, len(occurrences), lacks)
         best = sightings.setdefault(entry.failure.id, sighting)
         sightings[entry.failure.id] = min(best, sighting, key=_order)

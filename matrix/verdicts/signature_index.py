@@ -57,16 +57,20 @@ class Entry:
         return text_match[0] if text_match else ""
 
     def names_stack(self, raised: Raised) -> bool:
-        """Return whether what it compares of an exception is evidence of the stack: its message, or the function."""
+        """Return whether what it compares of an exception is evidence of the stack: its message, or the function.
+
+        A failure that is the same in any program needs none.
+        """
         place = self.signature.frame or self.signature.through or ""
         function = place.rpartition(":")[2] if raised.frames else ""
         message = self.message_in(raised.compared) or raised.message if self.signature.message else ""
-        return is_of_stack(f"{message} {function}")
+        return self.signature.any_program or is_of_stack(f"{message} {function}")
 
     @cached_property
     def text_names_stack(self) -> bool:
         """Return whether a crash or a text that it matches is evidence of the stack."""
-        return is_of_stack(" ".join([self.signature.stack or "", *literals(self.signature.log or "")]))
+        texts = [self.signature.stack or "", *literals(self.signature.log or "")]
+        return self.signature.any_program or is_of_stack(" ".join(texts))
 
     def completions(self, message: str) -> Iterator[str]:
         """Yield what a message that is cut may have been, by the texts of the signature.

@@ -117,8 +117,9 @@ def test_an_own_signature_is_left_out() -> None:
 def test_two_marks_of_a_signature_make_it_certain() -> None:
     """With one alone, the failure is likely."""
     marks = {id: read(log).known[0].signature for id, log in LOGS.items()}
+    others = ("name", "own", "any_program")
     certain = {
-        id: sum(key not in ("name", "own") and value is not None for key, value in vars(mark).items()) > 1
+        id: sum(key not in others and value is not None for key, value in vars(mark).items()) > 1
         for id, mark in marks.items()
     }
     assert {id: [one.certain for one in read(log).known] for id, log in LOGS.items()} == {
@@ -261,6 +262,18 @@ def test_message_of_any_program_needs_the_stack(before: str, traceback: str, aft
     assert [one.failure.id for one in reading.similar] == [id for id in (MASK,) if id not in shown]
     assert [KILLED.strip() in fault.what for fault in reading.unknown] == [True] * (not shown)
     assert all("another program may print this" in one.differs for one in reading.similar)
+
+
+@pytest.mark.parametrize("any_program", [False, True])
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [("log", "driver 4711 is too old for this container\n"), ("message", "RuntimeError: driver 4711 is too old\n")],
+)
+def test_same_failure_in_any_program_is_likely(key: str, line: str, *, any_program: bool) -> None:
+    mark = Signature("driver", any_program=any_program, **{key: r"driver \d+ is too old"})  # type: ignore[arg-type]
+    reading = match([line], [replace(real().failure(MASK), signature=(mark,))])
+    assert [(one.failure.id, one.certain) for one in reading.known] == [(MASK, False)] * any_program
+    assert [one.failure.id for one in reading.similar] == [MASK] * (not any_program)
 
 
 def test_end_of_a_cut_message_needs_the_stack() -> None:

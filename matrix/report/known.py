@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from matrix.authoring.overview import Summary
 from matrix.catalog.failure import Failure, Rule
 from matrix.catalog.model import Topic
 from matrix.catalog.stack import component_title
 from matrix.report.terminal import Part, table
+
+if TYPE_CHECKING:  # `check` prints no overview
+    from matrix.authoring.overview import Summary
 
 
 def title(failure: Failure) -> str:

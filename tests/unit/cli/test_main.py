@@ -343,3 +343,15 @@ def test_other_runtime_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(importlib, "import_module", Mock(side_effect=RuntimeError("a defect")))
     with pytest.raises(RuntimeError, match="a defect"):
         main(["check"])
+
+
+def test_ending_process_collects_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The interpreter's last collection visits what is not frozen; a caller of main() in a process keeps its own."""
+    frozen = Mock()
+    monkeypatch.setattr("gc.freeze", frozen)
+    main(["check", "torch=2.9.1"])
+    assert not frozen.called
+    monkeypatch.setattr(sys, "argv", ["megatrix", "check", "torch=2.9.1"])
+    main()
+    assert frozen.called
+    assert "nothing is known to break" in capsys.readouterr().out

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog import loading
+from matrix.catalog.kinds import kind_table
 from matrix.catalog.regular_file import open_regular
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
+from matrix.contract.kind_answer import answer
 from matrix.errors import ExitStatus, MatrixError
 from matrix.report import log_matches
 from matrix.report.json_object import json_object
@@ -34,11 +36,14 @@ def match_command(parsed: argparse.Namespace) -> int:
     """Print the known failures in the log; return 1 where there are none."""
     try:
         with sys.stdin.buffer if parsed.log == "-" else open_regular(Path(parsed.log), what=UNREADABLE, fix=FIX) as log:
-            matched = match(texts(log), loading.load().failures)
+            table = kind_table()
+            matched = match(texts(log), loading.load().failures, table)
     except OSError as error:
         raise MatrixError(UNREADABLE, where=parsed.log, got=error.strerror, fix=FIX) from error
+    answers = [answer(sighting, table, matched.versions) for sighting in matched.kinds]
     if parsed.json:
-        print(json_object("match/1", (known_failure.to_json() for known_failure in matched.known)))
+        known_failures = (known_failure.to_json() for known_failure in matched.known)
+        print(json_object("match/1", known_failures, kinds=[one.to_json() for one in answers]))
     else:
-        show(*log_matches.render(matched))
-    return ExitStatus.GOOD if matched.known else ExitStatus.BAD
+        show(*log_matches.render(matched, answers))
+    return ExitStatus.GOOD if matched.known or answers else ExitStatus.BAD

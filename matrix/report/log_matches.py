@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from matrix.contract.kind_answer import KindAnswer
 from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table
 from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
@@ -14,14 +15,20 @@ SHOWN: Final = 5  # faults listed of each kind
 _NOT: Final = "not "  # before a condition on arguments (matrix/catalog/reach.py)
 
 
-def render(reading: Reading) -> Iterator[Part]:
-    """Yield the known failures, then the other errors; texts from the log are escaped and their secrets masked."""
+def render(reading: Reading, answers: Sequence[KindAnswer] = ()) -> Iterator[Part]:
+    """Yield the known failures, the kinds, then the other errors.
+
+    Texts from the log are escaped and their secrets masked.
+    """
     for sighting in reading.known:
         yield from _known(sighting)
     if not reading.known:
         yield Prose(f"nothing that the catalog knows is in these {reading.lines:,} lines")
-    head = "NOT IN THE CATALOG, further errors:" if reading.known else "errors in this log:"
-    yield from _listed(head, reading.unknown)
+    for answer in answers[:SHOWN]:
+        yield from _kind(answer)
+    head = "NOT IN THE CATALOG, further errors:" if reading.known or answers else "errors in this log:"
+    explained = {answer.sighting.line for answer in answers}
+    yield from _listed(head, [fault for fault in reading.unknown if fault.line not in explained])
     yield from _similar(reading.similar)
     yield from _listed("consequences of another rank's failure, not causes:", reading.follows)
     if reading.root_rank is not None:
@@ -45,6 +52,22 @@ def _known(sighting: Sighting) -> Iterator[Part]:
     ]
     yield table(facts, indent=2)
     yield Prose(", ".join(failure.references), 2)
+    yield ""
+
+
+def _kind(answer: KindAnswer) -> Iterator[Part]:
+    sighting, kind = answer.sighting, answer.sighting.kind
+    count = f", {sighting.times} times in total" if sighting.times > 1 else ""
+    frame = sighting.frame
+    yield table([(f"KIND {kind.id}:", kind.title)])
+    facts = [
+        (f"line {sighting.line:,}:", f"{one_line(sighting.text)}{count}"),
+        *([("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []),
+        *(("answer:", one_line(fact)) for fact in answer.facts),
+        ("means:", kind.means),
+    ]
+    yield table(facts, indent=2)
+    yield from (f"  $ {one_line(command)}" for command in answer.commands)
     yield ""
 
 

@@ -39,12 +39,14 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)\\?(?:"|$)')
 _WRITTEN_OUT: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-# Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun), a time, a level.
+# Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun, Ray), a time, a level.
 _BEFORE: Final = re.compile(
-    r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: )"
+    r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: "
+    r"|\([^\s()]{1,200} pid=\d+(?:, ip=[\w.:]+)?\) ?)"
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?(?:std(?:out|err) [FP] )?"
     r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
 )
+_REPEATED: Final = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray deduplicates.*)?$")  # Ray, behind a line
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 _HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
 _END: Final = re.compile(r"(\r\n|\n|\r)")
@@ -259,10 +261,10 @@ class Prefixes:
     def split(self, line: str) -> tuple[str, str]:
         """Return the rank tags of a line, "" if it has none, and the line without them and without its time."""
         tags = ""
-        while line[:1] in "[0123456789" and (prefix := _BEFORE.match(line)) and prefix.end():
+        while line[:1] in "[(0123456789" and (prefix := _BEFORE.match(line)) and prefix.end():
             tags += (prefix["rank"] or "").strip()
             line = line[prefix.end() :]
-        return tags, line
+        return tags, _REPEATED.sub("", line) if "across cluster]" in line else line
 
     def without(self, text: str) -> str:
         """Return a line without the prefix that the first line of a traceback had."""

@@ -16,8 +16,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from matrix.catalog.failure import Failure, Signature
+from matrix.catalog.kinds import KindTable
 from matrix.verdicts.blame import CASCADE, headline
 from matrix.verdicts.crash import NativeCrash, located
+from matrix.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen, gathered
 from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_index import Entry, SignatureIndex
@@ -113,8 +115,9 @@ class Similar:
 class Reading:
     """The faults of a log: failures of the catalog, unknown faults, and consequences of other faults (`follows`).
 
-    `similar` are known failures that unknown faults resemble. `root_rank` is the rank that torchrun names as the first
-    to fail, None where it names none.
+    `similar` are known failures that unknown faults resemble, `kinds` the kinds of failure that they are. `versions`
+    are those that the log names near its faults. `root_rank` is the rank that torchrun names as the first to fail, None
+    where it names none.
     """
 
     known: tuple[Sighting, ...]
@@ -123,6 +126,8 @@ class Reading:
     lines: int
     root_rank: int | None = None
     similar: tuple[Similar, ...] = ()
+    kinds: tuple[KindSighting, ...] = ()
+    versions: VersionsSeen = field(default_factory=VersionsSeen)
 
 
 @dataclass
@@ -138,6 +143,7 @@ class _Chain:
     alone: bool = False
     similar: list[Similar] = field(default_factory=list)
     vague: bool = False
+    kinds: list[KindSighting] = field(default_factory=list)
 
 
 @dataclass
@@ -153,6 +159,8 @@ class _Evidence:
     crashes: dict[int, NativeCrash] = field(default_factory=dict)
     consequences: dict[int, LogFault] = field(default_factory=dict)
     vague: list[Similar] = field(default_factory=list)
+    kinds: dict[tuple[int, str], KindSighting] = field(default_factory=dict)  # of texts, by line and kind
+    versions: VersionsSeen = field(default_factory=VersionsSeen)
 
     def add_match(self, entry: Entry, fault: LogFault, lacks: str = "", *, of_stack: bool) -> None:
         occurrences = self.matches.setdefault((entry.failure.id, entry.signature.name, lacks, of_stack), {})
@@ -183,8 +191,8 @@ class _Evidence:
 class _Exceptions:
     """Adds the exceptions of a log to its evidence."""
 
-    def __init__(self, index: SignatureIndex, evidence: _Evidence) -> None:
-        self._index, self._evidence, self._compared = index, evidence, 0
+    def __init__(self, index: SignatureIndex, kinds: KindIndex, evidence: _Evidence) -> None:
+        self._index, self._kinds, self._evidence, self._compared = index, kinds, evidence, 0
         self._latest: tuple[LoggedException, _Chain] | None = None
         self._assessed = lru_cache(maxsize=1024)(self._assess)
 
@@ -202,6 +210,8 @@ class _Exceptions:
         chain.fault = fault if chain.follows and not follows else chain.fault
         chain.follows &= follows
         chain.similar += [Similar(entry.failure, fault, differs) for entry, differs in similar[:NEAREST]]
+        if not follows and (kind := self._kinds.shown_by(logged.raised)):
+            chain.kinds.append(replace(kind, line=logged.line))
         self._latest = (logged, chain)
 
     def _assess(self, raised: Raised, alone: bool) -> tuple[list[Entry], str, list[tuple[Entry, str]]]:
@@ -257,13 +267,13 @@ class _Stream:
 class _Reader:
     """Reads the lines of a log, the ranks' apart, into `evidence`."""
 
-    def __init__(self, index: SignatureIndex) -> None:
-        self._index = index
+    def __init__(self, index: SignatureIndex, kinds: KindIndex) -> None:
+        self._index, self._kinds = index, kinds
         self._prefixes = Prefixes()
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._opened = 0
         self.evidence = _Evidence()
-        self._exceptions = _Exceptions(index, self.evidence)
+        self._exceptions = _Exceptions(index, kinds, self.evidence)
         self.root_rank: int | None = None  # -1 between the line that announces it and its own
 
     def take(self, number: int, line: str) -> None:
@@ -283,7 +293,7 @@ class _Reader:
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
             self.root_rank = int(rank[1])
         if stream.add(number, text):
-            _search_window(stream.window, self._index, self.evidence)
+            _search_window(stream.window, self._index, self._kinds, self.evidence)
             stream.halve()
 
     def _stream(self, tags: str) -> _Stream:
@@ -305,7 +315,7 @@ class _Reader:
     def _end(self, stream: _Stream) -> None:
         for logged in stream.tracebacks.close():
             self._exceptions.add(stream.number, logged)
-        _search_window(stream.window, self._index, self.evidence)
+        _search_window(stream.window, self._index, self._kinds, self.evidence)
 
     def close(self, line: int, *, is_cut: bool) -> None:
         """Process the end of a log, after its last line, which may be cut."""
@@ -317,8 +327,10 @@ class _Reader:
             self._exceptions.end_cut(line)
 
 
-def _search_window(window: Sequence[tuple[int, str]], index: SignatureIndex, evidence: _Evidence) -> None:
-    """Compare a window of numbered lines with the signatures of native crashes and of log text."""
+def _search_window(
+    window: Sequence[tuple[int, str]], index: SignatureIndex, kinds: KindIndex, evidence: _Evidence
+) -> None:
+    """Compare a window of numbered lines with the signatures of native crashes and of log text, also those of kinds."""
     text = "".join(f"{line}\n" for _, line in window)
 
     def at(offset: int) -> int:
@@ -338,17 +350,20 @@ def _search_window(window: Sequence[tuple[int, str]], index: SignatureIndex, evi
     for entry, span in index.shown_by_text(text):
         fault = LogFault(at(span.start()), span[0].partition("\n")[0].strip())
         evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
+    for offset, kind in kinds.shown_by_text(text):
+        evidence.kinds.setdefault((at(offset), kind.kind.id), replace(kind, line=at(offset)))
+    evidence.versions.add(text)
 
 
-def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
+def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable | None = None) -> Reading:
     """Return the faults of a log, given as its text in parts of any size (matrix.verdicts.lines.texts).
 
-    Signatures marked `own` are left out.
+    `table` has the kinds of failure; without it, none is found. Signatures marked `own` are left out.
     """
-    index = SignatureIndex(failures)
-    reader, previous = _Reader(index), 0
+    index, kinds = SignatureIndex(failures), KindIndex(table)
+    reader, previous = _Reader(index, kinds), 0
     scan = EvidenceScan(chunks)
-    excerpts = Excerpts(scan, Triggers([*_TRIGGERS, *index.types, *index.words()]))
+    excerpts = Excerpts(scan, Triggers([*_TRIGGERS, *index.types, *index.words(), *kinds.words()]))
     for number, text in excerpts:
         if number > previous + 1:
             reader.end()
@@ -366,7 +381,20 @@ def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
         excerpts.lines,
         reader.root_rank if reader.root_rank != -1 else None,
         tuple(_similar(evidence, known_failures))[:LISTED],
+        tuple(gathered(_kinds(evidence), stack=bool(scan.evidence)))[:LISTED],
+        evidence.versions,
     )
+
+
+def _kinds(evidence: _Evidence) -> Iterator[KindSighting]:
+    """Yield the kinds of failure in a log, but those of faults that are known."""
+    matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
+    chains = evidence.chains.values()
+    matched_lines |= {kind.line for chain in chains if chain.is_known for kind in chain.kinds}
+    of_chains = [kind for chain in chains if not chain.is_known for kind in chain.kinds]
+    raised = {(kind.line, kind.kind.id) for kind in of_chains}
+    yield from of_chains
+    yield from (kind for key, kind in evidence.kinds.items() if key[0] not in matched_lines and key not in raised)
 
 
 def _known(evidence: _Evidence) -> list[Sighting]:

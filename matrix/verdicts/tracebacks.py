@@ -30,13 +30,14 @@ _CLASS: Final = re.compile(r"(Error|Exception|Exit|Interrupt|Iteration|Warning|F
 _ALONE: Final = re.compile(r"^(?:\S.{0,150}?[|\]]:? {1,4})?(?P<text>(?:[^\W\d]\w*\.)*(?P<type>[^\W\d]\w*): \S.*)$")
 _NAMES: Final = ("Error", "Exception")  # ends of the names of exceptions that are looked for without a traceback
 # torch's messages of several lines: a pattern of the message's last line, and one of a next line that belongs to it.
-# NCCL's errors as in torch 2.4, and the keys that a state dict lacks.
+# NCCL's errors as in torch 2.4, the keys that a state dict lacks, and a message of the dynamic loader that was wrapped.
 _MORE: Final = tuple(
     (re.compile(last), re.compile(line))
     for last, line in (
         (r"NCCL error in: ", r"nccl[A-Z]\w+: "),
         (r"^nccl[A-Z]\w+: ", r"Last error:$"),
         (r"^Last error:$", r"\S"),
+        (r"\.so[\w.]*:$", r"\s*undefined symbol: "),
         (r":$|^\t", r"\t\S"),
     )
 )

@@ -1,0 +1,238 @@
+"""The answer to a kind of failure that a log shows, computed from what its pattern captured.
+
+Tables name the packages of libraries, symbols, headers and modules; the recorded APIs (matrix/contract/recording.py)
+have the releases in which a module, a name or a parameter exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
+
+from matrix.catalog import versions
+from matrix.catalog.kinds import COMPUTED, KindTable, NameFact, filled
+from matrix.contract import recording
+from matrix.contract.api import Surface
+from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TORCH, TRANSFORMER_ENGINE, Provider
+from matrix.verdicts.crash import function_name
+from matrix.verdicts.kind_match import KindSighting, VersionsSeen
+
+NEW_STRING: Final = "NSt7__cxx1112basic_string"  # in a mangled name: std::string of the C++11 ABI
+INSTALL: Final = {
+    MEGATRON_CORE.package: 'python -m pip install "megatron-core=={version}"',
+    TRANSFORMER_ENGINE.package: 'python -m pip install --no-build-isolation "transformer-engine[pytorch]=={version}"',
+    TORCH.package: 'python -m pip install "torch=={version}"',
+}
+ELSEWHERE: Final = 3  # modules named that have a name which another lacks
+Exists = Callable[[Surface], bool | None]  # None: not recorded
+
+
+@dataclass(frozen=True)
+class KindAnswer:
+    """What was computed for a sighting: `facts` in words, `commands` for a shell. No facts: only the kind is known."""
+
+    sighting: KindSighting
+    facts: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        sighting = self.sighting
+        frame = sighting.frame
+        return {
+            "kind": sighting.kind.id,
+            "title": sighting.kind.title,
+            "topic": sighting.kind.topic,
+            "line": sighting.line,
+            "text": sighting.text,
+            "times": sighting.times,
+            "captured": sighting.groups,
+            "frame": f"{frame.file}:{frame.line} {frame.function}" if frame else "",
+            "means": sighting.kind.means,
+            "answer": list(self.facts),
+            "commands": list(self.commands),
+        }
+
+
+def answer(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> KindAnswer:
+    """Return what can be computed for a kind in a log. `seen`: the versions that the log names."""
+    rows = [row for part in _parts(sighting.groups, table, seen) for row in part]
+    facts = [*filled(sighting.kind.facts, sighting.groups), *(fact for fact, _ in rows)]
+    commands = [*(command for _, command in rows), *filled(sighting.kind.next, sighting.groups)]
+    return KindAnswer(sighting, _once(facts), _once(commands))
+
+
+def _once(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+Rows = Iterator[tuple[str, str]]  # a fact and a command, "" for none
+
+
+def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iterator[Rows]:
+    """Yield the facts of each captured group that a table or a recorded API explains."""
+    text = {name: groups.get(name, "") for name in COMPUTED}
+    if text["symbol"]:
+        yield _of_binary(text["library"], table)
+        yield _of_symbol(text["symbol"], table.symbol)
+    elif text["library"] and not text["glibc"]:
+        yield _of_name(text["library"], table.library)
+    if text["glibc"]:
+        yield _of_name(text["glibc"], table.glibc)
+    if text["header"]:
+        yield _of_name(text["header"], table.header)
+    if text["cuda"]:
+        yield iter([(_cuda_of_driver(text["cuda"]), "")])
+    if text["module"]:
+        yield _of_module(text["module"], text["name"], table, seen)
+    if text["callable"] and text["keyword"]:
+        yield _of_keyword(text["callable"], text["keyword"], seen)
+
+
+def _of_name(name: str, rows: Sequence[NameFact]) -> Rows:
+    for row in rows:
+        if shown := re.match(row.pattern, name):
+            yield f"{name}: {row.means.format_map(shown.groupdict())}", row.install
+            return
+
+
+def _of_binary(path: str, table: KindTable) -> Rows:
+    """Yield whose extension a shared object is, by the folder of its package or its own name."""
+    parts = re.split(r"[/\\]", path.removeprefix("lib"))
+    for part in (parts[-1].partition(".")[0].removeprefix("lib"), *reversed(parts)):
+        if row := table.package_of(part):
+            yield f"{parts[-1]} belongs to {row.title}", row.install
+            return
+
+
+def _of_symbol(symbol: str, rows: Sequence[NameFact]) -> Rows:
+    name = plain_name(symbol)
+    for row in rows:
+        if re.match(row.pattern, symbol):
+            yield f"{name}: {row.means}", row.install
+            break
+    if NEW_STRING in symbol:
+        yield (
+            (
+                "it passes std::string of the C++11 ABI: PyTorch's wheels for x86-64 have it from 2.7 on, those of 2.6 "
+                "for CUDA 12.6 alone (release notes of PyTorch 2.6)"
+            ),
+            'python -c "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"',
+        )
+
+
+def plain_name(symbol: str) -> str:
+    """Return the qualified name of a symbol, mangled or not, without arguments."""
+    single = re.match(r"_Z(\d{1,4})(?=[A-Za-z_])", symbol)
+    if single:
+        return symbol[single.end() :][: int(single[1])]
+    name = function_name(symbol)
+    return f"std::{name}" if re.match(r"_ZN[KVrRO]*St", symbol) else name or symbol
+
+
+def _cuda_of_driver(text: str) -> str:
+    number = int(text)
+    return f"the driver supports CUDA {number // 1000}.{number % 1000 // 10} at most"
+
+
+# --------------------------------------------------------------- recorded APIs
+
+
+def _of_module(module: str, name: str, table: KindTable, seen: VersionsSeen) -> Rows:
+    """Yield the releases that have a module, or a name of it, and the package of the module."""
+    row = table.package_of(module)
+    if row:
+        yield f"{module} belongs to {row.title}{': ' * bool(row.note)}{row.note}", "" if name else row.install
+    for provider in PROVIDERS.values():
+        if provider.owns(module):
+            path = f"{module}:{name}" if name else module
+            releases = [(surface.version, surface.offers(path)) for surface in _surfaces(provider)]
+            yield from _by_release(provider, path.replace(":", "."), releases, seen)
+            if not releases[-1][1] and (elsewhere := _elsewhere(provider, module, name)):
+                yield f"{provider.title} {releases[-1][0]} has it as {' and '.join(elsewhere)}", ""
+
+
+def _elsewhere(provider: Provider, module: str, name: str) -> list[str]:
+    """Return where the newest release has a name that a module lacks, or a module of the same last name."""
+    newest = _surfaces(provider)[-1]
+    if not name:
+        last = module.rpartition(".")[2]
+        return [other for other in sorted(newest.modules) if other.endswith(f".{last}")][:ELSEWHERE]
+    places = [f"{other}.{name}" for other, names in sorted(newest.modules.items()) if _defines(names.get(name))]
+    return places[:ELSEWHERE]
+
+
+def _defines(entry: Any) -> bool:
+    return entry is not None and not (isinstance(entry, str) and entry[:1] in ">~")
+
+
+def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
+    """Yield the releases whose function or class of this name takes a keyword."""
+    owner, _, method = callable_name.rpartition(".")
+    for provider in PROVIDERS.values():
+        releases = [(surface.version, _takes(surface, owner, method, keyword)) for surface in _surfaces(provider)]
+        if any(taken is not None for _, taken in releases):
+            yield from _by_release(provider, f"{callable_name}({keyword}=)", releases, seen)
+
+
+def _takes(surface: Surface, owner: str, method: str, keyword: str) -> bool | None:
+    """Return whether a callable of the API takes a keyword; None where the API has none, or several that differ."""
+    first = (owner or method).partition(".")[0]
+    modules = [module for module, names in surface.modules.items() if _defines(names.get(first))]
+    results = {surface.takes(f"{module}:{f'{owner}.' * bool(owner)}{method}", keyword) for module in modules}
+    return results.pop() if len(results) == 1 else None
+
+
+def _by_release(
+    provider: Provider, title: str, releases: Sequence[tuple[str, bool | None]], seen: VersionsSeen
+) -> Rows:
+    """Yield in which releases something exists, and the line that installs the nearest one that has it."""
+    having = [version for version, exists in releases if exists]
+    lacking = [version for version, exists in releases if exists is False]
+    if not having and not lacking:
+        return
+    shown = seen.of(provider.package)
+    log = f"the log shows {' and '.join(shown)}" if shown else "the log does not show its version"
+    if not having:
+        yield f"no recorded release of {provider.title} ({releases[0][0]} - {releases[-1][0]}) has {title}; {log}", ""
+        return
+    if not lacking:
+        yield (
+            f"every recorded release of {provider.title} with this API ({spans(releases, True)}) has {title}; {log}",
+            "",
+        )
+        return
+    version = _nearest(having, shown[-1] if shown else "")
+    fact = f"{title} is in {provider.title} {spans(releases, True)}; missing in {spans(releases, False)}; {log}"
+    yield fact, INSTALL[provider.package].format(version=version)
+
+
+def _nearest(having: Sequence[str], installed: str) -> str:
+    """Return the first release that has it from the installed one on, or the last before it; without one the newest."""
+    if not versions.is_version(installed):
+        return having[-1]
+    later = [version for version in having if versions.parse(version) >= versions.parse(installed)]
+    return later[0] if later else having[-1]
+
+
+def spans(releases: Sequence[tuple[str, bool | None]], value: bool) -> str:
+    """Return the ranges of releases with a value, oldest first: "0.9.0 - 0.14.0, 0.16.0 and later"."""
+    texts = []
+    runs = [(exists, [version for version, _ in group]) for exists, group in groupby(releases, lambda one: one[1])]
+    for number, (exists, run) in enumerate(runs):
+        if exists is value:
+            is_last = number == len(runs) - 1
+            texts.append(
+                f"{run[0]} and later" if is_last and number else f"{run[0]} - {run[-1]}" if run[1:] else run[0]
+            )
+    return ", ".join(texts)
+
+
+@cache
+def _surfaces(provider: Provider) -> list[Surface]:
+    """Return the recorded APIs of the releases of a provider, oldest first."""
+    return [recording.recorded_surface(provider, version) for version in recording.recorded_surfaces(provider)]

@@ -1,0 +1,65 @@
+"""The table of kinds of failure, and its checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from matrix.catalog.codec import decode
+from matrix.catalog.kinds import KindTable, filled, kind_table
+from matrix.errors import MatrixError
+
+SIGN = {"message": "^it failed in (?P<place>\\w+)"}
+KIND = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": [SIGN]}
+ROW = {"pattern": "lib", "means": "m", "source": "s"}
+
+
+def table(*kinds: dict[str, Any], **rows: list[dict[str, Any]]) -> KindTable:
+    empty: dict[str, Any] = {name: [] for name in ("package", "library", "symbol", "header", "glibc")}
+    return decode(KindTable, {**empty, **rows, "kind": [*kinds], "topics": ["data", "loading"]}, "kinds.toml")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rows", "part"),
+    [
+        ([KIND, KIND], {}, "two kinds with one id"),
+        ([{**KIND, "topic": "dta"}], {}, "did you mean data?"),
+        ([{**KIND, "sign": []}], {}, "a kind without a sign"),
+        ([{**KIND, "sign": [{}]}], {}, "a sign is of an exception or of the log's text"),
+        ([{**KIND, "sign": [{**SIGN, "log": "it failed in"}]}], {}, "split it into two signs"),
+        ([{**KIND, "sign": [{"exception": ["KeyError"]}]}], {}, "every exception of a class would show this kind"),
+        (
+            [{**KIND, "sign": [{"log": "\\w+ (a|b)", "anywhere": True}]}],
+            {},
+            "this pattern would be searched everywhere",
+        ),
+        ([{**KIND, "sign": [{"message": "(a+)+b"}]}], {}, "exponential time"),
+        ([{**KIND, "facts": ["at {plce}"]}], {}, "did you mean place?"),
+        ([{**KIND, "next": ["show {other}"]}], {}, "no pattern of this kind has the group"),
+        ([KIND], {"library": [{**ROW, "source": ""}]}, "a row without a source"),
+        ([{**KIND, "mean": ""}], {}, "did you mean"),
+    ],
+)
+def test_damaged_table_is_refused(kinds: list[dict[str, Any]], rows: dict[str, Any], part: str) -> None:
+    with pytest.raises(MatrixError) as refused:
+        table(*kinds, **rows)
+    assert part in str(refused.value)
+    assert str(refused.value).startswith("kinds.toml")
+
+
+def test_texts_without_their_groups_are_left_out() -> None:
+    assert filled(["at {place}", "in {other}", "always"], {"place": "x"}) == ["at x", "always"]
+
+
+def test_package_is_that_of_the_longest_name() -> None:
+    real = kind_table()
+    titles = [row.title if (row := real.package_of(name)) else "" for name in ("megatron.core.a", "megatron.training")]
+    assert titles == ["megatron-core", "Megatron-LM's training code"]
+    assert real.package_of("megatronic") is None
+
+
+def test_every_kind_has_meaning_and_commands() -> None:
+    kinds = kind_table().kind
+    assert len(kinds) > 20
+    assert [kind.id for kind in kinds if not (kind.means and kind.next)] == []

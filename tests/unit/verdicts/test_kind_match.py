@@ -139,7 +139,7 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
         ("build-stopped", "make: *** No targets specified and no makefile found.  Stop."),
         (
             "host-out-of-memory",
-            "slurmstepd: error: step failed\nkernel: Out of memory: Killed process 4711 (python) total-vm:9kB, anon-rss:7kB",
+            "slurmstepd: error: failed\nkernel: Out of memory: Killed process 4711 (python), anon-rss:7kB",
         ),
         (
             "forward-compatibility",

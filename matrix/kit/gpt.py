@@ -17,8 +17,8 @@ MICRO_BATCH = 8  # samples
 # The model of upstream's run_simple_mcore_train_loop.py: 2 layers, hidden size 12, 4 heads.
 
 
-def build_model(rank: Rank) -> Any:
-    """Return this rank's stage of the model, on the rank's device."""
+def build_model(rank: Rank, **options: Any) -> Any:
+    """Return this rank's stage of the model, on the rank's device; `options` are further ones of GPTModel."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -41,6 +41,7 @@ def build_model(rank: Rank) -> Any:
         max_sequence_length=SEQUENCE,
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
+        **options,
     )
     return model.to(megatron.device(rank))
 

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 SEED = 123  # the seed of upstream's example
 
 
-def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -> Any:
-    """Initialise torch.distributed, model parallelism and the RNG tracker; return the torch module."""
+def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, **groups: int) -> Any:
+    """Initialise torch.distributed, model parallelism and the RNG tracker; return the torch module.
+
+    `groups` are further arguments of megatron-core's initialize_model_parallel, such as expert_model_parallel_size.
+    """
     import torch
 
     if rank.device == "cpu":
@@ -32,7 +35,7 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    parallel_state.initialize_model_parallel(tensor_parallel, pipeline_parallel)
+    parallel_state.initialize_model_parallel(tensor_parallel, pipeline_parallel, **groups)
     torch.manual_seed(SEED)
     model_parallel_cuda_manual_seed(SEED)
     return torch

@@ -30,6 +30,10 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = ()) -> Iterator[Par
     explained = {answer.sighting.line for answer in answers}
     yield from _listed(head, [fault for fault in reading.unknown if fault.line not in explained])
     yield from _similar(reading.similar)
+    yield from _listed(
+        "why ranks wait:",
+        [LogFault(stand.line, f"{stand.position.value}: {stand.text}") for stand in reading.standstills],
+    )
     yield from _listed("consequences of another rank's failure, not causes:", reading.follows)
     if reading.root_rank is not None:
         yield Prose(f"torchrun reports rank {reading.root_rank} as the first failed rank")

@@ -18,13 +18,14 @@ from typing import Any, Final
 from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.kinds import KindTable
 from matrix.verdicts.blame import CASCADE, headline
+from matrix.verdicts.collectives import Standstill
 from matrix.verdicts.crash import NativeCrash, located
 from matrix.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen, gathered
 from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
+from matrix.verdicts.rank_facts import RankFacts, rank_of
 from matrix.verdicts.signature_index import Entry, SignatureIndex
 from matrix.verdicts.stack_evidence import EvidenceScan
-from matrix.verdicts.traceback_styles import HEADER
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters
@@ -47,14 +48,27 @@ _CRASH: Final = (
 )
 # Every fault has one of these in its first or last line: they are parts of the words above and below, and of the names
 # of exceptions. Each takes a search through the log, so they are few.
-_TRIGGERS: Final = (HEADER[:-1], "rror", "xception", "ignal", "xit", "terminate called", ", PID: ", "*** ", "Watchdog")
+_TRIGGERS: Final = (
+    "(most recent call ",
+    '"MainThread"',
+    "rror",
+    "xception",
+    "ignal",
+    "xit",
+    "terminate called",
+    ", PID: ",
+    "*** ",
+    "Watchdog",
+)
 # Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (
     "closing signal SIGTERM",
     "Signal 15 (SIGTERM) received",
     "Watchdog caught collective operation",
 )
-_WAITED: Final = re.compile(r"Timed out (?:waiting|after)|[Ww]ait timeout|Watchdog|collective operation timeout")
+_WAITED: Final = re.compile(
+    r"Timed out (?:waiting|after)|[Ww]ait timeout|Watchdog|collective operation timeout|monitoredBarrier"
+)
 _NO_STACK: Final = "the log has no frame, module, option or package of Megatron's stack: another program may print this"
 _PEER_ERRORS: Final = frozenset({"ChildFailedError", "SignalException", "DistNetworkError", "DistStoreError"})
 _ROOT: Final = "Root Cause (first observed failure)"
@@ -117,7 +131,7 @@ class Reading:
 
     `similar` are known failures that unknown faults resemble, `kinds` the kinds of failure that they are. `versions`
     are those that the log names near its faults. `root_rank` is the rank that torchrun names as the first to fail, None
-    where it names none.
+    where it names none. `standstills` are why ranks wait, as far as the log shows it.
     """
 
     known: tuple[Sighting, ...]
@@ -128,6 +142,7 @@ class Reading:
     similar: tuple[Similar, ...] = ()
     kinds: tuple[KindSighting, ...] = ()
     versions: VersionsSeen = field(default_factory=VersionsSeen)
+    standstills: tuple[Standstill, ...] = ()
 
 
 @dataclass
@@ -191,16 +206,19 @@ class _Evidence:
 class _Exceptions:
     """Adds the exceptions of a log to its evidence."""
 
-    def __init__(self, index: SignatureIndex, kinds: KindIndex, evidence: _Evidence) -> None:
-        self._index, self._kinds, self._evidence, self._compared = index, kinds, evidence, 0
+    def __init__(self, index: SignatureIndex, kinds: KindIndex, evidence: _Evidence, ranks: RankFacts) -> None:
+        self._index, self._kinds, self._evidence, self._ranks = index, kinds, evidence, ranks
+        self._compared = 0
         self._latest: tuple[LoggedException, _Chain] | None = None
         self._assessed = lru_cache(maxsize=1024)(self._assess)
 
-    def add(self, stream: int, logged: LoggedException) -> None:
-        """Compare an exception with the signatures, and add it to its chain."""
+    def add(self, stream: int, logged: LoggedException, rank: str) -> None:
+        """Compare an exception of a rank with the signatures, and add it to its chain."""
         fault = LogFault(logged.line, _one_line(logged.raised))
         owners, lacks, similar = self._assessed(logged.raised, logged.alone)
         follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
+        if not logged.alone:
+            self._ranks.add_error(logged.line, rank, headline(logged.raised), logged.raised.frames, follows=follows)
         key, chains = (stream, logged.chain), self._evidence.chains
         chain = chains.get(key) or _Chain(fault, follows=follows, alone=logged.alone)
         self._evidence.add_raised(chain, logged.raised, owners, fault, lacks)
@@ -247,6 +265,7 @@ class _Stream:
 
     tracebacks: Tracebacks
     number: int
+    rank: str
     window: deque[tuple[int, str]] = field(default_factory=deque)
     size: int = 0
 
@@ -273,7 +292,8 @@ class _Reader:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._opened = 0
         self.evidence = _Evidence()
-        self._exceptions = _Exceptions(index, kinds, self.evidence)
+        self.ranks = RankFacts()
+        self._exceptions = _Exceptions(index, kinds, self.evidence, self.ranks)
         self.root_rank: int | None = None  # -1 between the line that announces it and its own
 
     def take(self, number: int, line: str) -> None:
@@ -284,8 +304,9 @@ class _Reader:
 
     def _take(self, number: int, tags: str, text: str) -> None:
         stream = self._stream(tags)
+        self.ranks.take(number, text, stream.rank)
         for logged in stream.tracebacks.take(number, text):
-            self._exceptions.add(stream.number, logged)
+            self._exceptions.add(stream.number, logged, stream.rank)
         if ("ignal" in text or "Watchdog" in text) and any(words in text for words in _CONSEQUENCES):
             self.evidence.add_consequence(LogFault(number, text.strip()))
         elif _ROOT in text:
@@ -293,7 +314,7 @@ class _Reader:
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
             self.root_rank = int(rank[1])
         if stream.add(number, text):
-            _search_window(stream.window, self._index, self._kinds, self.evidence)
+            self._search(stream)
             stream.halve()
 
     def _stream(self, tags: str) -> _Stream:
@@ -303,7 +324,7 @@ class _Reader:
         if len(self._streams) >= STREAMS:
             self._end(self._streams.popitem(last=False)[1])
         self._opened += 1
-        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened)
+        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened, rank_of(tags))
         return stream
 
     def end(self) -> None:
@@ -314,8 +335,12 @@ class _Reader:
 
     def _end(self, stream: _Stream) -> None:
         for logged in stream.tracebacks.close():
-            self._exceptions.add(stream.number, logged)
-        _search_window(stream.window, self._index, self._kinds, self.evidence)
+            self._exceptions.add(stream.number, logged, stream.rank)
+        self._search(stream)
+
+    def _search(self, stream: _Stream) -> None:
+        for line, crash in _search_window(stream.window, self._index, self._kinds, self.evidence):
+            self.ranks.add_error(line, stream.rank, crash, (), follows=False)
 
     def close(self, line: int, *, is_cut: bool) -> None:
         """Process the end of a log, after its last line, which may be cut."""
@@ -329,13 +354,14 @@ class _Reader:
 
 def _search_window(
     window: Sequence[tuple[int, str]], index: SignatureIndex, kinds: KindIndex, evidence: _Evidence
-) -> None:
-    """Compare a window of numbered lines with the signatures of native crashes and of log text, also those of kinds."""
+) -> list[tuple[int, str]]:
+    """Compare a window of lines with the signatures and kinds of crashes and of log text; return the crashes in it."""
     text = "".join(f"{line}\n" for _, line in window)
 
     def at(offset: int) -> int:
         return window[text.count("\n", 0, offset)][0]
 
+    crashes: list[tuple[int, str]] = []
     printed = located(text) if any(words in text for words in _CRASH) else []
     ends = [start for start, _ in printed[1:]] + [len(text)]
     for (start, crash), end in zip(printed, ends, strict=False):
@@ -344,6 +370,7 @@ def _search_window(
             evidence.add_consequence(fault)
             continue
         evidence.crashes[fault.line] = crash
+        crashes.append((fault.line, fault.what))
         outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
         for entry in index.shown_by_crash(outcome):
             evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
@@ -353,6 +380,7 @@ def _search_window(
     for offset, kind in kinds.shown_by_text(text):
         evidence.kinds.setdefault((at(offset), kind.kind.id), replace(kind, line=at(offset)))
     evidence.versions.add(text)
+    return crashes
 
 
 def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable | None = None) -> Reading:
@@ -374,15 +402,17 @@ def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable |
     evidence.settle(scan.evidence)
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.is_known]
+    root_rank = reader.root_rank if reader.root_rank != -1 else None
     return Reading(
         tuple(known_failures),
         tuple(_unknown(evidence, known_failures))[:LISTED],
         tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
         excerpts.lines,
-        reader.root_rank if reader.root_rank != -1 else None,
+        root_rank,
         tuple(_similar(evidence, known_failures))[:LISTED],
         tuple(gathered(_kinds(evidence), stack=bool(scan.evidence)))[:LISTED],
         evidence.versions,
+        tuple(reader.ranks.standstills(root_rank))[:LISTED],
     )
 
 

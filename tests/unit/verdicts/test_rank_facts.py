@@ -1,0 +1,77 @@
+"""Which rank is behind, by the logs of jobs that hang on purpose.
+
+The logs of rank_logs/ are those of four gloo ranks on torch 2.13 that torchrun started with --tee 3, and outputs of
+py-spy 0.4: one rank skips a collective, calls two in another order or with another size, raises, is killed, or sleeps
+while it loads data; with TORCH_DISTRIBUTED_DEBUG=DETAIL (detail_), or dump_traceback_later (dump_). Paths are changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.verdicts.collectives import Position
+from matrix.verdicts.log_match import match
+from matrix.verdicts.rank_facts import rank_of
+
+LOGS = Path(__file__).parent / "rank_logs"
+REDUCE = "in all_reduce, called in sync (train.py:23)"
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "ranks", "text"),
+    [
+        ("skip.log", Position.BEHIND, ("1",), f"ranks 0, 2, 3 stand {REDUCE}"),
+        ("order.log", Position.DIVERGED, ("2",), "rank 2 stands in broadcast, called in share (train.py:28)"),
+        ("sizes.log", Position.FAILED, ("0",), "rank 0: SIGABRT, reported by terminate; waited for it: ranks 1, 3"),
+        ("die.log", Position.FAILED, ("2",), f"rank 2: KeyError: 'text'; waited for it: ranks 1, 3 {REDUCE}"),
+        ("segv.log", Position.FAILED, ("2",), "rank 2: SIGSEGV, reported by faulthandler, in step"),
+        ("kill.log", Position.BEHIND, ("2",), f"ranks 1, 3 stand {REDUCE}"),
+        ("sleep.log", Position.BEHIND, ("2",), f"ranks 0, 1, 3 stand {REDUCE}"),
+        ("monitored.log", Position.BEHIND, ("3",), "ranks 0-2 stand in monitored_barrier, called in main"),
+        ("detail_order.log", Position.DIVERGED, ("2",), "ranks 0, 1, 3: ALLREDUCE #6 (shape [8]); rank 2: BROADCAST"),
+        ("detail_sizes.log", Position.DIVERGED, ("1",), "different sizes at #6: ranks 0, 2, 3: ALLREDUCE #6"),
+        ("detail_skip.log", Position.BEHIND, ("1",), "rank 1 did not reach the monitored barrier in 4000 ms"),
+        ("dump_skip.log", Position.BEHIND, ("1",), f"ranks 0, 2, 3 stand {REDUCE}; rank 1 stands in main"),
+        ("dump_sleep.log", Position.BEHIND, ("2",), "rank 2 stands in load_batch (train.py:18)"),
+        ("pyspy_sleep.txt", Position.BEHIND, ("process 11519",), "process 11519 stands in load_batch (train.py:18)"),
+        ("pyspy_order.txt", Position.DIVERGED, ("process 12708",), "process 12708 stands in broadcast, called in"),
+    ],
+)
+def test_log_names_the_rank_that_others_wait_for(
+    name: str, position: Position, ranks: tuple[str, ...], text: str
+) -> None:
+    answer = match([(LOGS / name).read_text(encoding="utf-8")], ()).standstills[0]
+    assert (answer.position, answer.ranks) == (position, ranks)
+    assert text in answer.text
+
+
+def test_received_sizes_are_stated() -> None:
+    _, answer = match([(LOGS / "sizes.log").read_text(encoding="utf-8")], ()).standstills
+    assert answer.text == "rank 0 received 8 bytes where it expected 4: sizes or collectives differ"
+
+
+def test_barriers_that_others_failed_are_consequences() -> None:
+    """Only the rank that did not come has no error: the errors of the others follow from it."""
+    reading = match([(LOGS / "monitored.log").read_text(encoding="utf-8")], ())
+    assert not reading.unknown
+    assert any("failed to pass monitoredBarrier" in fault.what for fault in reading.follows)
+
+
+@pytest.mark.parametrize(
+    ("tags", "log_rank", "rank"),
+    [
+        ("[rank10]:", "", "10"),
+        ("[default2]:[rank10]:", "", "10"),
+        ("[default2]:", "", "2"),
+        ("[default2]:", "10", "10"),
+        ("[1,3]<stderr>:", "", "3"),
+        ("17:", "", "17"),
+        ("", "4", "4"),
+        ("", "", ""),
+    ],
+)
+def test_rank_is_the_one_of_the_innermost_tag(tags: str, log_rank: str, rank: str) -> None:
+    """torchrun's own tag has the local rank."""
+    assert rank_of(tags, log_rank) == rank

@@ -1,0 +1,122 @@
+"""Stacks of ranks as faulthandler and py-spy print them."""
+
+from __future__ import annotations
+
+import faulthandler
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.verdicts.collectives import Position
+from matrix.verdicts.outcome import Frame
+from matrix.verdicts.rank_stacks import StackReader, Stand, stand_of, standing
+
+MEGATRON = Frame("/usr/lib/python3.11/site-packages/megatron/core/tensor_parallel/layers.py", 2, "forward")
+OWN = Frame("/job/train.py", 23, "sync")
+DIST = "/usr/lib/python3.11/site-packages/torch/distributed"
+REDUCE = [Frame(f"{DIST}/distributed_c10d.py", 3252, "all_reduce"), Frame(f"{DIST}/c10d_logger.py", 83, "wrapper"), OWN]
+SHARE = Stand("broadcast", Frame("/job/train.py", 28, "share"))
+SYNC = Stand("all_reduce", OWN)
+LOAD = Stand("", Frame("/job/data.py", 9, "load"))
+
+
+def read(text: str) -> dict[str, tuple[int, Stand]]:
+    reader = StackReader()
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.take(number, line)
+    reader.close()
+    return reader.stacks
+
+
+@pytest.mark.parametrize(
+    ("frames", "stand"),
+    [
+        (REDUCE, SYNC),
+        ([Frame("torch/distributed/distributed_c10d.py", 1, "gather"), OWN], Stand("gather", OWN)),
+        ([Frame("libc.so.6", 0, "0x7f"), OWN], Stand("", OWN)),
+        ([OWN, Frame("/job/train.py", 63, "<module>")], Stand("", OWN)),
+        ([Frame("/usr/lib/python3.11/threading.py", 320, "wait"), OWN], Stand("", OWN)),
+        ([Frame("selectors.py", 415, "select"), OWN], Stand("", OWN)),
+        ([MEGATRON], Stand("", MEGATRON)),
+        ([Frame("<string>", 1, "f")], Stand("", Frame("<string>", 1, "f"))),
+        ([], None),
+    ],
+)
+def test_stand_is_the_collective_and_its_caller(frames: list[Frame], stand: Stand | None) -> None:
+    assert stand_of(frames) == stand
+
+
+@pytest.mark.parametrize(
+    ("stands", "silent", "position", "ranks"),
+    [
+        ({"0": SYNC, "1": SYNC, "2": LOAD}, [], Position.BEHIND, ("2",)),
+        ({"0": SYNC, "1": SYNC, "2": SHARE}, [], Position.DIVERGED, ("2",)),
+        ({"0": SYNC, "1": SHARE}, [], Position.DIVERGED, ("0", "1")),
+        ({"0": SYNC, "1": SYNC}, [], Position.TOGETHER, ()),
+        ({"0": SYNC, "1": SYNC}, ["2"], Position.BEHIND, ("2",)),
+        ({"0": SYNC}, ["1", "2"], Position.WAITING, ("1", "2")),
+        ({"0": LOAD, "1": LOAD, "2": Stand("", OWN)}, [], Position.DIVERGED, ("2",)),
+        ({"0": LOAD, "1": Stand("", OWN)}, [], Position.WAITING, ()),
+        ({"0": SYNC}, [], None, ()),
+        ({}, ["1", "2"], None, ()),
+    ],
+)
+def test_odd_rank_out_is_named(
+    stands: dict[str, Stand], silent: list[str], position: Position | None, ranks: tuple[str, ...]
+) -> None:
+    answer = standing({rank: (int(rank) + 5, stand) for rank, stand in stands.items()}, silent)
+    assert (answer.position, answer.ranks, answer.line) == (position, ranks, 5) if answer else position is None
+
+
+def test_answer_names_where_each_rank_stands() -> None:
+    answer = standing({"0": (1, SYNC), "1": (2, SYNC), "2": (3, LOAD)})
+    assert answer is not None
+    assert (
+        answer.text == "ranks 0, 1 stand in all_reduce, called in sync (train.py:23); rank 2 stands in load (data.py:9)"
+    )
+
+
+def test_dump_of_this_python_is_read(tmp_path: Path) -> None:
+    """The main thread is the oldest of a dump at a deadline: faulthandler prints it last."""
+    script = tmp_path / "hang.py"
+    script.write_text(
+        "import faulthandler, threading, time\n"
+        "def load():\n    time.sleep(1)\n"
+        "threading.Thread(target=time.sleep, args=(1,)).start()\n"
+        "faulthandler.dump_traceback_later(0.1)\nload()\n"
+    )
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stderr
+    assert "Timeout (0:00:00" in printed
+    ((_, stand),) = read(printed).values()
+    assert stand == Stand("", Frame(str(script), 3, "load"))
+
+
+def test_thread_of_a_signal_is_the_current_one(tmp_path: Path) -> None:
+    with (tmp_path / "stacks").open("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        ((_, stand),) = read(f"rank 3:\n{file.read()}").values()
+    assert stand.own.function == "test_thread_of_a_signal_is_the_current_one"
+
+
+@pytest.mark.parametrize("tag", ["  ", " ", ""])
+def test_launchers_may_take_a_space_of_frames(tag: str) -> None:
+    """A prefix such as `[rank3]: ` ends with a space, torchrun's `[default3]:` does not."""
+    text = f'Timeout (0:10:00)!\nThread 0x00007f247a3d6b80 (most recent call first):\n{tag}File "a.py", line 3 in f\n'
+    assert read(text) == {"": (2, Stand("", Frame("a.py", 3, "f")))}
+
+
+def test_fatal_error_is_a_crash_not_a_hang() -> None:
+    text = 'Fatal Python error: Aborted\n\nThread 0x00007f2 (most recent call first):\n  File "a.py", line 3 in f\n'
+    assert read(text.replace("Fatal Python error: Aborted", "Timeout (0:10:00)!"))
+    assert not read(text)
+
+
+def test_process_of_py_spy_names_its_main_thread() -> None:
+    text = (
+        'Process 12: python train.py\nPython v3.12.3 (/usr/bin/python3.12)\n\nThread 14 (idle): "pt_nccl"\n'
+        '    wait (threading.py:359)\nThread 12 (active+gil): "MainThread"\n    0x7f (libc.so.6)\n    f (a.py:23)\n'
+    )
+    assert read(text) == {"process 12": (6, Stand("", Frame("a.py", 23, "f")))}

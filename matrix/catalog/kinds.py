@@ -63,15 +63,15 @@ class FailureKind:
 class Distribution:
     """A package of the stack, or one that its modules import.
 
-    `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack`: only programs
-    of Megatron's stack use it.
+    `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack` is what shows
+    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them; "": nothing.
     """
 
     title: str
     modules: tuple[str, ...]
     install: str
     source: str
-    stack: bool = False
+    stack: str = ""
     note: str = ""
 
 
@@ -100,11 +100,6 @@ class KindTable:
     def __post_init__(self) -> None:
         if problem := next(_problems(self), None):
             raise problem
-
-    @property
-    def stack_modules(self) -> tuple[str, ...]:
-        """Return the import names of the packages that only Megatron's stack uses."""
-        return tuple(module for package in self.package if package.stack for module in package.modules)
 
     def package_of(self, module: str) -> Distribution | None:
         """Return the package of a dotted module name, by its longest beginning."""
@@ -138,6 +133,12 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
         *table.header,
         *table.glibc,
     )
+    for package in table.package:
+        if package.stack not in ("", "names", "frames"):
+            expected, fix = '"names" or "frames"', "leave it out where other programs use the package, too"
+            yield MatrixError(
+                "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
+            )
     for row in rows:
         if not row.source:
             fix = "state where the fact was read"

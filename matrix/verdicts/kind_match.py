@@ -68,8 +68,10 @@ class KindIndex:
         signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
         self._of_exceptions = [(kind, sign) for kind, sign in signs if not sign.log]
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
-        self._parts = tuple(f"/{module.replace('.', '/')}" for module in (table.stack_modules if table else ()))
-        self._modules = frozenset(table.stack_modules if table else ())
+        packages = table.package if table else ()
+        self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
+        frames = [module for package in packages if package.stack == "frames" for module in package.modules]
+        self._parts = tuple(f"-packages/{module.replace('.', '/')}" for module in frames)
         self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
 
     def words(self) -> Iterator[str]:
@@ -115,9 +117,10 @@ class KindIndex:
         return KindSighting(kind, 0, text, captured, frame, of_stack)
 
     def _names_stack(self, value: str) -> bool:
-        name = value.replace("-", "_")
-        beginnings = (name.rsplit(".", size)[0] for size in range(name.count(".") + 1))
-        return self._is_of_stack(f"/{value}") or any(beginning in self._modules for beginning in beginnings)
+        """Return whether a captured text is the name of a module of the stack, or the path of one."""
+        names = value.replace("-", "_").rpartition("/")[2].split(".")
+        beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
+        return self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
 
 
 def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSighting]:

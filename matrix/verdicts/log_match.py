@@ -77,10 +77,16 @@ _ROOT_RANK: Final = re.compile(r"^\s*rank +: (\d+) \(local_rank: \d+\)")
 
 @dataclass(frozen=True)
 class LogFault:
-    """A fault in the log: its line number and a one-line description."""
+    """A fault in the log: its line number and a one-line description, and the exception or crash that it is.
+
+    `frame` is the deepest frame of Megatron's stack on its traceback, None where it has none.
+    """
 
     line: int
     what: str
+    raised: Raised | None = field(default=None, compare=False)
+    crash: NativeCrash | None = field(default=None, compare=False)
+    frame: Frame | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -214,7 +220,8 @@ class _Exceptions:
 
     def add(self, stream: int, logged: LoggedException, rank: str) -> None:
         """Compare an exception of a rank with the signatures, and add it to its chain."""
-        fault = LogFault(logged.line, _one_line(logged.raised))
+        frame = self._kinds.stack_frame(logged.raised.frames)
+        fault = LogFault(logged.line, _one_line(logged.raised), raised=logged.raised, frame=frame)
         owners, lacks, similar = self._assessed(logged.raised, logged.alone)
         follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
         if not logged.alone:
@@ -462,7 +469,7 @@ def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterabl
     crashes = printed or ({} if known_failures or faults else launched)
     for line, crash in crashes.items():
         if line not in matched_lines and crash.signal not in signals:
-            faults.append(LogFault(line, _crash_on_one_line(crash)))
+            faults.append(LogFault(line, _crash_on_one_line(crash), crash=crash))
     # Without anything else, an exception that has no traceback counts: a log may have its last line alone.
     return _distinct(faults or ([] if known_failures else [chain.fault for chain in chains]))
 

@@ -12,6 +12,7 @@ from matrix.errors import MatrixError
 
 SIGN = {"message": "^it failed in (?P<place>\\w+)"}
 KIND = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": [SIGN]}
+PACKAGE = {"title": "t", "modules": ["m"], "install": "pip install m", "source": "s"}
 ROW = {"pattern": "lib", "means": "m", "source": "s"}
 
 
@@ -38,6 +39,7 @@ def table(*kinds: dict[str, Any], **rows: list[dict[str, Any]]) -> KindTable:
         ([{**KIND, "facts": ["at {plce}"]}], {}, "did you mean place?"),
         ([{**KIND, "next": ["show {other}"]}], {}, "no pattern of this kind has the group"),
         ([KIND], {"library": [{**ROW, "source": ""}]}, "a row without a source"),
+        ([KIND], {"package": [PACKAGE | {"stack": "all"}]}, "not a use"),
         ([{**KIND, "mean": ""}], {}, "did you mean"),
     ],
 )

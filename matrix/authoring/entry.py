@@ -23,6 +23,7 @@ from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature_match import matched, shows
 
+TODO: Final = "TODO"
 DEEPEST: Final = 10  # modules that import a function from the next; entries have two
 
 
@@ -48,12 +49,22 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
         _contract_problems(failure),
         _night_problems(catalog, failure, night),
         _example_problems(catalog, failure),
+        _todo_problems(failure),
     ):
         try:
             reported.extend(group)
         except MatrixError as error:  # a module that is no Python: what comes after it in the group is not checked
             reported.append(EntryProblem(error.where or ENTRY, error.what, f"correct it: {error.got}"))
     return reported
+
+
+def _todo_problems(failure: Failure) -> Iterator[EntryProblem]:
+    """Yield what the template or a draft leaves to the author."""
+    for path in (failure.folder / ENTRY, failure.folder / "reproduction.py"):
+        lines = read_regular(path).decode("utf-8", "replace").splitlines() if path.is_file() else []
+        for number, line in enumerate(lines, start=1):
+            if TODO in line:
+                yield EntryProblem(f"{path.name}:{number}", line.strip(), f"replace the {TODO}")
 
 
 def _case_problems(failure: Failure) -> Iterator[EntryProblem]:

@@ -81,13 +81,16 @@ def files(id: str, *, contract: bool) -> Mapping[str, str]:
     return {ENTRY: entry} if contract else {ENTRY: entry, "reproduction.py": _REPRODUCTION}
 
 
-def create(id: str, root: Path, *, contract: bool) -> Path:
-    """Write the files of a new failure under `root`; return its folder. Raises MatrixError for an unusable id."""
+def create(id: str, root: Path, *, contract: bool, draft: str = "") -> Path:
+    """Write the files of a new failure under `root`, with `draft` as its entry; return its folder.
+
+    Raises MatrixError for an unusable id.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
         raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
     folder = root / folder_name(id)
     if folder.exists():
         raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")
     for name, text in files(id, contract=contract).items():
-        write_whole(folder / name, text)
+        write_whole(folder / name, draft if draft and name == ENTRY else text)
     return folder

@@ -64,7 +64,7 @@ class Distribution:
     """A package of the stack, or one that its modules import.
 
     `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack` is what shows
-    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them; "": nothing.
+    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them.
     """
 
     title: str

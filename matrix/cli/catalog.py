@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from datetime import date
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, overview, skeleton
+from matrix.authoring import draft, entry, examples, export, overview, skeleton
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
+from matrix.cli.match import read_log
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.planning.covering import pairwise
@@ -28,7 +30,7 @@ ACTIONS: Final = {
     "new": Command(
         "Create the folder of a new failure from a template.",
         COMMANDS["catalog"].document,
-        ("catalog new my-failure",),
+        ("catalog new my-failure", "catalog new my-failure --from train.log"),
         "created",
     ),
     "check": Command(
@@ -69,6 +71,9 @@ def add_parser(commands: Any) -> None:
     new.add_argument(
         "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
     )
+    new.add_argument(
+        "--from", dest="log", metavar="LOG", help="draft the entry from the first fault of a log that no entry names"
+    )
     new.set_defaults(command=new_command)
     check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
@@ -89,7 +94,8 @@ def add_parser(commands: Any) -> None:
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure and print the next step."""
-    folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract)
+    content = draft.entry_text(parsed.id, read_log(parsed.log), date.today()) if parsed.log else ""
+    folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, draft=content)
     print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
     return ExitStatus.GOOD
 

@@ -18,7 +18,7 @@ from matrix.report import log_matches
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 from matrix.verdicts.lines import texts
-from matrix.verdicts.log_match import match
+from matrix.verdicts.log_match import Reading, match
 
 UNREADABLE: Final = "the log can't be read"
 FIX: Final = "name a readable file, or - for standard input: COMMAND | megatrix match -"
@@ -32,18 +32,22 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(command=match_command)
 
 
-def match_command(parsed: argparse.Namespace) -> int:
-    """Print the known failures in the log; return 1 where there are none."""
+def read_log(name: str) -> Reading:
+    """Return the faults of a log, "-" for standard input. Raises MatrixError for one that can't be read."""
     try:
-        with sys.stdin.buffer if parsed.log == "-" else open_regular(Path(parsed.log), what=UNREADABLE, fix=FIX) as log:
-            table = kind_table()
-            matched = match(texts(log), loading.load().failures, table)
+        with sys.stdin.buffer if name == "-" else open_regular(Path(name), what=UNREADABLE, fix=FIX) as log:
+            return match(texts(log), loading.load().failures, kind_table())
     except OSError as error:
-        raise MatrixError(UNREADABLE, where=parsed.log, got=error.strerror, fix=FIX) from error
-    answers = [answer(sighting, table, matched.versions) for sighting in matched.kinds]
+        raise MatrixError(UNREADABLE, where=name, got=error.strerror, fix=FIX) from error
+
+
+def match_command(parsed: argparse.Namespace) -> int:
+    """Print the known failures and the kinds of failure in the log; return 1 where there are none."""
+    matched = read_log(parsed.log)
+    answers = [answer(sighting, kind_table(), matched.versions) for sighting in matched.kinds]
     if parsed.json:
         known_failures = (known_failure.to_json() for known_failure in matched.known)
         print(json_object("match/1", known_failures, kinds=[one.to_json() for one in answers]))
     else:
-        show(*log_matches.render(matched, answers))
+        show(*log_matches.render(matched, answers, "LOG" if parsed.log == "-" else parsed.log))
     return ExitStatus.GOOD if matched.known or answers else ExitStatus.BAD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,14 +12,15 @@ from matrix.report.terminal import Part, Prose, table
 from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.text import one_line
 
+API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
 SHOWN: Final = 5  # faults listed of each kind
 _NOT: Final = "not "  # before a condition on arguments (matrix/catalog/reach.py)
 
 
-def render(reading: Reading, answers: Sequence[KindAnswer] = ()) -> Iterator[Part]:
-    """Yield the known failures, the kinds, then the other errors.
+def render(reading: Reading, answers: Sequence[KindAnswer] = (), log: str = "LOG") -> Iterator[Part]:
+    """Yield the known failures, the kinds, then the other errors; of a log without any, what to do next.
 
-    Texts from the log are escaped and their secrets masked.
+    Texts from the log are escaped and their secrets masked. `log` is its path.
     """
     for sighting in reading.known:
         yield from _known(sighting)
@@ -28,7 +30,10 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = ()) -> Iterator[Par
         yield from _kind(answer)
     head = "NOT IN THE CATALOG, further errors:" if reading.known or answers else "errors in this log:"
     explained = {answer.sighting.line for answer in answers}
-    yield from _listed(head, [fault for fault in reading.unknown if fault.line not in explained])
+    unknown = [fault for fault in reading.unknown if fault.line not in explained]
+    yield from _listed(head, unknown)
+    if unknown and not reading.known and not answers:
+        yield from _onward(unknown[0], log)
     yield from _similar(reading.similar)
     yield from _listed(
         "why ranks wait:",
@@ -73,6 +78,33 @@ def _kind(answer: KindAnswer) -> Iterator[Part]:
     yield table(facts, indent=2)
     yield from (f"  $ {one_line(command)}" for command in answer.commands)
     yield ""
+
+
+def _onward(fault: LogFault, log: str) -> Iterator[Part]:
+    """Yield what an unknown fault is, where to look, and the commands that go on."""
+    frame = fault.frame or (fault.raised.frames[-1] if fault.raised and fault.raised.frames else None)
+    rows = [("sort:", sort_of(fault))]
+    rows += [("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []
+    yield table(rows, indent=2)
+    if fault.raised and fault.raised.type in API_ERRORS:
+        yield "  $ megatrix contract --consumer FOLDER  # FOLDER: the program that makes the call"
+    yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"
+    yield "  $ megatrix bisect --axis mcore --good GOOD_VERSION --bad BAD_VERSION -- COMMAND"
+    yield f"  $ megatrix catalog new ID --from {shlex.quote(one_line(log))}"
+
+
+def sort_of(fault: LogFault) -> str:
+    """Return which sort of failure a fault is."""
+    if fault.raised:
+        origin = "in Megatron's stack" if fault.frame else "outside of Megatron's stack"
+        return f"a Python exception, raised {origin}" if fault.raised.frames else "a Python exception without traceback"
+    if fault.crash is None:
+        return "a log that ends within a traceback"
+    if fault.crash.signal == "SIGKILL":
+        return "a kill: the operating system or the scheduler ended it, most often for memory or time"
+    return (
+        "a native crash" if fault.crash.signal else "an exit status without an error message: look into the rank's log"
+    )
 
 
 def to_look_for(sighting: Sighting) -> list[str]:

@@ -68,6 +68,11 @@ def test_a_sound_entry_has_no_problem(folder: Path) -> None:
     assert found(sound(folder)) == []
 
 
+def test_each_todo_is_named(folder: Path) -> None:
+    (folder / "failure.toml").write_text('id = "a"\ntitle = "TODO: the symptom"\n')
+    assert found(sound(folder)) == ['failure.toml:2: title = "TODO: the symptom"']
+
+
 def test_the_catalog_has_no_problem() -> None:
     known = load()
     planned = night(known, pairwise, tuple(Level))

@@ -29,6 +29,21 @@ def test_new_failure_has_its_files(
     assert main(["catalog", "new", "my-failure"]) == 2
 
 
+def test_new_failure_is_drafted_from_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "FAILURES", tmp_path)
+    log = tmp_path / "train.log"
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: 5 is odd\n')
+    assert main(["catalog", "new", "my-failure", "--from", str(log)]) == 0
+    assert "5 is odd" in (tmp_path / "my_failure" / "failure.toml").read_text()
+    assert main(["catalog", "new", "other", "--from", str(tmp_path / "none")]) == 2
+    log.write_text("")
+    assert main(["catalog", "new", "other", "--from", str(log)]) == 2
+    assert not (tmp_path / "other").exists()
+    assert "no fault in this log is new" in capsys.readouterr().err
+
+
 def test_entry_with_problems_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

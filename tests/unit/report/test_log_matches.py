@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matrix.report.log_matches import SHOWN, render, to_look_for
+import pytest
+
+from matrix.catalog.kinds import kind_table
+from matrix.contract.kind_answer import answer
+from matrix.report.log_matches import SHOWN, render, sort_of, to_look_for
+from matrix.verdicts.crash import NativeCrash
 from matrix.verdicts.log_match import LogFault, Reading, match
+from matrix.verdicts.outcome import Frame, Raised
 from tests.founding import BEHIND_MPI
 from tests.unit.catalogs import real
 from tests.unit.logs import PEER, SUMMARY
@@ -33,7 +39,7 @@ def test_further_errors_are_counted() -> None:
     faults = tuple(LogFault(line, f"KeyError: {line}") for line in range(1, SHOWN + 3))
     lines = piped(*render(Reading((), faults, (), 9))).splitlines()
     assert lines[1] == "errors in this log:"
-    assert lines[-1] == "  and 2 more"
+    assert lines[2 + SHOWN] == "  and 2 more"
 
 
 def test_likely_failure_states_what_to_look_for() -> None:
@@ -57,3 +63,44 @@ def test_certain_failure_needs_no_search() -> None:
     answer = piped(*render(read(f"Traceback (most recent call last):\n{frames}{error}")))
     assert answer.startswith(f"{BEHIND_MPI}: ")
     assert "look for:" not in answer
+
+
+FRAME = Frame("/x/megatron/core/a.py", 3, "forward")
+ELSEWHERE = Frame("/x/b.py", 3, "main")
+
+
+@pytest.mark.parametrize(
+    ("fault", "part"),
+    [
+        (LogFault(1, "", raised=Raised("KeyError", "", (FRAME,)), frame=FRAME), "raised in Megatron's stack"),
+        (LogFault(1, "", raised=Raised("KeyError", "", (ELSEWHERE,))), "raised outside of Megatron's stack"),
+        (LogFault(1, "", raised=Raised("KeyError", "")), "without traceback"),
+        (LogFault(1, ""), "ends within a traceback"),
+        (LogFault(1, "", crash=NativeCrash("SIGKILL", None, "torchrun")), "memory or time"),
+        (LogFault(1, "", crash=NativeCrash("SIGSEGV", None, "ucx")), "a native crash"),
+        (LogFault(1, "", crash=NativeCrash(None, 1, "torchrun")), "without an error message"),
+    ],
+)
+def test_sort_of_an_unknown_fault(fault: LogFault, part: str) -> None:
+    assert part in sort_of(fault)
+
+
+@pytest.mark.parametrize(("error", "contract"), [("TypeError: f() takes 1", True), ("KeyError: 'a'", False)])
+def test_unknown_fault_has_the_next_commands(error: str, contract: bool) -> None:
+    log = f'Traceback (most recent call last):\n  File "{FRAME.file}", line 3, in forward\n{error}\n'
+    lines = piped(*render(read(log), log="my log")).splitlines()
+    assert "  look at: forward, /x/megatron/core/a.py:3" in lines
+    assert any(line.startswith("  $ megatrix contract --consumer") for line in lines) is contract
+    assert lines[-1] == "  $ megatrix catalog new ID --from 'my log'"
+
+
+def test_kind_has_its_answer_and_no_second_line() -> None:
+    log = (
+        f'Traceback (most recent call last):\n  File "{FRAME.file}", line 3, in f\nImportError: No module named apex\n'
+    )
+    reading = match([log], real().failures, kind_table())
+    answers = [answer(sighting, kind_table(), reading.versions) for sighting in reading.kinds]
+    text = piped(*render(reading, answers))
+    assert "KIND module-missing: a module is missing" in text
+    assert "answer:  apex belongs to APEX" in text
+    assert "errors" not in text

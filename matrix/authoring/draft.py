@@ -1,4 +1,4 @@
-"""The draft of a new entry from a log: the signature of its first unknown fault, and the versions that the log names."""
+"""The draft of a new entry from a log: the signature of its first unknown fault, and the versions that it names."""
 
 from __future__ import annotations
 

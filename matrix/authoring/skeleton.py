@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Final
 
+from matrix.authoring.draft import entry_text
 from matrix.catalog.folders import ENTRY, folder_name
+from matrix.check.log_reading import read_log
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
 
@@ -81,16 +84,17 @@ def files(id: str, *, contract: bool) -> Mapping[str, str]:
     return {ENTRY: entry} if contract else {ENTRY: entry, "reproduction.py": _REPRODUCTION}
 
 
-def create(id: str, root: Path, *, contract: bool, draft: str = "") -> Path:
-    """Write the files of a new failure under `root`, with `draft` as its entry; return its folder.
+def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Path:
+    """Write the files of a new failure under `root`, its entry drafted from a log if there is one; return its folder.
 
-    Raises MatrixError for an unusable id.
+    Raises MatrixError for an unusable id, and for a log without a new fault.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
         raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
     folder = root / folder_name(id)
     if folder.exists():
         raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")
-    for name, text in files(id, contract=contract).items():
-        write_whole(folder / name, draft if draft and name == ENTRY else text)
+    drafted = {ENTRY: entry_text(id, read_log(log), date.today())} if log else {}
+    for name, text in {**files(id, contract=contract), **drafted}.items():
+        write_whole(folder / name, text)
     return folder

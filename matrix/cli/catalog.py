@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from datetime import date
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import draft, entry, examples, export, overview, skeleton
+from matrix.authoring import entry, examples, export, overview, skeleton
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
-from matrix.cli.match import read_log
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.planning.covering import pairwise
@@ -94,8 +92,7 @@ def add_parser(commands: Any) -> None:
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure and print the next step."""
-    content = draft.entry_text(parsed.id, read_log(parsed.log), date.today()) if parsed.log else ""
-    folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, draft=content)
+    folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
     print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
     return ExitStatus.GOOD
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from matrix.catalog import loading
 from matrix.catalog.kinds import kind_table
-from matrix.catalog.regular_file import open_regular
+from matrix.check.log_reading import read_log
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
 from matrix.contract.kind_answer import answer
-from matrix.errors import ExitStatus, MatrixError
+from matrix.errors import ExitStatus
 from matrix.report import log_matches
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
-from matrix.verdicts.lines import texts
-from matrix.verdicts.log_match import Reading, match
-
-UNREADABLE: Final = "the log can't be read"
-FIX: Final = "name a readable file, or - for standard input: COMMAND | megatrix match -"
 
 
 def add_parser(commands: Any) -> None:
@@ -30,15 +22,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
     add_json(parser, "match")
     parser.set_defaults(command=match_command)
-
-
-def read_log(name: str) -> Reading:
-    """Return the faults of a log, "-" for standard input. Raises MatrixError for one that can't be read."""
-    try:
-        with sys.stdin.buffer if name == "-" else open_regular(Path(name), what=UNREADABLE, fix=FIX) as log:
-            return match(texts(log), loading.load().failures, kind_table())
-    except OSError as error:
-        raise MatrixError(UNREADABLE, where=name, got=error.strerror, fix=FIX) from error
 
 
 def match_command(parsed: argparse.Namespace) -> int:

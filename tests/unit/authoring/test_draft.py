@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ def read(log: str) -> Reading:
     return match([log], real().failures, kind_table())
 
 
-def drafted(log: str) -> dict[str, object]:
+def drafted(log: str) -> dict[str, Any]:
     return toml_table(entry_text("my-own", read(log), TODAY), "failure.toml")
 
 
@@ -71,7 +72,7 @@ def test_pattern_matches_its_own_message(message: str) -> None:
     ],
 )
 def test_frame_is_the_deepest_of_the_stack(frames: str, key: str, place: str) -> None:
-    (signature,) = drafted(HEAD + frames + ERROR)["signature"]  # type: ignore[misc]
+    (signature,) = drafted(HEAD + frames + ERROR)["signature"]
     assert (signature["exception"], signature[key]) == ("RuntimeError", place)
 
 
@@ -95,7 +96,7 @@ def test_versions_in_the_log_are_stated() -> None:
 
 
 def test_crash_is_compared_by_its_signal_and_function() -> None:
-    (signature,) = drafted(CRASH)["signature"]  # type: ignore[misc]
+    (signature,) = drafted(CRASH)["signature"]
     assert (signature["signal"], signature["stack"]) == ("SIGSEGV", "transformer_engine::gemm")
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.store.trend import PastResult
 
 
+CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
 DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it
 
 
@@ -345,6 +346,17 @@ class Breaks:
     unknown: frozenset[str] = frozenset()
     clashes: tuple[str, ...] = ()
 
+    def state(self, name: str) -> str:
+        """Return "certain", "unknown" or "" for a part; a call that breaks is unknown where calls can't be judged."""
+        if name in self.certain:
+            return "certain"
+        return "unknown" if name in self.unknown or self.unknown & {name.partition(": ")[0]} else ""
+
+
+def calls_part(title: str) -> str:
+    """Return what upgrades call the calls into a package with this title."""
+    return f"calls into {title}"
+
 
 def breaks_of(
     failures: Collection[FailureInStack],
@@ -355,11 +367,19 @@ def breaks_of(
 ) -> Breaks:
     """Return what breaks in a stack; `problems` are the reasons why its calls can't be judged, by package."""
     certain = {str(failure.failure.id) for failure in failures if failure.certain}
-    certain |= {f"calls {call.needs}" for call in calls if call.certain}
+    certain |= {f"{calls_part(call.into)}: {call.needs}" for call in calls if call.certain}
     unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
-    unknown |= {f"calls into {component_title(package)}" for package in problems}
+    unknown |= {calls_part(component_title(package)) for package in problems}
     unknown |= {DRIVER_FIT} if fitted and fitted.fit is Fit.UNKNOWN else set()
     return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in excluding))
+
+
+# What an upgrade does to a part: its state before, its state after -> the field of UpgradeStep; none: no change.
+CHANGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "certain": {"certain": "unchanged", "unknown": "unknown", "": "fixed"},
+    "unknown": {"certain": "new"},
+    "": {"certain": "new", "unknown": "unknown"},
+}
 
 
 @dataclass(frozen=True)
@@ -381,16 +401,12 @@ class UpgradeStep:
 
 def upgrade_step(version: str, before: Breaks, after: Breaks, apart: Collection[str]) -> UpgradeStep:
     """Return what a version changes; breaks of `apart` are left out, since no version of the component affects them."""
-    affected = before.certain - set(apart)
-    unknown = after.unknown - before.unknown
-    return UpgradeStep(
-        version,
-        tuple(sorted(affected - after.certain - unknown)),
-        tuple(sorted(after.certain - before.certain)),
-        tuple(sorted(affected & after.certain)),
-        tuple(sorted(unknown)),
-        tuple(text for text in after.clashes if text not in before.clashes),
-    )
+    parts: dict[str, list[str]] = {}
+    for name in sorted((before.certain | after.certain | after.unknown) - set(apart)):
+        if change := CHANGES.get(before.state(name), {}).get(after.state(name)):
+            parts.setdefault(change, []).append(name)
+    clashes = tuple(text for text in after.clashes if text not in before.clashes)
+    return UpgradeStep(version, **{change: tuple(names) for change, names in parts.items()}, clashes=clashes)
 
 
 @dataclass(frozen=True)
@@ -410,8 +426,8 @@ class Upgrade:
 
     @property
     def best(self) -> UpgradeStep | None:
-        """The newest version that nothing blocks."""
-        return next((step for step in reversed(self.steps) if not step.blocking), None)
+        """The newest version that nothing blocks; not an image of which nothing is known."""
+        return next((step for step in reversed(self.steps) if not step.blocking and CONTENTS not in step.unknown), None)
 
     @property
     def may_take_newest(self) -> str:

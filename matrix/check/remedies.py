@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, Value, component_title, short
 from matrix.catalog.versions import minor, parse
-from matrix.check.answer import Breaks, StackChange, Upgrade, UpgradeStep, upgrade_step
+from matrix.check.answer import CONTENTS, Breaks, StackChange, Upgrade, UpgradeStep, upgrade_step
 from matrix.check.calls import breaking_calls
 from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import UserStack, recorded
@@ -18,7 +19,6 @@ from matrix.planning.cases import VARIED, excluded, expected, is_complete, packa
 from matrix.planning.night import possible
 
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
-CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
 
 
 def version_changes(
@@ -61,21 +61,28 @@ def upgrades(catalog: Catalog, stack: Stack, component: str, breaks: Callable[[S
         return Upgrade(component, problem="the stack names none")
     today = breaks(stack)
     stacks = list(_others(catalog, stack, component, newer=True))
-    changed = {name for newer in stacks for name in {*stack, *newer} if stack[name] != newer[name]}
-    fixed_parts = {
+    apart = today.certain & unaffected(catalog, component)
+    judged = {newer[component]: upgrade_step(str(newer[component]), today, breaks(newer), apart) for newer in stacks}
+    versions = [base.id for base in _family(catalog, stack)[1]] if component == BASE else list(map(str, judged))
+    steps = tuple(judged.get(version) or UpgradeStep(version, unknown=(CONTENTS,)) for version in versions)
+    upgrade = Upgrade(component, current, steps, tuple(sorted(apart)))
+    if upgrade.best is None:
+        return upgrade
+    best = next(newer for newer in stacks if newer[component] == upgrade.best.version)
+    return replace(upgrade, resuming=_resuming(catalog, stack, best))
+
+
+def unaffected(catalog: Catalog, component: str) -> frozenset[str]:
+    """Return the failures that no version of a component affects; with an image, all that images contain changes."""
+    images = {name for image in catalog.containers for name in image.contents()} - {MCORE}
+    changed = {component, *({TORCH: {BASE}, BASE: images}.get(component, ()))}
+    return frozenset(
         str(failure.id)
         for failure in catalog.failures
         if not any(
             changed & set(clause.components) for clause in (*failure.affected, *failure.works, *failure.reached_by)
         )
-    }
-    apart = today.certain & fixed_parts
-    judged = {newer[component]: upgrade_step(str(newer[component]), today, breaks(newer), apart) for newer in stacks}
-    versions = [base.id for base in _family(catalog, stack)[1]] if component == BASE else list(map(str, judged))
-    steps = tuple(judged.get(version) or UpgradeStep(version, unknown=(CONTENTS,)) for version in versions)
-    best = next((newer for newer in reversed(stacks) if not judged[newer[component]].blocking), None)
-    resuming = _resuming(catalog, stack, best) if best else ""
-    return Upgrade(component, current, steps, tuple(sorted(apart)), resuming)
+    )
 
 
 def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:

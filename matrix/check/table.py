@@ -17,10 +17,10 @@ from typing import Any, Final, Generic, TypeVar
 from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN, component_title
 from matrix.catalog.versions import is_version, parse
 from matrix.check import user_stack as stacks
-from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand, undecided_driver
+from matrix.check.answer import BreakingCalls, FailureInStack, Standing, calls_part, clashes, stand, undecided_driver
 from matrix.check.calls import PROVIDED, CallsAnswer, calls_into, deciding, joined
 from matrix.check.user_stack import UserStack, unknown_contents
 
@@ -133,7 +133,8 @@ class StackTable:
             return [list(Standing).index(one.standing), int(one.certain), *texts_, flags]
 
         def calls(answer: CallsAnswer) -> list[Any]:
-            return [place("; ".join(answer[1].values())), [group(one) for one in answer[0]]]
+            problems = {calls_part(component_title(package)): problem for package, problem in answer[1].items()}
+            return [place("; ".join(problems.values())), [group(one) for one in answer[0]], [*map(place, problems)]]
 
         def group(one: BreakingCalls) -> list[Any]:
             flags = [place(each) for each in one.flags]

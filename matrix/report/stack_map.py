@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -14,7 +14,8 @@ from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER, component_title, components, short
 from matrix.catalog.versions import parse, spans
-from matrix.check.answer import BreakingCalls, FailureInStack, Standing
+from matrix.check.answer import CHANGES, CONTENTS, DRIVER_FIT, BreakingCalls, FailureInStack, Standing
+from matrix.check.remedies import unaffected
 from matrix.check.table import KNOWN_BREAK, Choice, StackTable
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -163,17 +164,37 @@ class StackMap:
             "columns": [f"mcore={mcore}" for mcore in self.columns],
             "colours": [COLOURS.get(standing, Colour.UNTESTED).value for standing in Standing],
             "titles": {short(name): component_title(name) for name in DECIDED if name not in WRITER},
-            "newer": {
-                "mcore": [f"mcore={mcore}" for mcore in self.columns],
-                "te": [f"te={release.version}" for release in self.catalog.transformer_engine],
-                "base": [
-                    *(f"base={image.id}" for image in self.catalog.containers if image.torch and image.te),
-                    *(f"torch={release.version}" for release in self.catalog.torch),
-                ],
-            },
+            "upgrade": self._upgrade(),
             "aliases": _aliases(),
             "entries": [self._entry(failure) for failure in self.catalog.failures],
         }
+
+    def _upgrade(self) -> dict[str, Any]:
+        """Return what a page needs besides the answers to judge newer versions, as `upgrades` does."""
+        components = {"te": TE, "mcore": MCORE, "base": BASE, "torch": TORCH}
+        known_images = [image for image in self.catalog.containers if image.torch and image.te]
+        return {
+            "components": components,
+            "newer": {
+                axis: [f"{axis}={version}" for version in newer]
+                for axis, newer in {
+                    "te": [release.version for release in self.catalog.transformer_engine],
+                    "mcore": self.columns,
+                    "base": [image.id for image in self.catalog.containers],
+                    "torch": [release.version for release in self.catalog.torch],
+                }.items()
+            },
+            "known": [f"base={image.id}" for image in known_images],
+            "apart": {
+                axis: self._places(unaffected(self.catalog, component)) for axis, component in components.items()
+            },
+            "changes": CHANGES,
+            "contents": CONTENTS,
+            "driver": DRIVER_FIT,
+        }
+
+    def _places(self, ids: Collection[str]) -> list[int]:
+        return [place for place, failure in enumerate(self.catalog.failures) if failure.id in ids]
 
     def _entry(self, failure: Failure) -> dict[str, Any]:
         span = self.seen.get(failure.id)

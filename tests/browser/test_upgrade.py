@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from matrix.catalog.stack import MCORE, TORCH, UNKNOWN, Stack, known_component
-from matrix.check.answer import BreakingCalls, Breaks, CheckResult, Standing
+from matrix.catalog.stack import MCORE, UNKNOWN, known_component
+from matrix.catalog.versions import is_version, parse
+from matrix.check.answer import BreakingCalls, CheckResult, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
-from matrix.check.remedies import CONTENTS, broken, upgrades
 from matrix.check.table import Choice, move
 from matrix.check.user_stack import UserStack, build, parse_text
 from matrix.store.paths import Paths
@@ -58,8 +58,6 @@ COMPARE = """(pairs) => pairs.map((pair) => {
   return {
     moved: Object.fromEntries(lists.filter((one) => found(one).length).map((one) =>
       [one.textContent.split(":")[0], found(one).map((each) => each.textContent)])),
-    nearest: Object.fromEntries([...document.querySelectorAll("#answer li[data-axis]")].map((one) =>
-      [one.dataset.axis, one.firstChild.textContent.split(": ")[1].trim()])),
   };
 })"""
 
@@ -175,7 +173,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
 
 
 def compared(browser: Browser, pairs: Sequence[tuple[Choice, Choice]]) -> list[dict[str, Any]]:
-    """Return what the page shows for each pair of stacks: ids by group, and the nearest newer version of each axis."""
+    """Return what the page shows for each pair of stacks: ids by group."""
     found: list[dict[str, Any]] = browser.js(f"({COMPARE})({json.dumps(pairs)})")
     return found
 
@@ -218,33 +216,52 @@ def errors_of(call: BreakingCalls) -> list[str]:
     return [f"{finding.raised.type}: {finding.message}" for finding in call.findings]
 
 
-def test_nearest_upgrade_is_that_of_check(browser: Browser, site: Paths) -> None:
-    """200 random stacks, each axis: the first line of `check --upgrade` without a break, or its reason for none."""
+UPGRADE = "(choices) => choices.map((one) => ['mcore', 'te', 'base'].map((axis) => stacks.upgrade(one, axis)))"
 
-    clashing = set[str]()
 
-    def breaks(other: Stack) -> Breaks:
-        if reason := real().excluded(other):
-            clashing.update(str(other[name]) for name in (known_component(axis), *([TORCH] if axis == "base" else [])))
-        return Breaks(frozenset(broken(real(), other, ())), clashes=(reason,) if reason else ())
-
+def test_page_answers_as_check_upgrade_json(browser: Browser, site: Paths) -> None:
+    """100 random stacks, each axis: all of `check --upgrade --json` but the sentence, which also names checkpoints."""
     opened(browser, site)
-    choices = random_choices(11, 200)
-    for choice, shown in zip(choices, compared(browser, [({}, one) for one in choices]), strict=True):
-        for axis in ("mcore", "te", "base"):
-            clashing.clear()
-            upgrade = upgrades(real(), stack(choice).stack, known_component(axis), breaks)
-            steps = (
-                step
-                for step in upgrade.steps
-                if not (step.blocking or step.unchanged or step.version in clashing or CONTENTS in step.unknown)
-            )
-            free = next((step.version for step in steps if not upgrade.apart), "none")
-            found = shown["nearest"][axis]
-            if found in ("not named in To", "absent in To"):
-                assert "names none" in str(upgrade), (choice, axis)
-            else:
-                assert found.removeprefix("torch ") == free, (choice, axis)
+    choices = random_choices(11, 100)
+    axes, answers = ("mcore", "te", "base"), set[str]()
+    question = Question(upgrades=tuple(map(known_component, axes)))
+    for choice, shown in zip(choices, browser.js(f"({UPGRADE})({json.dumps(choices)})"), strict=True):
+        for upgrade, found in zip(check(real(), stack(choice), question, {}).upgrades, shown, strict=True):
+            expected = upgrade.to_json()
+            del expected["answer"]
+            if is_version(upgrade.current):  # 2.12 of an image is the release 2.12.0
+                expected["current"], found["current"] = parse(upgrade.current), parse(found["current"])
+            assert found == expected, choice
+            answers.add(upgrade.may_take_newest)
+    assert answers == {"yes", "no", "unknown", ""}
+
+
+SHOWN_UPGRADE = """(axis) => {
+  const card = document.querySelector(`#answer section.upgrade[data-axis="${axis}"]`);
+  return {
+    text: card.querySelector("p").innerText,
+    rows: [...card.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
+  };
+}"""
+
+
+def test_newer_versions_are_shown_and_taken(browser: Browser, site: Paths) -> None:
+    """Of the stack From where there is no other, the newest first; the button takes one that nothing blocks."""
+    opened(browser, site, **{"from": "torch=2.4.0 mcore=0.8.0"})
+    upgrade = check(
+        real(), stack({"base": "torch=2.4.0", "mcore": "mcore=0.8.0"}), Question(upgrades=(MCORE,)), {}
+    ).upgrades[0]
+    shown = browser.js(f"({SHOWN_UPGRADE})('mcore')")
+    newest = upgrade.steps[-1].version
+    assert shown["text"] == f"megatron-core 0.8.0: may I take {newest}, the newest? {upgrade.may_take_newest}"
+    assert [(row[0], row[2]) for row in shown["rows"]] == [
+        (step.version, ", ".join(step.blocking)) for step in reversed(upgrade.steps)
+    ]
+    assert upgrade.best
+    browser.js("document.querySelector('#answer section.upgrade[data-axis=\"mcore\"] button').click()")
+    assert browser.js(CHOSEN) == {"base": "torch=2.4.0", "te": "", "mcore": f"mcore={upgrade.best.version}"}
+    assert browser.js("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert browser.errors() == []
 
 
 LOCKS: dict[str, tuple[str, Any]] = {

@@ -41,7 +41,8 @@ const stacks = (() => {
     const groups = answers.flatMap(([, listed], place) => listed.map((each) => group(place, each)));
     groups.sort((one, other) => one.rank - other.rank || other.certain - one.certain);
     const problems = answers.map(([problem]) => data.texts[problem]);
-    return { problem: problems.filter(Boolean).join("; "), problems, groups };
+    const unknown = answers.flatMap(([, , parts]) => parts.map((part) => data.texts[part]));
+    return { problem: problems.filter(Boolean).join("; "), problems, unknown, groups };
   };
   const clashes = (choice) => {
     const where = places(choice);
@@ -51,6 +52,44 @@ const stacks = (() => {
   const unread = (choice) => {
     const where = places(choice), texts = data.undecided.map((table) => data.texts[look(table, where)]).filter(Boolean);
     return texts.length ? texts : calls(choice).problems.filter(Boolean);
+  };
+  // What each newer version of an axis changes, as `megatrix check --upgrade AXIS --json` reports it.
+  const breaks = (choice) => {
+    const { groups, unknown } = calls(choice), failures = standing(choice);
+    const certain = [...failures.filter((one) => one.certain).map((one) => one.entry.id),
+      ...groups.filter((one) => one.certain).map((one) => `calls into ${one.into}: ${one.needs}`)];
+    const open = failures.filter((one) => data.standings[one.rank] === "unknown").map((one) => one.entry.id);
+    if (data.texts[look(data.undecided[1], places(choice))]) open.push(data.upgrade.driver);
+    return { certain: new Set(certain), unknown: new Set([...open, ...unknown]), clashes: clashes(choice) };
+  };
+  const step = (version, before, after, apart) => {
+    const state = ({ certain, unknown }, part) =>
+      certain.has(part) ? "certain" : unknown.has(part) || unknown.has(part.split(": ")[0]) ? "unknown" : "";
+    const found = { version, fixed: [], new: [], unchanged: [], unknown: [], clashes: after.clashes.filter((text) => !before.clashes.includes(text)) };
+    for (const part of [...new Set([...before.certain, ...after.certain, ...after.unknown])].sort()) {
+      const change = apart.includes(part) ? "" : data.upgrade.changes[state(before, part)]?.[state(after, part)];
+      if (change) found[change].push(part);
+    }
+    return found;
+  };
+  const upgrade = (choice, axis) => {
+    const stack = whole(choice), kind = axis === "base" && !stack.base?.startsWith("base=") ? "torch" : axis;
+    const current = stack[axis]?.slice(kind.length + 1) || "none";
+    if (current === "none") return { component: data.upgrade.components[kind], current: "", may_take_newest: "", best: "", apart: [], versions: [] };
+    const order = data.values[axis], before = breaks(stack);
+    const apart = data.upgrade.apart[kind].map((place) => data.entries[place].id).filter((id) => before.certain.has(id)).sort();
+    const newer = data.upgrade.newer[kind].filter((word) => order.indexOf(word) > order.indexOf(stack[axis]) &&
+      (kind !== "base" || word.split("-")[0] === stack[axis].split("-")[0]));
+    const versions = newer.map((word) => {
+      const version = word.slice(kind.length + 1), other = { ...stack, [axis]: word };
+      if (kind === "base") delete other.te;
+      return kind === "base" && !data.upgrade.known.includes(word)
+        ? { version, fixed: [], new: [], unchanged: [], unknown: [data.upgrade.contents], clashes: [] } : step(version, before, breaks(other), apart);
+    });
+    const [newest, free] = [versions.at(-1), versions.filter((one) => !one.clashes.length && !one.new.length)];
+    const best = free.filter((one) => !one.unknown.includes(data.upgrade.contents)).at(-1);
+    const verdict = !newest ? "" : !free.includes(newest) ? "no" : newest.unknown.length ? "unknown" : "yes";
+    return { component: data.upgrade.components[kind], current, may_take_newest: verdict, best: best?.version || "", apart, versions };
   };
   const words = (choice) => axes.map((axis) => choice[axis]).filter(Boolean).join(" ");
   const name = (word) => word.replace(/^(base|te|mcore)=/, "").replace("=", " ");
@@ -92,5 +131,5 @@ const stacks = (() => {
     for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
     return made;
   };
-  return { data, axes, standing, calls, callCard, clashes, unread, words, name, whole, element, card, known, command, signs };
+  return { data, axes, standing, calls, callCard, clashes, unread, upgrade, words, name, whole, element, card, known, command, signs };
 })();

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, axes, standing, calls, callCard, clashes, unread, words, name, whole, element, card, known } = stacks;
+  const { data, axes, standing, calls, callCard, clashes, unread, upgrade, words, name, whole, element, card, known } = stacks;
   const field = (side, axis) => document.getElementById(`${side}-${axis}`);
   const answer = document.getElementById("answer");
   const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
@@ -22,23 +22,51 @@
     return choice;
   };
 
-  // The nearest newer version of an axis without a known break, as `megatrix check --upgrade` finds it.
-  const nearest = (choice, axis) => {
-    const stack = whole(choice);
-    const current = stack[axis];
-    if (!current || current.endsWith("=none")) return null;
-    const image = axis === "base" && current.startsWith("base=");
-    const family = current.split("-")[0];
-    const place = data.values[axis].indexOf(current);
-    const later = data.newer[axis].filter((word) => data.values[axis].indexOf(word) > place &&
-      (axis !== "base" || (image ? word.split("-")[0] === family : word.startsWith("torch="))));
-    for (const word of later) {
-      const other = { ...stack, [axis]: word };
-      if (image) delete other.te;
-      if (!clashes({ ...other, driver: "" }).length && ![...standing(other), ...calls(other).groups].some((one) => one.certain)) return other;
+  // What `megatrix check --upgrade` answers, for each axis of a stack; a button takes the newest version that nothing blocks.
+  const linkedIds = (parts) => parts.flatMap((part, place) => {
+    const link = element(data.entries.some((entry) => entry.id === part) ? "a" : "span", "", part);
+    if (link.tagName === "A") link.href = `failures/${part}.html`;
+    return place ? [", ", link] : [link];
+  });
+  const upgradeCard = (choice, axis) => {
+    const found = upgrade(choice, axis), title = found.component === "base" ? "container" : data.titles[axis === "base" ? "torch" : axis];
+    const made = element("section", "card upgrade");
+    made.dataset.axis = axis;
+    made.dataset.answer = found.may_take_newest;
+    const newest = found.versions.at(-1);
+    if (!newest) {
+      const reason = found.current ? `no newer version than ${found.current} is known` : whole(choice)[axis] ? "absent" : "not named";
+      made.append(element("p", "", element("b", "", title), `: ${reason}`));
+      return made;
     }
-    return null;
+    const line = (label, parts) => parts.length ? element("p", "", `${label}: `, ...linkedIds(parts)) : "";
+    made.append(element("p", "", element("b", "", `${title} ${found.current}`), `: may I take ${newest.version}, the newest? `, element("b", found.may_take_newest, found.may_take_newest)),
+      line("It breaks", [...newest.clashes, ...newest.new]), line("It fixes", newest.fixed), line("Still broken", newest.unchanged), line("Not known there", newest.unknown));
+    if (found.best) {
+      const button = element("button", "", "take it");
+      button.addEventListener("click", () => {
+        const other = { ...whole(choice), [axis]: `${found.component === "base" ? "base" : axis === "base" ? "torch" : axis}=${found.best}` };
+        if (found.component === "base") delete other.te;
+        choose("to", other);
+        update();
+      });
+      made.append(element("p", "", `The newest version that nothing blocks: ${found.best} `, button));
+    } else made.append(element("p", "", `No version after ${found.current} is known to be free of new breaks.`));
+    if (found.apart.length) made.append(element("p", "soft", "It does not affect: ", ...linkedIds(found.apart)));
+    const heads = ["version", "fixes", "breaks", "unchanged", "not known"];
+    const cells = (one) => [[one.version], one.fixed, [...one.clashes, ...one.new], one.unchanged, one.unknown];
+    const row = (one) => element("tr", "", ...cells(one).map((parts, place) => {
+      const cell = element(place ? "td" : "th", "", ...(place ? linkedIds(parts) : parts));
+      if (place && parts.length) cell.dataset.head = heads[place];
+      return cell;
+    }));
+    made.append(element("details", "row", element("summary", "", `${found.versions.length} newer version${found.versions.length > 1 ? "s" : ""}`),
+      element("div", "scroll", element("table", "cases", element("thead", "", element("tr", "", ...heads.map((head) => element("th", "", head)))),
+        element("tbody", "", ...found.versions.map(row).reverse())))));
+    return made;
   };
+  const upgradeCards = (choice) => words(choice)
+    ? [element("h2", "", `May I upgrade ${words(choice)}?`), ...["base", "te", "mcore"].map((axis) => upgradeCard(choice, axis))] : [];
 
   const group = (title, items) => items.length
     ? [element("h2", "", `${title}: ${items.length}`), element("section", "card", element("ul", "failures", ...items))] : [];
@@ -51,7 +79,7 @@
     }
     history.replaceState(null, "", `#${new URLSearchParams({ from: words(from), to: words(to) })}`);
     if (!words(to)) {
-      answer.replaceChildren(element("p", "soft", "Choose the stack to upgrade to; with From, also what changes."));
+      answer.replaceChildren(...upgradeCards(from), element("p", "soft", "Choose the stack to upgrade to; with From, also what changes."));
       return;
     }
     const before = standing(from);
@@ -94,16 +122,7 @@
       ...(words(from) ? ORDER : ["known"]).flatMap((kind) => group(kind === "known" ? "Known breaks" : kind, moved[kind])),
       element("h2", "", "Others"), element("section", "card", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
         element("p", "", `${kind}: ${ids.join(", ")}`))),
-      element("h2", "", "Nearest newer version without a known break"), element("ul", "cells", ...axes.filter((axis) => data.newer[axis]).map((axis) => {
-        const found = nearest(to, axis);
-        const made = element("li", "", `${data.titles[axis]}: ${found ? name(found[axis]) : !whole(to)[axis] ? "not named in To" : whole(to)[axis].endsWith("=none") ? "absent in To" : "none"} `);
-        made.dataset.axis = axis;
-        if (found) {
-          made.append(element("button", "", "take it"));
-          made.lastChild.addEventListener("click", () => { choose("to", found); update(); });
-        }
-        return made;
-      })),
+      ...upgradeCards(to),
       element("h2", "", "The same in a terminal"), ...(words(from) ? [from, to] : [to]).map(stacks.command));
   };
 

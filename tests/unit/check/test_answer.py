@@ -16,6 +16,7 @@ from matrix.catalog.reach import JobArguments, Reach, Reached, ReachedBy
 from matrix.catalog.stack import MCORE, TE, TORCH, UNKNOWN, component_named
 from matrix.catalog.versions import Range
 from matrix.check.answer import (
+    CONTENTS,
     BreakingCalls,
     Breaks,
     CheckAnswer,
@@ -462,6 +463,11 @@ def test_calls_that_are_not_judged_are_unknown() -> None:
         (breaks(), breaks("b"), UpgradeStep("2", new=("b",))),
         (breaks("", "b"), breaks("b"), UpgradeStep("2", new=("b",))),
         (breaks("far"), breaks("far"), UpgradeStep("2")),
+        (
+            Breaks(frozenset({"calls into torch: with --load"})),
+            Breaks(frozenset(), frozenset({"calls into torch"})),
+            UpgradeStep("2", unknown=("calls into torch", "calls into torch: with --load")),
+        ),
         (breaks(), breaks("", "", "x excludes y"), UpgradeStep("2", clashes=("x excludes y",))),
         (breaks("", "", "x excludes y"), breaks("", "", "x excludes y"), UpgradeStep("2")),
     ],
@@ -472,6 +478,7 @@ def test_upgrade_step_compares_two_stacks(before: Breaks, after: Breaks, step: U
 
 
 FREE, BLOCKED = UpgradeStep("2", fixed=("a",)), UpgradeStep("3", new=("b",))
+IMAGE = UpgradeStep("7", unknown=(CONTENTS,))  # of unknown contents: what it breaks is not known
 
 
 @pytest.mark.parametrize(
@@ -492,6 +499,12 @@ FREE, BLOCKED = UpgradeStep("2", fixed=("a",)), UpgradeStep("3", new=("b",))
             "unknown",
             "5",
             "torch: may I take 5, the newest? unknown: no new break is",
+        ),
+        (
+            (FREE, IMAGE),
+            "unknown",
+            "2",
+            "torch: may I take 7, the newest? unknown: no new break is",
         ),
         (
             (UpgradeStep("6", unchanged=("a",)),),

@@ -19,7 +19,11 @@ from matrix.report.terminal import show
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "match")
-    parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
+    parser.add_argument(
+        "log",
+        metavar="LOG",
+        help="log file of any size and encoding, also gzip; a folder with the logs of the ranks; - for standard input",
+    )
     add_json(parser, "match")
     parser.set_defaults(command=match_command)
 
@@ -29,8 +33,8 @@ def match_command(parsed: argparse.Namespace) -> int:
     matched = read_log(parsed.log)
     answers = [answer(sighting, kind_table(), matched.versions) for sighting in matched.kinds]
     if parsed.json:
-        known_failures = (known_failure.to_json() for known_failure in matched.known)
-        print(json_object("match/1", known_failures, kinds=[one.to_json() for one in answers]))
+        print(json_object("match/1", **log_matches.to_json(matched, answers)))
     else:
         show(*log_matches.render(matched, answers, "LOG" if parsed.log == "-" else parsed.log))
-    return ExitStatus.GOOD if matched.known or answers else ExitStatus.BAD
+    named = any(standstill.ranks for standstill in matched.standstills)
+    return ExitStatus.GOOD if matched.known or answers or named else ExitStatus.BAD

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from matrix.contract.kind_answer import KindAnswer
 from matrix.report.known import advice, where
@@ -14,6 +14,7 @@ from matrix.verdicts.text import one_line
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
 SHOWN: Final = 5  # faults listed of each kind
+STATED: Final = 600  # characters shown of why ranks wait: it names the ranks and where each group of them stands
 _NOT: Final = "not "  # before a condition on arguments (matrix/catalog/reach.py)
 
 
@@ -22,38 +23,56 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = (), log: str = "LOG
 
     Texts from the log are escaped and their secrets masked. `log` is its path.
     """
+
+    def at(line: int) -> str:
+        path, number = reading.place(line)
+        return f"{one_line(path)}:{number}:" if path else f"line {number:,}:"
+
     for sighting in reading.known:
-        yield from _known(sighting)
+        yield from _known(sighting, at)
     if not reading.known:
-        yield Prose(f"nothing that the catalog knows is in these {reading.lines:,} lines")
+        logs = f" of {len(reading.starts)} logs" * (len(reading.starts) > 1)
+        yield Prose(f"nothing that the catalog knows is in these {reading.lines:,} lines{logs}")
     for answer in answers[:SHOWN]:
-        yield from _kind(answer)
+        yield from _kind(answer, at)
     head = "NOT IN THE CATALOG, further errors:" if reading.known or answers else "errors in this log:"
     explained = {answer.sighting.line for answer in answers}
+    standstills = [LogFault(one.line, f"{one.position.value.upper()}: {one.text}") for one in reading.standstills]
+    yield from _listed("why ranks wait:", standstills, at, STATED)
     unknown = [fault for fault in reading.unknown if fault.line not in explained]
-    yield from _listed(head, unknown)
+    yield from _listed(head, unknown, at)
     if unknown and not reading.known and not answers:
         yield from _onward(unknown[0], log)
-    yield from _similar(reading.similar)
-    yield from _listed(
-        "why ranks wait:",
-        [LogFault(stand.line, f"{stand.position.value}: {stand.text}") for stand in reading.standstills],
-    )
-    yield from _listed("consequences of another rank's failure, not causes:", reading.follows)
+    yield from _similar(reading.similar, at)
+    yield from _listed("consequences of another rank's failure, not causes:", reading.follows, at)
     if reading.root_rank is not None:
         yield Prose(f"torchrun reports rank {reading.root_rank} as the first failed rank")
-    if reading.follows and not reading.known and not reading.unknown:
+    if reading.follows and not reading.known and not reading.unknown and not reading.standstills:
         rank = "another rank" if reading.root_rank is None else f"rank {reading.root_rank}"
         yield Prose(f"the cause is not in this log: look into the one of {rank}")
 
 
-def _known(sighting: Sighting) -> Iterator[Part]:
+def to_json(reading: Reading, answers: Sequence[KindAnswer] = ()) -> dict[str, list[dict[str, Any]]]:
+    """Return the known failures, the kinds and why ranks wait, as plain JSON values with the log and line of each."""
+
+    def located(item: dict[str, Any]) -> dict[str, Any]:
+        log, number = reading.place(item["line"])
+        return {**item, "line": number} | ({"log": log} if log else {})
+
+    return {
+        "items": [located(sighting.to_json()) for sighting in reading.known],
+        "kinds": [located(answer.to_json()) for answer in answers],
+        "standstills": [located(standstill.to_json()) for standstill in reading.standstills],
+    }
+
+
+def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
     failure = sighting.failure
     count = f", {sighting.times} times in total" if sighting.times > 1 else ""
     lacks = f": the log lacks {sighting.lacks}" if sighting.lacks else ""
     yield table([(f"{'' if sighting.certain else 'LIKELY '}{failure.id}:", failure.title)])
     facts = [
-        (f"line {sighting.fault.line:,}:", f"{one_line(sighting.fault.what)}{count}"),
+        (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{count}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
         *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
@@ -64,13 +83,13 @@ def _known(sighting: Sighting) -> Iterator[Part]:
     yield ""
 
 
-def _kind(answer: KindAnswer) -> Iterator[Part]:
+def _kind(answer: KindAnswer, at: Callable[[int], str]) -> Iterator[Part]:
     sighting, kind = answer.sighting, answer.sighting.kind
     count = f", {sighting.times} times in total" if sighting.times > 1 else ""
     frame = sighting.frame
     yield table([(f"KIND {kind.id}:", kind.title)])
     facts = [
-        (f"line {sighting.line:,}:", f"{one_line(sighting.text)}{count}"),
+        (at(sighting.line), f"{one_line(sighting.text)}{count}"),
         *([("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []),
         *(("answer:", one_line(fact)) for fact in answer.facts),
         ("means:", kind.means),
@@ -121,17 +140,17 @@ def to_look_for(sighting: Sighting) -> list[str]:
     return list(dict.fromkeys(sign for sign in signs if sign)) or ["a stack that it breaks with"]
 
 
-def _similar(similar: Sequence[Similar]) -> Iterator[Part]:
+def _similar(similar: Sequence[Similar], at: Callable[[int], str]) -> Iterator[Part]:
     if similar:
         yield "similar, not the same:"
     for match in similar[:SHOWN]:
         yield table([(f"{match.failure.id}:", match.failure.title)], indent=2)
-        yield table([(f"line {match.fault.line:,}:", one_line(match.differs))], indent=4)
+        yield table([(at(match.fault.line), one_line(match.differs))], indent=4)
 
 
-def _listed(head: str, faults: Sequence[LogFault]) -> Iterator[Part]:
+def _listed(head: str, faults: Sequence[LogFault], at: Callable[[int], str], width: int = 200) -> Iterator[Part]:
     if faults:
         yield Prose(head)
-        yield table([(f"line {fault.line:,}:", one_line(fault.what)) for fault in faults[:SHOWN]], indent=2)
+        yield table([(at(fault.line), one_line(fault.what, width)) for fault in faults[:SHOWN]], indent=2)
     if len(faults) > SHOWN:
         yield f"  and {len(faults) - SHOWN} more"

@@ -65,7 +65,6 @@ class Standstill:
     ranks: tuple[str, ...]
     text: str
     line: int
-    log: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

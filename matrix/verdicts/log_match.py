@@ -24,6 +24,7 @@ from matrix.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen, ga
 from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.rank_facts import RankFacts, rank_of
+from matrix.verdicts.rank_logs import RankLog
 from matrix.verdicts.signature_index import Entry, SignatureIndex
 from matrix.verdicts.stack_evidence import EvidenceScan
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
@@ -137,7 +138,8 @@ class Reading:
 
     `similar` are known failures that unknown faults resemble, `kinds` the kinds of failure that they are. `versions`
     are those that the log names near its faults. `root_rank` is the rank that torchrun names as the first to fail, None
-    where it names none. `standstills` are why ranks wait, as far as the log shows it.
+    where it names none. `standstills` are why ranks wait, as far as the log shows it. The lines of several logs are
+    counted in one go: `starts` has the count before each log, and its name.
     """
 
     known: tuple[Sighting, ...]
@@ -149,6 +151,12 @@ class Reading:
     kinds: tuple[KindSighting, ...] = ()
     versions: VersionsSeen = field(default_factory=VersionsSeen)
     standstills: tuple[Standstill, ...] = ()
+    starts: tuple[tuple[int, str], ...] = ()
+
+    def place(self, line: int) -> tuple[str, int]:
+        """Return the log of a line ("" of a single log) and its number there."""
+        start, log = max(((first, name) for first, name in self.starts if first < line), default=(0, ""))
+        return log, line - start
 
 
 @dataclass
@@ -295,13 +303,19 @@ class _Reader:
 
     def __init__(self, index: SignatureIndex, kinds: KindIndex) -> None:
         self._index, self._kinds = index, kinds
-        self._prefixes = Prefixes()
+        self._prefixes, self._rank = Prefixes(), ""
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._opened = 0
         self.evidence = _Evidence()
         self.ranks = RankFacts()
         self._exceptions = _Exceptions(index, kinds, self.evidence, self.ranks)
         self.root_rank: int | None = None  # -1 between the line that announces it and its own
+
+    def start(self, rank: str) -> None:
+        """Start the log of a rank, "" for one of several ranks."""
+        self._prefixes, self._rank = Prefixes(), rank
+        self.root_rank = None if self.root_rank == -1 else self.root_rank
+        self.ranks.start(rank)
 
     def take(self, number: int, line: str) -> None:
         """Process one line of the log."""
@@ -331,7 +345,7 @@ class _Reader:
         if len(self._streams) >= STREAMS:
             self._end(self._streams.popitem(last=False)[1])
         self._opened += 1
-        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened, rank_of(tags))
+        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened, rank_of(tags, self._rank))
         return stream
 
     def end(self) -> None:
@@ -395,18 +409,24 @@ def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable |
 
     `table` has the kinds of failure; without it, none is found. Signatures marked `own` are left out.
     """
+    return match_logs([(RankLog(""), chunks)], failures, table)
+
+
+def match_logs(
+    logs: Iterable[tuple[RankLog, Iterable[str]]], failures: Iterable[Failure], table: KindTable | None = None
+) -> Reading:
+    """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
     index, kinds = SignatureIndex(failures), KindIndex(table)
-    reader, previous = _Reader(index, kinds), 0
-    scan = EvidenceScan(chunks)
-    excerpts = Excerpts(scan, Triggers([*_TRIGGERS, *index.types, *index.words(), *kinds.words()]))
-    for number, text in excerpts:
-        if number > previous + 1:
-            reader.end()
-        reader.take(number, text)
-        previous = number
-    reader.close(excerpts.lines, is_cut=excerpts.is_cut)
+    reader, lines, stack = _Reader(index, kinds), 0, ""
+    triggers = Triggers([*_TRIGGERS, *index.types, *index.words(), *kinds.words()])
+    starts: list[tuple[int, str]] = []
+    for log, chunks in logs:
+        starts.append((lines, log.path))
+        scan = EvidenceScan(chunks)
+        lines += _read(reader, log.rank, Excerpts(scan, triggers), lines)
+        stack = stack or scan.evidence
     evidence = reader.evidence
-    evidence.settle(scan.evidence)
+    evidence.settle(stack)
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.is_known]
     root_rank = reader.root_rank if reader.root_rank != -1 else None
@@ -414,13 +434,27 @@ def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable |
         tuple(known_failures),
         tuple(_unknown(evidence, known_failures))[:LISTED],
         tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
-        excerpts.lines,
+        lines,
         root_rank,
         tuple(_similar(evidence, known_failures))[:LISTED],
-        tuple(gathered(_kinds(evidence), stack=bool(scan.evidence)))[:LISTED],
+        tuple(gathered(_kinds(evidence), stack=bool(stack)))[:LISTED],
         evidence.versions,
         tuple(reader.ranks.standstills(root_rank))[:LISTED],
+        tuple(starts),
     )
+
+
+def _read(reader: _Reader, rank: str, excerpts: Excerpts, lines: int) -> int:
+    """Process the log of a rank, after `lines` lines of other logs; return the count of its lines."""
+    previous = 0
+    reader.start(rank)
+    for number, text in excerpts:
+        if number > previous + 1:
+            reader.end()
+        reader.take(lines + number, text)
+        previous = number
+    reader.close(lines + excerpts.lines, is_cut=excerpts.is_cut)
+    return excerpts.lines
 
 
 def _kinds(evidence: _Evidence) -> Iterator[KindSighting]:

@@ -46,6 +46,26 @@ class RankFacts:
         self._stated: dict[tuple[str, tuple[str, ...]], Standstill] = {}
         self._waited: dict[str, tuple[int, Stand]] = {}
         self._failed: dict[str, tuple[int, str]] = {}
+        self._rank, self._tagged = "", set[str]()
+
+    def start(self, rank: str) -> None:
+        """Start the log of a rank, "" for one of several ranks."""
+        self._settle_rank()
+        self._rank = rank
+        self._tagged.clear()
+        if rank:
+            self.add_rank(rank)
+
+    def _settle_rank(self) -> None:
+        """Give the facts of a log to the rank that its lines are tagged with: the log may be named by a local rank."""
+        if not self._rank or len(self._tagged) != 1:
+            return
+        (rank,) = self._tagged
+        self.add_rank(rank).stacks.update(self._ranks.pop(self._rank).finished())
+        if self._rank in self._waited:
+            self._waited.setdefault(rank, self._waited.pop(self._rank))
+        if self._rank in self._failed:
+            self._failed.setdefault(rank, self._failed.pop(self._rank))
 
     def add_rank(self, rank: str) -> StackReader:
         """Add a rank of which a line was read, and return what reads its stacks."""
@@ -56,6 +76,8 @@ class RankFacts:
     def take(self, line: int, text: str, rank: str) -> None:
         """Process one line of a rank ("": not known which), without its prefix."""
         self.add_rank(rank).take(line, text)
+        if rank != self._rank:
+            self._tagged.add(rank)
         if len(self._reports) < REPORTS:
             self._reports += reports_in(line, text, rank)
         for standstill in stated(line, text, rank):
@@ -71,8 +93,7 @@ class RankFacts:
 
     def standstills(self, root_rank: int | None = None) -> list[Standstill]:
         """Return why ranks wait, what names ranks first. `root_rank` is the one that the launcher saw fail first."""
-        for reader in self._ranks.values():
-            reader.close()
+        self._settle_rank()
         answers = [*self._stated.values(), *standstills(self._reports, self._numbered()), *self._by_stacks(root_rank)]
         order = list(Position)
         return sorted(answers, key=lambda standstill: (order.index(standstill.position), standstill.line))
@@ -101,7 +122,7 @@ class RankFacts:
         """Return the stack of each rank, or process where its rank is not known; of a rank's processes, the first."""
         stacks: dict[str, tuple[int, Stand]] = {}
         for rank, reader in self._ranks.items():
-            for process, stack in reader.stacks.items():
+            for process, stack in reader.finished().items():
                 stacks.setdefault(process if process.isdigit() or not rank else rank, stack)
         stacks.pop("", None)  # of an unknown process: dumps of one process at several times look alike
         return stacks

@@ -111,6 +111,11 @@ class StackReader:
         self.close()
         self._process, self._is_crash = process, is_crash
 
+    def finished(self) -> dict[str, tuple[int, Stand]]:
+        """Return the stacks at the end of the log."""
+        self.close()
+        return self.stacks
+
     def close(self) -> None:
         """Keep the main thread of the dump that has ended: the one named so, or faulthandler's last."""
         mains = [thread for thread in self._threads if thread.is_main] or self._threads[-1:]

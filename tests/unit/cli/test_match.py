@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -60,3 +61,31 @@ def test_damaged_gzip_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_bytes(gzip.compress(KNOWN.encode())[:10] + b"\xff" * 9)
     assert main(["match", str(path)]) == 2
     assert "this gzip file is damaged" in capsys.readouterr().err
+
+
+def test_folder_of_rank_logs_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One rank stands elsewhere, its log is packed; a checkpoint beside the logs is not read."""
+    frames = {0: "all_reduce", 1: "all_reduce", 2: "load"}
+    for rank, function in frames.items():
+        file = "/site-packages/torch/distributed/distributed_c10d.py" if rank < 2 else "data.py"
+        stack = f'  File "{file}", line 3 in {function}\n  File "train.py", line 9 in step\n'
+        text = f"Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n{stack}"
+        (folder := tmp_path / f"none_x/attempt_0/{rank}").mkdir(parents=True)
+        path = folder / ("stderr.log.gz" if rank == 2 else "stderr.log")
+        path.write_bytes(gzip.compress(text.encode()) if rank == 2 else text.encode())
+    (tmp_path / "model.pt").write_bytes(b"\x1f\x8b\x08 damaged")
+    assert main(["match", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "none_x/attempt_0/0/stderr.log:2: BEHIND: ranks 0, 1 stand in all_reduce, called in step (train.py:9)" in out
+    assert main(["match", "--json", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert not items_of(printed, "match")
+    assert [(one["ranks"], one["log"]) for one in json.loads(printed)["standstills"]] == [
+        (["2"], "none_x/attempt_0/0/stderr.log")
+    ]
+
+
+def test_folder_without_logs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.pt").write_bytes(b"")
+    assert main(["match", str(tmp_path)]) == 2
+    assert "1 files, none with the name of a log" in capsys.readouterr().err

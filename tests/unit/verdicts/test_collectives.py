@@ -143,7 +143,7 @@ def test_dump_signal_names_the_rank_behind() -> None:
     )
 
 
-def test_rank_that_reports_nothing_of_the_default_group_is_behind() -> None:
+def test_silent_rank_of_the_default_group_is_behind() -> None:
     status = "[PG ID 0 PG GUID 0(default_pg) Rank {g}]  failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 5, last completed work: 4"  # noqa: E501  (as torch writes it)
     lines = [(str(g), text) for g in (0, 1, 3) for text in (f"[Rank {g}] {work(5, 'ALLREDUCE')}", status.format(g=g))]
     ((position, ranks, _),) = judged(lines, world=("0", "1", "2", "3"))
@@ -168,7 +168,7 @@ def test_tag_behind_another_prefix_names_the_rank() -> None:
     assert (report.rank, report.number) == ("13", 1)
 
 
-def test_sequence_number_that_was_never_set_is_left_out() -> None:
+def test_unset_sequence_number_is_left_out() -> None:
     """torch 2.3 prints what the memory held."""
     (report,) = reports_in(1, FORMATS["2.3"][0].format(g=2, s=1, e=76280750235782912, c=0))
     assert report.enqueued is None

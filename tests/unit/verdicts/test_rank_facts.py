@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from matrix.verdicts.collectives import Position
-from matrix.verdicts.log_match import match
+from matrix.verdicts.log_match import Reading, match, match_logs
 from matrix.verdicts.rank_facts import rank_of
+from matrix.verdicts.rank_logs import RankLog
 
 LOGS = Path(__file__).parent / "rank_logs"
 REDUCE = "in all_reduce, called in sync (train.py:23)"
@@ -45,6 +46,50 @@ def test_log_names_the_rank_that_others_wait_for(
     answer = match([(LOGS / name).read_text(encoding="utf-8")], ()).standstills[0]
     assert (answer.position, answer.ranks) == (position, ranks)
     assert text in answer.text
+
+
+def of_ranks(name: str, **ranks: str) -> Reading:
+    """Return the reading of a job's log split into one log a rank, by their names; torchrun's tags are cut off."""
+    lines = (LOGS / name).read_text(encoding="utf-8").splitlines()
+    logs = []
+    for log_rank, rank in ranks.items():
+        tag = f"[default{log_rank[1:]}]:"
+        own = [line.removeprefix(tag) for line in lines if line.startswith(tag)]
+        logs.append((RankLog(f"{log_rank}/stderr.log", rank), ["\n".join(own) + "\n"]))
+    return match_logs(logs, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "ranks"),
+    [
+        ("skip.log", Position.BEHIND, ("1",)),
+        ("sleep.log", Position.BEHIND, ("2",)),
+        ("order.log", Position.DIVERGED, ("2",)),
+        ("die.log", Position.FAILED, ("2",)),
+        ("dump_sleep.log", Position.BEHIND, ("2",)),
+        ("kill.log", Position.WAITING, ("0", "2")),  # torchrun stopped rank 0, and its report is in no rank's log
+    ],
+)
+def test_logs_of_ranks_name_the_same_rank(name: str, position: Position, ranks: tuple[str, ...]) -> None:
+    reading = of_ranks(name, _0="0", _1="1", _2="2", _3="3")
+    answer = reading.standstills[0]
+    assert (answer.position, answer.ranks) == (position, ranks)
+    log, line = reading.place(answer.line)
+    assert log in {"_0/stderr.log", "_1/stderr.log", "_2/stderr.log"}
+    assert line > 1
+
+
+def test_tagged_lines_name_the_rank_of_a_log() -> None:
+    """On the second node of a job, local rank 0 is rank 1: its lines say so, its stack does not."""
+    reading = of_ranks("dump_skip.log", _0="0", _2="1", _3="3")
+    assert "ranks 0, 2, 3 stand in all_reduce" in reading.standstills[0].text
+
+
+def test_lines_of_several_logs_are_placed() -> None:
+    logs = [(RankLog(name, ""), ["a\nValueError: b\n"]) for name in ("x.log", "y.log")]
+    reading = match_logs(logs, ())
+    assert [reading.place(line) for line in (1, 2, 3, 4)] == [("x.log", 1), ("x.log", 2), ("y.log", 1), ("y.log", 2)]
+    assert (reading.lines, match(["a\nb\n"], ()).place(2)) == (4, ("", 2))
 
 
 def test_received_sizes_are_stated() -> None:

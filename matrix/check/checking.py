@@ -11,7 +11,7 @@ from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
 from matrix.catalog.schema import read_toml
-from matrix.catalog.stack import UNKNOWN, WRITER_MCORE, Stack, component_title, short
+from matrix.catalog.stack import BASE, UNKNOWN, WRITER_MCORE, Stack, component_title, short
 from matrix.check.answer import (
     BreakingCalls,
     Breaks,
@@ -98,7 +98,8 @@ def check(
     undecided = (*_undecided(stack, found), *undecided_driver(catalog, stack))
     unread = (*stack.unread, *undecided, *_unnamed(stack, question.required))
     if not unread:
-        unread = tuple(Unread(UnreadKind.VERSION, text, stack.places[name]) for name, text in problems.items())
+        places = {name: stack.place(name) or stack.place(BASE) or COMMAND_LINE for name in problems}
+        unread = tuple(Unread(UnreadKind.VERSION, text, places[name]) for name, text in problems.items())
 
     def breaks(other: Stack) -> Breaks:
         user = replace(stack, stack=other)

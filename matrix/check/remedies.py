@@ -42,7 +42,11 @@ def version_changes(
 
 
 def broken(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> set[str]:
-    """Return what surely breaks in a stack with these jobs: ids of failures, and what reaches other calls."""
+    """Return what surely breaks in a stack with these jobs, by the rules alone: ids, and what reaches calls.
+
+    `breaks_of` also counts preflights, which judge a job on a machine. Here each failure that breaks compares tens of
+    releases, and a preflight of the same job takes longer than all rules.
+    """
     failures = {
         str(failure.id)
         for failure in catalog.failures

@@ -181,7 +181,7 @@ class Repository(AbstractContextManager["Repository"]):
         try:
             reader.stdin.write(f"{name}\n".encode())
             reader.stdin.flush()
-            # One answer at a time is asked for: what is buffered here was read.
+            # One request at a time: what is buffered here was read.
             if not select.select([reader.stdout], [], [], OBJECT_S)[0]:
                 reader.kill()
                 raise self._unreadable(f"no answer of git cat-file within {OBJECT_S:.0f} s: {name}")

@@ -119,10 +119,11 @@ def mask_file(path: Path) -> None:
     """Mask the secrets of this environment in a file, if it exists."""
     if not path.is_file():
         return
-    masker = Masker(values())
-    with path.open("rb") as file:
-        masked = b"".join([*map(masker.take, iter(lambda: file.read(2**20), b"")), masker.rest()])
-    if masked != path.read_bytes():
+    masker, content, masked = Masker(values()), path.read_bytes(), bytearray()
+    for start in range(0, len(content), 2**20):
+        masked += masker.take(content[start : start + 2**20])
+    masked += masker.rest()
+    if masked != content:
         path.write_bytes(masked)
 
 

@@ -56,8 +56,8 @@ class _Files:
                 path = source if inside == "." else join(dirname(source), inside)
             else:
                 path = join(source, inside)
-            if not normpath(path).startswith("..") and (found := open_source(normpath(path))):
-                return found
+            if not normpath(path).startswith("..") and (opened := open_source(normpath(path))):
+                return opened
         return None
 
 
@@ -148,8 +148,8 @@ class _Stage:
     def _write(self, ends: Sequence[str], target: str, body: str, line: int) -> None:
         """Record the files that here-documents write, with their lines in the Dockerfile."""
         for end in ends:
-            found = re.search(rf"^\s*{re.escape(end)}\s*$", body, re.MULTILINE)
-            text, body = (body[: found.start()], body[found.end() + 1 :]) if found else (body, "")
+            last_line = re.search(rf"^\s*{re.escape(end)}\s*$", body, re.MULTILINE)
+            text, body = (body[: last_line.start()], body[last_line.end() + 1 :]) if last_line else (body, "")
             path = join(target, end) if target.endswith("/") else target
             opened = self.shell.where, "\n" * line + re.sub(r"^\t+", "", text, flags=re.MULTILINE)
             self.files.copies += ((".", path, partial(_written, opened)),)
@@ -190,11 +190,11 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
 def _in_context(where: str, open_file: Open) -> Open:
     """Return what opens files of the build context: of the Dockerfile's folder, or of one above a folder `docker`."""
     folders = dirname(where).split("/")[-LEVELS:]
-    levels = next((len(folders) - at for at, name in enumerate(folders) if CONTEXT.search(name)), 0)
+    levels = next((len(folders) - index for index, name in enumerate(folders) if CONTEXT.search(name)), 0)
 
     def opened(name: str) -> tuple[str, str] | None:
-        found = (open_file(join("../" * level, name)) for level in range(levels + 1))
-        return next(filter(None, found), None)
+        candidates = (open_file(join("../" * level, name)) for level in range(levels + 1))
+        return next(filter(None, candidates), None)
 
     return opened
 
@@ -209,13 +209,13 @@ def _unknown(_: str) -> tuple[str, str] | None:
 
 def _flags(rest: str, line: int) -> tuple[list[tuple[str, str]], str, int]:
     """Return the flags before the operands of an instruction, the operands, and the line where they start."""
-    flags, at = list[tuple[str, str]](), 0
-    while found := FLAG.match(rest, at):
-        flags.append((found[1], found[2] or ""))
-        at = found.end()
-    space = SPACE.match(rest, at)
-    at = space.end() if space else at
-    return flags, rest[at:], line + rest.count("\n", 0, at)
+    flags, position = list[tuple[str, str]](), 0
+    while flag := FLAG.match(rest, position):
+        flags.append((flag[1], flag[2] or ""))
+        position = flag.end()
+    space = SPACE.match(rest, position)
+    position = space.end() if space else position
+    return flags, rest[position:], line + rest.count("\n", 0, position)
 
 
 def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
@@ -241,25 +241,25 @@ def _json_words(text: str) -> list[str]:
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield (line, INSTRUCTION, rest); continued lines and here-documents belong to their instruction."""
     lines = text.splitlines()
-    at = 0
-    while at < len(lines):
-        first = at
-        line = lines[at].strip()
-        at += 1
+    number = 0
+    while number < len(lines):
+        first = number
+        line = lines[number].strip()
+        number += 1
         if not line or line.startswith("#"):
             continue
-        held = [line]
-        while held[-1].endswith("\\") and at < len(lines):
-            following = lines[at].strip()
-            at += 1
+        parts = [line]
+        while parts[-1].endswith("\\") and number < len(lines):
+            following = lines[number].strip()
+            number += 1
             if not following.startswith("#"):  # a comment between continued lines
-                held.append(following)
-        whole = "\n".join(held)
+                parts.append(following)
+        whole = "\n".join(parts)
         for end in DOCUMENT.findall(whole):
-            while at < len(lines):
-                whole += "\n" + lines[at]
-                at += 1
-                if lines[at - 1].strip() == end:
+            while number < len(lines):
+                whole += "\n" + lines[number]
+                number += 1
+                if lines[number - 1].strip() == end:
                     break
         instruction, _, rest = whole.partition(" ")
         yield first + 1, instruction.upper(), rest.strip()

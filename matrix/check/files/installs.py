@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT
 from matrix.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, total
-from matrix.check.files.locks import read_conda, read_pipfile_lock, read_pyproject, read_toml_lock
+from matrix.check.files.locks import read_conda, read_environment, read_pipfile_lock, read_pyproject, read_toml_lock
 from matrix.check.files.requirements import VALUED, from_location, read_arguments
 from matrix.check.files.yaml_text import load_yaml
 from matrix.errors import MatrixError
@@ -106,7 +106,7 @@ class Installs:
             option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
             if option in ("-f", "--file"):
                 name = value if equals else "".join(rest[:1])
-                parts.append(_read(_read_environment, name, name, place, open_file))
+                parts.append(_read(_read_environments, name, name, place, open_file))
             if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"):
                 del rest[:1]
             elif not word.startswith("-") and word not in ("create", "update"):
@@ -148,7 +148,7 @@ def _read(read_file: Reader, name: str, title: str, place: Place, open_file: Ope
         return not_read(UnreadKind.FILE, f"{title} can't be read: {error.what}", place)
 
 
-def _read_environment(text: str, where: str, open_file: Open) -> Declared:
-    """Return what conda's environment.yml declares."""
-    tables = [document.get("dependencies") for document in load_yaml(text, where) if isinstance(document, dict)]
-    return total(read_conda(table, where, open_file) for table in tables if isinstance(table, list))
+def _read_environments(text: str, where: str, open_file: Open) -> Declared:
+    """Return what the documents of conda's environment.yml declare."""
+    declared = (read_environment(document, where, open_file) for document in load_yaml(text, where))
+    return total(filter(None, declared))

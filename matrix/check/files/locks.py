@@ -95,6 +95,11 @@ def is_conda(document: Any) -> bool:
     )
 
 
+def read_environment(document: Any, where: str, open_file: Open) -> Declared | None:
+    """Return what an environment of conda declares, None for another document of YAML."""
+    return read_conda(document["dependencies"], where, open_file) if is_conda(document) else None
+
+
 def read_conda(dependencies: Iterable[Any], where: str, open_file: Open, line: int = 0) -> Declared:
     """Return the packages of conda, and those that it installs by pip; `line` is that of items without their own."""
     parts = []

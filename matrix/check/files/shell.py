@@ -115,7 +115,7 @@ class Shell:
     def read(self, text: str, first_line: int = 1) -> Declared:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
         require_at_most(LARGEST, len(text), "characters", self.where)
-        newlines = [found.start() for found in re.finditer("\n", text)]
+        newlines = [newline.start() for newline in re.finditer("\n", text)]
         parts = []
         for words, documents in _commands(text):
             self.count += 1
@@ -123,7 +123,10 @@ class Shell:
             line = first_line + bisect_right(newlines, words[0].position - 1)
             parts.append(self._command(words, Place(self.where, line)))
             if documents and _reads_input([word.text for word in words]):
-                parts += [self._document(text, first_line + bisect_right(newlines, at - 1)) for at, text in documents]
+                parts += [
+                    self._document(text, first_line + bisect_right(newlines, position - 1))
+                    for position, text in documents
+                ]
         return total(parts)
 
     def _document(self, text: str, line: int) -> Declared:
@@ -141,8 +144,8 @@ class Shell:
         self.read(f"words=({text})")
         return self.variables.pop("words", [])
 
-    def _command(self, given: Sequence[_Word], place: Place) -> Declared:
-        words, local = list(given), {}
+    def _command(self, command_words: Sequence[_Word], place: Place) -> Declared:
+        words, local = list(command_words), {}
         while words and words[0].text in SKIPPED | PREFIXES:
             words.pop(0)
         if words and words[0].text in ("for", "case", "function"):
@@ -152,14 +155,14 @@ class Shell:
             names = [word.text.partition("=")[0] for word in words[1:]]
             self.exported.update(names if words[0].text == "export" else ())
             words = [word for word in words[1:] if "=" in word.text]
-        while words and (found := ASSIGNMENT.fullmatch(words[0].text)):
-            word, name = words.pop(0), found[1]
+        while words and (assignment := ASSIGNMENT.fullmatch(words[0].text)):
+            word, name = words.pop(0), assignment[1]
             value = (
                 self._bounded(text for one in word.array for text in self._expand(one))
                 if word.array is not None
                 else [self._joined(word).partition("=")[2]]
             )
-            if found[2]:
+            if assignment[2]:
                 before = self.variables.get(name, [])
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
             if not POSITIONAL.fullmatch(" ".join(value)):  # an option of the script: its default counts
@@ -189,8 +192,9 @@ class Shell:
     def _run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         program, rest = basename(words[0]), list(words[1:])
         if program in COMPONENTS and ":" in rest:  # several commands of one step, each with options of its own
-            at = rest.index(":")
-            return self.run(words[: at + 1], place, environ) + self.run([program, *rest[at + 1 :]], place, environ)
+            colon = rest.index(":")
+            further = [program, *rest[colon + 1 :]]
+            return self.run(words[: colon + 1], place, environ) + self.run(further, place, environ)
         if program in SHELLS and rest[:1] and rest[0].startswith("-") and "c" in rest[0]:
             passed = {name: [value] for name, value in environ.items()}
             shell = replace(self, variables={**self.variables, **passed}, exported=self.exported | passed.keys())
@@ -210,8 +214,8 @@ class Shell:
         inner = next((n for n, word in enumerate(rest) if basename(word) in SHELLS or scripts.search(word)), None)
         starts = program in STARTERS or any(word.endswith(".py") for word in rest)
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
-            found = self.run(rest[inner:], place, environ)
-            return Declared(images=images) + (_prefixed(words[: inner + 1], found) if starts else found)
+            declared = self.run(rest[inner:], place, environ)
+            return Declared(images=images) + (_prefixed(words[: inner + 1], declared) if starts else declared)
         return Declared(images=images, commands=(UserCommand(tuple(words), place, dict(environ)),) if starts else ())
 
     def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
@@ -281,26 +285,26 @@ class Shell:
         return [one for one in kept if one or quoted_at_all]
 
     def _substitute(self, text: str, *, quoted: bool, whole: bool) -> Iterator[list[str]]:
-        at = 0
-        for found in _VARIABLE.finditer(text):
-            yield [text[at : found.start()]]
-            at = found.end()
-            name, array = found["braced"] or found["name"], found["array"]
+        end = 0
+        for variable in _VARIABLE.finditer(text):
+            yield [text[end : variable.start()]]
+            end = variable.end()
+            name, array = variable["braced"] or variable["name"], variable["array"]
             values = self.variables.get(name)
-            if values is None and (default := found["default"]) is not None:
+            if values is None and (default := variable["default"]) is not None:
                 # Braces do not nest any deeper: the pattern would not have matched.
                 parts = self._substitute(default, quoted=True, whole=True)
                 values = ["".join(one for part in parts for one in part)]
-                if found["how"] == "=":
+                if variable["how"] == "=":
                     self.variables[name] = values
             if values is None:
-                values = [found[0]]
+                values = [variable[0]]
             elif quoted and (whole or not array or "@" not in array):
                 values = [" ".join(values)]
             elif not quoted:
                 values = " ".join(values).split() if not array else values
             yield values
-        yield [text[at:]]
+        yield [text[end:]]
 
 
 def read_script(text: str, where: str, open_file: Open) -> Declared:
@@ -339,8 +343,8 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {name: values[0] for name, values in variables.items() if len(values) == 1}
 
 
-def _prefixed(prefix: Sequence[str], found: Declared) -> Declared:
-    return replace(found, commands=tuple(replace(one, words=(*prefix, *one.words)) for one in found.commands))
+def _prefixed(prefix: Sequence[str], declared: Declared) -> Declared:
+    return replace(declared, commands=tuple(replace(one, words=(*prefix, *one.words)) for one in declared.commands))
 
 
 def _images(program: str, words: Sequence[str]) -> Iterator[str]:
@@ -392,10 +396,10 @@ class _Scanner:
         pieces: list[tuple[str, bool, bool]] = []
         start = self._at
         while self._at < len(self._text):
-            found = _PIECE.match(self._text, self._at)
-            if found is None:
+            piece = _PIECE.match(self._text, self._at)
+            if piece is None:
                 break
-            kind, text = found.lastgroup, found[0]
+            kind, text = piece.lastgroup, piece[0]
             if kind in ("end", "quote"):
                 kind = "heredoc"
             if kind in ("space", "operator", "heredoc") or (kind == "comment" and not pieces):
@@ -404,15 +408,15 @@ class _Scanner:
                     return self._array(pieces, start)
                 if pieces:
                     return _Word(tuple(pieces), start)
-                self._at = start = found.end()
+                self._at = start = piece.end()
                 if kind == "heredoc":
-                    self._documents.append(found["end"])
+                    self._documents.append(piece["end"])
                 elif kind == "operator":
                     if text == "\n":
                         self._skip_documents()
                     return text
                 continue
-            self._at = found.end()
+            self._at = piece.end()
             pieces.append(self._piece(kind or "", text))
         return _Word(tuple(pieces), start) if pieces else None
 
@@ -420,7 +424,8 @@ class _Scanner:
         if kind == "single":
             return text[1:-1], True, True
         if kind == "double":
-            return re.sub(r'\\(["\\$`\n])', lambda found: "" if found[1] == "\n" else found[1], text[1:-1]), True, False
+            text = re.sub(r'\\(["\\$`\n])', lambda pair: "" if pair[1] == "\n" else pair[1], text[1:-1])
+            return text, True, False
         if kind == "escaped":
             return text[1:], True, True
         if kind == "substitution":
@@ -460,7 +465,7 @@ class _Scanner:
 
     def _skip_documents(self) -> None:
         for end in self._documents:
-            found = re.compile(rf"^\s*{re.escape(end)}\s*$", re.MULTILINE).search(self._text, self._at)
-            self._read.append((self._at, self._text[self._at : found.start() if found else None]))
-            self._at = found.end() if found else len(self._text)
+            last_line = re.compile(rf"^\s*{re.escape(end)}\s*$", re.MULTILINE).search(self._text, self._at)
+            self._read.append((self._at, self._text[self._at : last_line.start() if last_line else None]))
+            self._at = last_line.end() if last_line else len(self._text)
         self._documents.clear()

@@ -10,7 +10,7 @@ from matrix.catalog.place import Place
 from matrix.catalog.settings import dashed, is_foreign, recognised
 from matrix.check.files.declared import Declared, Open, UnreadKind, UserCommand, not_read, total
 from matrix.check.files.job_yaml import kind_of, read_job
-from matrix.check.files.locks import is_conda, read_conda
+from matrix.check.files.locks import read_environment
 from matrix.check.files.yaml_text import line_of, load_yaml
 from matrix.errors import MatrixError
 
@@ -31,8 +31,8 @@ def read_yaml(text: str, where: str, open_file: Open) -> Declared:
 def _document(document: Any, where: str, open_file: Open) -> Declared:
     if kind := kind_of(document):
         return read_job(document, kind, where, open_file)
-    if is_conda(document):
-        return read_conda(document["dependencies"], where, open_file)
+    if environment := read_environment(document, where, open_file):
+        return environment
     settings, unread = _with_included(document, where, open_file, 0)
     if not recognised(name for name, _ in settings):
         text = "a kind of YAML that is not read: neither a job nor settings of Megatron, NeMo, Megatron-Bridge or verl"

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.place import Place
-from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, short
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, short
 from matrix.catalog.versions import parse
 from matrix.check.answer import CheckResult, Standing, UpgradeStep
 from matrix.check.checking import EXPLAINED, ProjectNight, Question, check, evidence_of, night_of
@@ -16,7 +16,7 @@ from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
 from matrix.check.files.declared import Declared, Statement, UnreadKind, UserCommand
 from matrix.check.training_job import job_of
-from matrix.check.user_stack import build, parse_text, recorded
+from matrix.check.user_stack import COMMAND_LINE, UserStack, build, parse_text, recorded
 from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.trend import PastResult
@@ -232,9 +232,9 @@ def test_upgrade_names_what_each_newer_version_changes() -> None:
 
 
 def test_upgrade_of_an_image_lists_every_newer_image() -> None:
-    """Also those whose contents are not known; a break that the image can't affect blocks nothing."""
+    """Also those whose contents are not known, which are not taken; a break that no image affects blocks nothing."""
     (image,) = checked("base=ngc-24.02 mcore=0.8.0", Question(upgrades=(BASE,))).upgrades
-    assert (image.steps[0].version, image.best and image.best.version) == ("ngc-24.03", "ngc-26.09")
+    assert (image.steps[0].version, image.best and image.best.version) == ("ngc-24.03", "ngc-24.06")
     assert image.steps[-1].unknown
     assert {step.version: step.new for step in image.steps}["ngc-24.07"] == (SAVE,)
 
@@ -303,3 +303,10 @@ def test_version_that_decides_a_failure_is_unknown(limits: tuple[str, str], text
     user = build(real(), [*parse_text(real(), "mcore=0.15.0 torch=2.9.1"), *said])
     unread = check(real(), user, Question(), {}).stack.unread
     assert [item.text for item in unread] == texts
+
+
+def test_torch_of_an_unknown_image_has_a_place() -> None:
+    """A stack of another source than files and words states no places; its image stands for them."""
+    result = check(real(), UserStack(Stack({BASE: "ngc-26.09", MCORE: "0.16.0"})), Question(), {})
+    (item,) = result.stack.unread
+    assert ("calls into torch" in item.text, item.place) == (True, COMMAND_LINE)

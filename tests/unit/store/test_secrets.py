@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -228,3 +229,18 @@ def test_kind_of_an_outcome_is_no_secret() -> None:
     masked = masked_outcome(outcome, ("unavailable",))
     assert (masked.kind, masked.reason) == (OutcomeKind.UNAVAILABLE, MASKED)
     assert masked.chain[0].frames[0].file == f"/{MASKED}/a.py"
+
+
+def test_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared is what was masked, also where a process still writes to the file."""
+    log, opened = tmp_path / "log", list[str]()
+    log.write_text("x\n")
+    usual = Path.open
+
+    def counted(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        opened.append(mode)
+        return usual(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", counted)
+    mask_file(log)
+    assert opened == ["rb"]

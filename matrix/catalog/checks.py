@@ -18,7 +18,7 @@ from matrix.catalog.failure import LAUNCHERS, Case, Failure, Level, NightShare, 
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Condition, ReachedBy
-from matrix.catalog.stack import BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, component_title, short
+from matrix.catalog.stack import BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, component_title, components, short
 from matrix.catalog.versions import Range, is_version
 from matrix.errors import CombinedError, MatrixError, closest
 
@@ -27,6 +27,7 @@ MOST_S: Final = 86_400  # seconds of a case's deadline; the longest case takes m
 FUNCTION: Final = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")  # [MODULE:]FUNCTION of a failure's folder
 FRAME: Final = re.compile(r"[^:]+\.py:(\w+|<module>)")
 NATIVE: Final = re.compile(r"~?\w+(::~?\w+)*")  # function of a native stack, or the end of its qualified name
+RELEASED: Final = (MCORE, TE)  # of which the catalog lists the releases
 KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 Problems = Iterator[MatrixError]
 
@@ -309,18 +310,26 @@ def known(catalog: Catalog) -> Known:
     contents = [base.contents() for base in catalog.bases.values()]
     provided = [base.contents(python) for base in catalog.wheels for python in base.pythons]
     values: dict[str, set[str]] = {"driver": {driver.branch for driver in catalog.drivers}}
+    free = {name for name, row in components().items() if row.distribution}.difference(
+        RELEASED, *(s.versions for s in provided)
+    )
     values["sm"] = {gpu.sm for gpu in catalog.gpus}
     reported = [report.cell.versions for report in catalog.reports]
     for versions in (*reported, *(stack.versions for stack in (*contents, *provided))):
         for component, version in versions.items():
             values.setdefault(component, set()).add(version)
-    for component in (MCORE, TE):
+    for component in RELEASED:
         values.setdefault(component, set()).update(release.version for release in catalog.releases(component))
     for failure in catalog.failures:
         for build in failure.build:
             values.setdefault(build.package, set()).add(build.version)
         for package in failure.package:
             values.setdefault(package.name, set()).add(package.version)
+        # Users install versions of a package that no table lists: those that a rule names, and the next above.
+        for rule in (*failure.affected, *failure.works):
+            for component in rule.bounds.keys() & values.keys() & free:
+                for version in re.findall(r"\d[^,\s]*", rule.bounds[component].text):
+                    values[component] |= {version, f"{version}+0"}
     values |= {writer: values[written] for writer, written in WRITER.items()}
     # `megatrix check` also checks torch releases that no base of the catalog has.
     alone = [Stack({TORCH: release.version}) for release in catalog.torch]

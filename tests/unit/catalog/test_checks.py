@@ -293,3 +293,12 @@ def test_a_predicate_over_any_axes_is_accepted(bounds: Any) -> None:
 def test_base_contradicting_its_engine_is_found() -> None:
     entry = failure(affected=(clause(torch=">=2.4"),), works=(clause(te=">=1.9"),))
     assert refused(catalog(entry)).what == "a cell is both in affected and in works"
+
+
+def test_rules_bound_packages_that_no_table_lists() -> None:
+    rules = {
+        "affected": (clause(packages={"flash-attn": ">2.8.3"}),),
+        "works": (clause(packages={"flash-attn": "<=2.8.3"}),),
+    }
+    report = stack("break", "torch-2.4.0", "0.8.0", **{"flash-attn": "2.7.3"})
+    check(catalog(failure(**rules), stacks=(report,)), FACTS)

@@ -18,8 +18,6 @@ from matrix.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"
 LITERAL: Final = 6  # characters of the text that is searched in whole logs for a sign that may be `anywhere`
-# What a pattern may capture for an answer that a table or a recorded API gives (matrix/contract/kind_answer.py).
-COMPUTED: Final = ("library", "symbol", "module", "name", "callable", "keyword", "header", "glibc", "cuda")
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,8 @@ class Sign:
 
     `exception`: class names of which one is the exception's. `function` is on its traceback; `raised_in_stack`: its
     last frame is in a package of Megatron's stack. `log` is searched in the log's text near faults; `anywhere`: also
-    far from them, which takes time in every log. `of_stack`: no other program prints it.
+    far from them, which takes time in every log. `of_stack`: no other program prints it; `any_program`: its answer is
+    the same for every program. Other signs count only where the log shows the stack.
     """
 
     exception: tuple[str, ...] = ()
@@ -38,6 +37,7 @@ class Sign:
     raised_in_stack: bool = False
     anywhere: bool = False
     of_stack: bool = False
+    any_program: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,12 @@ class Distribution:
 
 @dataclass(frozen=True)
 class NameFact:
-    """What the name of a library, symbol, header or version (`pattern`, matched from its start) means."""
+    """What a text that a `group` captured means: the name of a library, symbol or header, or a version.
 
+    `pattern` is matched from its start.
+    """
+
+    group: str
     pattern: Pattern
     means: str
     source: str
@@ -91,10 +95,7 @@ class KindTable:
 
     kind: tuple[FailureKind, ...]
     package: tuple[Distribution, ...]
-    library: tuple[NameFact, ...]
-    symbol: tuple[NameFact, ...]
-    header: tuple[NameFact, ...]
-    glibc: tuple[NameFact, ...]
+    fact: tuple[NameFact, ...]
     topics: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -126,20 +127,18 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
                 yield MatrixError(
                     "no pattern of this kind has the group", where=where, got=text, expected=name, fix=fix
                 )
-    rows: tuple[Distribution | NameFact, ...] = (
-        *table.package,
-        *table.library,
-        *table.symbol,
-        *table.header,
-        *table.glibc,
-    )
+    groups = {name for kind in table.kind for name in kind.groups}
+    for fact in table.fact:
+        if fact.group not in groups:
+            fix = closest(fact.group, groups)
+            yield MatrixError("no pattern captures this group", where=" fact.group", got=fact.group, fix=fix)
     for package in table.package:
         if package.stack not in ("", "names", "frames"):
             expected, fix = '"names" or "frames"', "leave it out where other programs use the package, too"
             yield MatrixError(
                 "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
             )
-    for row in rows:
+    for row in (*table.package, *table.fact):
         if not row.source:
             fix = "state where the fact was read"
             yield MatrixError(

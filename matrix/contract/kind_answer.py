@@ -14,19 +14,25 @@ from itertools import groupby
 from typing import Any, Final
 
 from matrix.catalog import versions
-from matrix.catalog.kinds import COMPUTED, KindTable, NameFact, filled
+from matrix.catalog.kinds import KindTable, NameFact, filled
 from matrix.contract import recording
-from matrix.contract.api import Surface
+from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TORCH, TRANSFORMER_ENGINE, Provider
 from matrix.verdicts.crash import function_name
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
 
 NEW_STRING: Final = "NSt7__cxx1112basic_string"  # in a mangled name: std::string of the C++11 ABI
+OF_NEW_STRING: Final = (
+    "it passes std::string of the C++11 ABI: PyTorch's wheels for x86-64 have it from 2.7 on, those of 2.6 for "
+    "CUDA 12.6 alone (release notes of PyTorch 2.6)",
+    'python -c "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"',
+)
 INSTALL: Final = {
     MEGATRON_CORE.package: 'python -m pip install "megatron-core=={version}"',
     TRANSFORMER_ENGINE.package: 'python -m pip install --no-build-isolation "transformer-engine[pytorch]=={version}"',
     TORCH.package: 'python -m pip install "torch=={version}"',
 }
+NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
 Exists = Callable[[Surface], bool | None]  # None: not recorded
 
@@ -75,28 +81,24 @@ Rows = Iterator[tuple[str, str]]  # a fact and a command, "" for none
 
 def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iterator[Rows]:
     """Yield the facts of each captured group that a table or a recorded API explains."""
-    text = {name: groups.get(name, "") for name in COMPUTED}
-    if text["symbol"]:
-        yield _of_binary(text["library"], table)
-        yield _of_symbol(text["symbol"], table.symbol)
-    elif text["library"] and not text["glibc"]:
-        yield _of_name(text["library"], table.library)
-    if text["glibc"]:
-        yield _of_name(text["glibc"], table.glibc)
-    if text["header"]:
-        yield _of_name(text["header"], table.header)
-    if text["cuda"]:
-        yield iter([(_cuda_of_driver(text["cuda"]), "")])
-    if text["module"]:
-        yield _of_module(text["module"], text["name"], table, seen)
-    if text["callable"] and text["keyword"]:
-        yield _of_keyword(text["callable"], text["keyword"], seen)
+    if binary := groups.get("binary"):
+        yield _of_binary(binary, table)
+    for name, text in groups.items():
+        yield _of_name(text, [fact for fact in table.fact if fact.group == name])
+    if NEW_STRING in groups.get("symbol", ""):
+        yield iter([OF_NEW_STRING])
+    if module := groups.get("module"):
+        yield _of_module(module, groups.get("name", ""), table, seen)
+    if "callable" in groups and "keyword" in groups:
+        yield _of_keyword(groups["callable"], groups["keyword"], seen)
+    if "owner" in groups and "attribute" in groups:
+        yield _of_attribute(groups["owner"], groups["attribute"], seen)
 
 
 def _of_name(name: str, rows: Sequence[NameFact]) -> Rows:
     for row in rows:
         if shown := re.match(row.pattern, name):
-            yield f"{name}: {row.means.format_map(shown.groupdict())}", row.install
+            yield f"{plain_name(name)}: {row.means.format_map(shown.groupdict())}", row.install
             return
 
 
@@ -109,22 +111,6 @@ def _of_binary(path: str, table: KindTable) -> Rows:
             return
 
 
-def _of_symbol(symbol: str, rows: Sequence[NameFact]) -> Rows:
-    name = plain_name(symbol)
-    for row in rows:
-        if re.match(row.pattern, symbol):
-            yield f"{name}: {row.means}", row.install
-            break
-    if NEW_STRING in symbol:
-        yield (
-            (
-                "it passes std::string of the C++11 ABI: PyTorch's wheels for x86-64 have it from 2.7 on, those of 2.6 "
-                "for CUDA 12.6 alone (release notes of PyTorch 2.6)"
-            ),
-            'python -c "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"',
-        )
-
-
 def plain_name(symbol: str) -> str:
     """Return the qualified name of a symbol, mangled or not, without arguments."""
     single = re.match(r"_Z(\d{1,4})(?=[A-Za-z_])", symbol)
@@ -132,11 +118,6 @@ def plain_name(symbol: str) -> str:
         return symbol[single.end() :][: int(single[1])]
     name = function_name(symbol)
     return f"std::{name}" if re.match(r"_ZN[KVrRO]*St", symbol) else name or symbol
-
-
-def _cuda_of_driver(text: str) -> str:
-    number = int(text)
-    return f"the driver supports CUDA {number // 1000}.{number % 1000 // 10} at most"
 
 
 # --------------------------------------------------------------- recorded APIs
@@ -171,19 +152,75 @@ def _defines(entry: Any) -> bool:
 
 
 def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
-    """Yield the releases whose function or class of this name takes a keyword."""
+    """Yield the releases whose function or class of this name takes a keyword.
+
+    Of a class that no recorded API has, those whose class with the end of its name takes it: frameworks name theirs so.
+    Failing that, the releases of which any function takes it.
+    """
     owner, _, method = callable_name.rpartition(".")
+    for name in (owner, _namesake(owner)) if owner else ("",):
+        for provider in PROVIDERS.values():
+            releases = [(surface.version, _takes(surface, name, method, keyword)) for surface in _surfaces(provider)]
+            if any(taken is not None for _, taken in releases):
+                if name != owner:
+                    yield f"{owner} is of another package; it may be made after {name} of {provider.title}", ""
+                yield from _by_release(provider, f"{name}{'.' * bool(name)}{method}({keyword}=)", releases, seen)
+                return
     for provider in PROVIDERS.values():
-        releases = [(surface.version, _takes(surface, owner, method, keyword)) for surface in _surfaces(provider)]
-        if any(taken is not None for _, taken in releases):
-            yield from _by_release(provider, f"{callable_name}({keyword}=)", releases, seen)
+        releases = [(surface.version, _mentions(surface, keyword)) for surface in _surfaces(provider)]
+        if "_" in keyword and {True, False} <= {taken for _, taken in releases}:
+            title = f"the parameter {keyword}, of any function or class,"
+            yield from ((fact, "") for fact, _ in _by_release(provider, title, releases, seen))
+
+
+def _namesake(owner: str) -> str:
+    """Return the longest name of a class in the recorded APIs with which another class's name ends, "" for none."""
+    ends = [
+        owner[start:] for start in range(1, len(owner)) if owner[start].isupper() and len(owner) - start >= NAMESAKE
+    ]
+    defined = {name for provider in PROVIDERS.values() for name in _classes(provider)}
+    return next((end for end in ends if end in defined), "")
+
+
+@cache
+def _classes(provider: Provider) -> frozenset[str]:
+    surfaces = _surfaces(provider)
+    modules = [names for surface in surfaces for names in surface.modules.values()]
+    return frozenset(name for names in modules for name, entry in names.items() if isinstance(entry, dict))
+
+
+def _defining(surface: Surface, name: str) -> list[str]:
+    first = name.partition(".")[0]
+    return [module for module, names in surface.modules.items() if first and _defines(names.get(first))]
 
 
 def _takes(surface: Surface, owner: str, method: str, keyword: str) -> bool | None:
     """Return whether a callable of the API takes a keyword; None where the API has none, or several that differ."""
-    first = (owner or method).partition(".")[0]
-    modules = [module for module, names in surface.modules.items() if _defines(names.get(first))]
-    results = {surface.takes(f"{module}:{f'{owner}.' * bool(owner)}{method}", keyword) for module in modules}
+    path = f"{owner}.{method}" if owner else method
+    results = {surface.takes(f"{module}:{path}", keyword) for module in _defining(surface, owner or method)}
+    return results.pop() if len(results) == 1 else None
+
+
+def _mentions(surface: Surface, keyword: str) -> bool:
+    """Return whether a function or a class of the API has a parameter of that name."""
+    parameter = re.compile(rf"[(,]{re.escape(keyword)}[=,)]")
+    entries = [entry for names in surface.modules.values() for entry in names.values()]
+    members = [member for entry in entries if isinstance(entry, dict) for member in entry["members"].values()]
+    return any(isinstance(entry, str) and bool(parameter.search(entry)) for entry in (*entries, *members))
+
+
+def _of_attribute(owner: str, attribute: str, seen: VersionsSeen) -> Rows:
+    """Yield the releases whose class of this name has an attribute."""
+    for provider in PROVIDERS.values():
+        releases = [(surface.version, _has(surface, owner, attribute)) for surface in _surfaces(provider)]
+        if any(exists is not None for _, exists in releases):
+            yield from _by_release(provider, f"{owner}.{attribute}", releases, seen)
+
+
+def _has(surface: Surface, owner: str, attribute: str) -> bool | None:
+    paths = [f"{module}:{owner}.{attribute}" for module in _defining(surface, owner)]
+    targets = [surface.lookup(path, via_instance=True) for path in paths]
+    results = {None if target is None else isinstance(target, ResolvedPath) for target in targets}
     return results.pop() if len(results) == 1 else None
 
 

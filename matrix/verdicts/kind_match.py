@@ -10,7 +10,7 @@ from typing import Final
 
 from matrix.catalog.kinds import FailureKind, KindTable, Sign, longest_text
 from matrix.verdicts.outcome import Frame, Raised
-from matrix.verdicts.stack_evidence import evidence_in
+from matrix.verdicts.stack_evidence import evidence_in, names_core
 
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
@@ -113,14 +113,18 @@ class KindIndex:
         self, kind: FailureKind, sign: Sign, shown: re.Match[str], text: str, frame: Frame | None
     ) -> KindSighting:
         captured = tuple((name, value.strip()) for name, value in shown.groupdict().items() if value)
-        of_stack = sign.of_stack or bool(frame) or any(self._names_stack(value) for _, value in captured)
+        of_stack = (
+            sign.of_stack or sign.any_program or bool(frame) or any(self._names_stack(value) for _, value in captured)
+        )
         return KindSighting(kind, 0, text, captured, frame, of_stack)
 
     def _names_stack(self, value: str) -> bool:
         """Return whether a captured text is the name of a module of the stack, or the path of one."""
         names = value.replace("-", "_").rpartition("/")[2].split(".")
         beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
-        return self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
+        return (
+            names_core(value) or self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
+        )
 
 
 def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSighting]:

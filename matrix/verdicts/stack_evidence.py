@@ -21,6 +21,11 @@ _STACK: Final = (
     ("NVTE_", re.compile(r"\bNVTE_\w+")),
     ("UB_SKIPMC", re.compile("UB_SKIPMC")),
 )
+# Names of megatron-core's own parameters and modules: within what a fault is about, they show the stack.
+_CORE_NAMES: Final = re.compile(
+    r"\bpacked_seq_params\b|_model_parallel_|\bgradient_accumulation_fusion\b|\bsharded_state_dict\b|\bpg_collection\b"
+    r"|self_attention\.linear_(?:qkv|proj)\b|\bmlp\.linear_fc[12]\b|\bmlp\.experts\.linear_fc|\btransformer_layer_spec\b"
+)
 _LONGEST: Final = 64  # characters of the end of a part that may hold the start of such a text
 _NAME: Final = re.compile(r"[\w.]+")
 _OF_PACKAGE: Final = re.compile(r"\w[._]\w|[a-z][A-Z]")
@@ -47,6 +52,11 @@ def evidence_in(text: str) -> str:
     """Return what in a text shows the stack: a frame, module, package, option or line of it; "" where nothing does."""
     searches = (pattern.search(text) for part, pattern in _STACK if part in text)
     return next((shown[0] for shown in searches if shown), "")
+
+
+def names_core(text: str) -> bool:
+    """Return whether a text that a fault is about has a name that only megatron-core's API or checkpoints have."""
+    return bool(_CORE_NAMES.search(text))
 
 
 class EvidenceScan:

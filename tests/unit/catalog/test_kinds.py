@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
 from matrix.catalog.codec import decode
 from matrix.catalog.kinds import KindTable, filled, kind_table
+from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
 
 SIGN = {"message": "^it failed in (?P<place>\\w+)"}
 KIND = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": [SIGN]}
 PACKAGE = {"title": "t", "modules": ["m"], "install": "pip install m", "source": "s"}
-ROW = {"pattern": "lib", "means": "m", "source": "s"}
+ROW = {"group": "place", "pattern": "lib", "means": "m", "source": "s"}
 
 
 def table(*kinds: dict[str, Any], **rows: list[dict[str, Any]]) -> KindTable:
-    empty: dict[str, Any] = {name: [] for name in ("package", "library", "symbol", "header", "glibc")}
+    empty: dict[str, Any] = {name: [] for name in ("package", "fact")}
     return decode(KindTable, {**empty, **rows, "kind": [*kinds], "topics": ["data", "loading"]}, "kinds.toml")
 
 
@@ -38,7 +40,8 @@ def table(*kinds: dict[str, Any], **rows: list[dict[str, Any]]) -> KindTable:
         ([{**KIND, "sign": [{"message": "(a+)+b"}]}], {}, "exponential time"),
         ([{**KIND, "facts": ["at {plce}"]}], {}, "did you mean place?"),
         ([{**KIND, "next": ["show {other}"]}], {}, "no pattern of this kind has the group"),
-        ([KIND], {"library": [{**ROW, "source": ""}]}, "a row without a source"),
+        ([KIND], {"fact": [{**ROW, "source": ""}]}, "a row without a source"),
+        ([KIND], {"fact": [{**ROW, "group": "plce"}]}, "did you mean place?"),
         ([KIND], {"package": [PACKAGE | {"stack": "all"}]}, "not a use"),
         ([{**KIND, "mean": ""}], {}, "did you mean"),
     ],
@@ -65,3 +68,11 @@ def test_every_kind_has_meaning_and_commands() -> None:
     kinds = kind_table().kind
     assert len(kinds) > 20
     assert [kind.id for kind in kinds if not (kind.means and kind.next)] == []
+
+
+def test_commands_can_be_pasted() -> None:
+    table = kind_table()
+    lines = [line for kind in table.kind for line in kind.next] + [row.install for row in (*table.package, *table.fact)]
+    words = [shlex.split(line, comments=True) for line in lines]  # raises ValueError for an open quotation mark
+    assert {line[1] for line in words if line[:1] == ["megatrix"]} <= set(COMMANDS)
+    assert [line for line in lines if "\n" in line] == []

@@ -92,6 +92,21 @@ SHOWN: Final = [
         "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
     ),
     ("build-stopped", "RuntimeError: Error compiling objects for extension"),
+    ("argument-missing", "TypeError: GPTModel.forward() missing 1 required positional argument: 'attention_mask'"),
+    (
+        "attribute-missing",
+        "AttributeError: 'TransformerConfig' object has no attribute 'moe'. Did you mean: 'mo'?",
+    ),
+    ("attribute-missing", "AttributeError: type object 'ModelType' has no attribute 'encoder_and_decoder'"),
+    (
+        "architecture-unknown",
+        "ValueError: has model type `q` but Transformers does not recognize this architecture.",
+    ),
+    (
+        "shared-memory-full",
+        "RuntimeError: DataLoader worker (pid 3) is killed by signal: Bus error. It is",
+    ),
+    ("unsupported-arch", "ValueError: Unknown CUDA arch (13.0) or GPU not supported"),
     ("refused-by-stack", "AssertionError: Tensor parallel output gradients are not supported here"),
 ]
 
@@ -112,7 +127,8 @@ MANY: Final = frozenset(kind for kind, _ in SHOWN) - {
 
 @pytest.mark.parametrize(("kind", "error"), [row for row in SHOWN if row[0] in MANY])
 def test_kind_needs_the_stack(kind: str, error: str) -> None:
-    names_stack = any(name in error.lower() for name in ("megatron", "transformer_engine", "amp_c", "flash-attn"))
+    names = ("megatron", "transformer_engine", "amp_c", "flash-attn", "libnccl")  # a CUDA library: in any program
+    names_stack = any(name in error.lower() for name in names)
     assert kinds(HEAD + OTHER + error + "\n") == [kind] * names_stack
 
 
@@ -145,6 +161,11 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
             "forward-compatibility",
             "ERROR: The NVIDIA Driver is present, but CUDA failed to initialize.  GPU functionality",
         ),
+        ("unsupported-arch", "error: x\nnvcc fatal   : Unsupported gpu architecture 'compute_120'"),
+        (
+            "no-wheel",
+            "error: subprocess-exited-with-error\nERROR: No matching distribution found for transformer-engine-torch==2.99",
+        ),
         ("te-native-error", "/b/fused_attn.cu:373 in function operator(): cuDNN Error: bad"),
     ],
 )
@@ -175,6 +196,67 @@ def test_function_on_the_traceback_decides() -> None:
     find = TORCH.replace("in load", "in find_class")
     assert kinds(HEAD + CORE + find + missing) == ["pickled-class-missing"]
     assert kinds(HEAD + CORE + TORCH + missing) == ["module-missing"]
+
+
+def test_import_in_an_isolated_build() -> None:
+    frames = '  File "/tmp/pip-build-env-x/setuptools/build_meta.py", line 3, in get_requires_for_build_wheel\n'
+    missing = "ModuleNotFoundError: No module named 'torch'\n"
+    assert kinds(f"Collecting transformer-engine\n{HEAD}{frames}{missing}") == ["build-isolation"]
+    assert kinds(f"Collecting mypackage\n{HEAD}{frames}{missing}") == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "TypeError: Rotary.forward() got an unexpected keyword argument 'packed_seq_params'",
+        "TypeError: Provider.__init__() got an unexpected keyword argument 'pipeline_model_parallel_split_rank'",
+        "KeyError: MetadataIndex(fqn='decoder.layers.mlp.linear_fc1.weight', offset=None, index=0)",
+    ],
+)
+def test_names_of_core_show_the_stack(error: str) -> None:
+    assert len(kinds(HEAD + OTHER + error + "\n")) == 1
+
+
+# Logs of other programs that fail in the same ways.
+OTHERS: Final = [
+    "INFO 05-01 12:00:00 [config.py:1] vLLM tensor_parallel_size=8\n"
+    + HEAD
+    + OTHER
+    + f'  File "{SITE}/vllm/v1/attention/backends/flash_attn.py", line 9, in forward\n'
+    + f'  File "{SITE}/flash_attn/flash_attn_interface.py", line 9, in f\n'
+    + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has\n",
+    HEAD
+    + f'  File "{SITE}/vllm/distributed/device_communicators/all2all.py", line 4, in f\n'
+    + f'  File "{SITE}/deep_ep/buffer.py", line 4, in f\n'
+    + "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+    HEAD + f"  File \"{SITE}/django/apps/registry.py\", line 3, in f\nModuleNotFoundError: No module named 'polls'\n",
+    HEAD
+    + f'  File "{SITE}/lightning/pytorch/trainer/call.py", line 4, in f\n'
+    + 'RuntimeError: Error(s) in loading state_dict for LitModel:\n\tMissing key(s) in state_dict: "a.weight".\n',
+    HEAD
+    + f'  File "{SITE}/transformers/modeling_utils.py", line 4, in f\n'
+    + "TypeError: LlamaForCausalLM.__init__() got an unexpected keyword argument 'use_flash_attention_2'\n",
+    HEAD
+    + f'  File "{SITE}/TTS/utils/io.py", line 4, in load\n'
+    + "_pickle.UnpicklingError: Weights only load failed. This file\n",
+    HEAD
+    + f'  File "{SITE}/deepspeed/ops/op_builder/builder.py", line 4, in f\n'
+    + "deepspeed.ops.op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)\n",
+    "Warning  OOMKilled  pod/web-1  kernel: Memory cgroup out of memory: Killed process 77 (node) anon-rss:9kB error\n",
+    "/bin/ld: error: x.so: undefined symbol: main\n"
+    "/usr/bin/foo: symbol lookup error: foo: undefined symbol: Py_Initialize\n",
+    "E   AssertionError: assert 1 == 2\ntests/test_a.py:3: AssertionError\n",
+    "make: *** No targets specified and no makefile found.  Stop.\nninja: build stopped: subcommand failed.\n",
+    "x.c:1:10: fatal error: Python.h: No such file or directory\nCMake Error at CMakeLists.txt:3 (project):\n",
+    "Epoch 3: loss is nan, stopping training\nValueError: nan in loss of step 3\n",
+    HEAD + OTHER + "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /x/scipy/a.so)\n",
+    "ERROR: No matching distribution found for tensorflow==1.15\n",
+]
+
+
+@pytest.mark.parametrize("log", OTHERS)
+def test_logs_of_other_programs_show_no_kind(log: str) -> None:
+    assert kinds(log) == []
 
 
 def test_refusal_needs_its_frame_in_the_stack() -> None:

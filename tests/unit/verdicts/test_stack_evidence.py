@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.verdicts.stack_evidence import EvidenceScan, evidence_in, is_of_stack
+from matrix.verdicts.stack_evidence import EvidenceScan, evidence_in, is_of_stack, names_core
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,18 @@ def test_evidence_across_parts_is_found(size: int) -> None:
         scan = EvidenceScan(text[start : start + size] for start in range(0, len(text), size))
         assert "".join(scan) == text
         assert scan.evidence == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "core"),
+    [
+        ("packed_seq_params", True),
+        ("virtual_pipeline_model_parallel_size", True),
+        ("decoder.layers.0.self_attention.linear_qkv.weight", True),
+        ("model.layers.0.self_attn.q_proj.weight", False),
+        ("attention_mask", False),
+        ("my_packed_seq_params_of", False),
+    ],
+)
+def test_names_of_core_are_its_own(text: str, core: bool) -> None:
+    assert names_core(text) is core

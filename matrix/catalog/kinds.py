@@ -138,7 +138,8 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
             yield MatrixError(
                 "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
             )
-    for row in (*table.package, *table.fact):
+    rows: list[Distribution | NameFact] = [*table.package, *table.fact]
+    for row in rows:
         if not row.source:
             fix = "state where the fact was read"
             yield MatrixError(

@@ -72,7 +72,8 @@ def test_every_kind_has_meaning_and_commands() -> None:
 
 def test_commands_can_be_pasted() -> None:
     table = kind_table()
-    lines = [line for kind in table.kind for line in kind.next] + [row.install for row in (*table.package, *table.fact)]
+    lines = [line for kind in table.kind for line in kind.next] + [package.install for package in table.package]
+    lines += [fact.install for fact in table.fact]
     words = [shlex.split(line, comments=True) for line in lines]  # raises ValueError for an open quotation mark
     assert {line[1] for line in words if line[:1] == ["megatrix"]} <= set(COMMANDS)
     assert [line for line in lines if "\n" in line] == []

@@ -164,7 +164,7 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
         ("unsupported-arch", "error: x\nnvcc fatal   : Unsupported gpu architecture 'compute_120'"),
         (
             "no-wheel",
-            "error: subprocess-exited-with-error\nERROR: No matching distribution found for transformer-engine-torch==2.99",
+            "error: exited with 1\nERROR: No matching distribution found for transformer-engine-torch==2.99",
         ),
         ("te-native-error", "/b/fused_attn.cu:373 in function operator(): cuDNN Error: bad"),
     ],

@@ -52,9 +52,7 @@ class FlashAttnMetadata(DistributionFinder):
     def find_spec(self, *_: object) -> None:
         """Return None: the stand-in for its modules is another finder."""
 
-    def find_distributions(
-        self, context: DistributionFinder.Context = DistributionFinder.Context()
-    ) -> Iterator[Distribution]:
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:  # type: ignore[override]
         """Yield the metadata where flash-attn is asked for."""
         if context.name == "flash-attn":
             yield FlashAttn(self.version)

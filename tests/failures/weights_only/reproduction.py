@@ -35,7 +35,10 @@ def write(rank: Rank, *, state: str, **_: bool) -> str:
 
 
 def read(rank: Rank, *, state: str, listed: bool = False) -> str:
-    """Load the checkpoint, where `listed` after its class was listed; return what it holds. Raises StateWrong, and whatever is raised upstream."""
+    """Load the checkpoint, where `listed` after its class was listed; return what it holds.
+
+    Raises StateWrong, and whatever is raised upstream.
+    """
     from megatron.core import dist_checkpointing
 
     torch = megatron.start(rank)

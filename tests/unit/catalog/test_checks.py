@@ -296,9 +296,8 @@ def test_base_contradicting_its_engine_is_found() -> None:
 
 
 def test_rules_bound_packages_that_no_table_lists() -> None:
-    rules = {
-        "affected": (clause(packages={"flash-attn": ">2.8.3"}),),
-        "works": (clause(packages={"flash-attn": "<=2.8.3"}),),
-    }
-    report = stack("break", "torch-2.4.0", "0.8.0", **{"flash-attn": "2.7.3"})
-    check(catalog(failure(**rules), stacks=(report,)), FACTS)
+    entry = failure(
+        affected=(clause(packages={"flash-attn": ">2.8.3"}),), works=(clause(packages={"flash-attn": "<=2.8.3"}),)
+    )
+    report = stack("break", "torch-2.4.0", "0.8.0", **{"flash-attn": "2.7.3"})  # type: ignore[arg-type]
+    check(catalog(entry, stacks=(report,)), FACTS)

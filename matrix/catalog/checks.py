@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -40,9 +40,17 @@ def check(catalog: Catalog, folder: Path) -> None:
     errors = list(_tables(catalog, folder))
     if not errors:
         values = known(catalog)
+        names: Mapping[str, Collection[str]] = {
+            "base": catalog.bases,
+            "failure": {failure.id for failure in catalog.failures},
+            "launcher": LAUNCHERS,
+            "package with a clone": (MCORE, TE),
+            "signal": signal.Signals.__members__,
+            "topic": {topic.id for topic in catalog.topics},
+        }
         errors += _constraints(catalog, values, f"{folder / 'constraints.toml'}")
         for failure in catalog.failures:
-            errors += _entry(CheckedEntry(failure, catalog, values), str(failure.folder / ENTRY))
+            errors += _entry(CheckedEntry(failure, catalog, values, names), str(failure.folder / ENTRY))
     if errors:
         raise CombinedError(errors)
 
@@ -102,6 +110,7 @@ class CheckedEntry:
     failure: Failure
     catalog: Catalog
     values: Known
+    names: Mapping[str, Collection[str]]
 
 
 def _entry(entry: CheckedEntry, path: str) -> Problems:
@@ -110,7 +119,7 @@ def _entry(entry: CheckedEntry, path: str) -> Problems:
     for kind in ("case", "signature"):
         yield from _unique((part.name for part in getattr(failure, kind)), f"{path}: {kind}")
     if failure.topic:
-        yield from _known(failure.topic, [topic.id for topic in entry.catalog.topics], "topic", f"{path}: topic")
+        yield from _known(failure.topic, entry.names["topic"], "topic", f"{path}: topic")
     if failure.contract:
         yield from _known(failure.contract.kind, KINDS, "kind of break", f"{path}: contract.kind")
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
@@ -118,14 +127,7 @@ def _entry(entry: CheckedEntry, path: str) -> Problems:
         got = f"axes {list(map(short, failure.axes))}, levels {sorted(level.value for level in running)}"
         expected = '"base" among the axes, or cases at level contract alone'
         yield _problem(path, ": axes", "cases that run need the axis base", expected, got)
-    names: Mapping[str, Iterable[str]] = {
-        "base": entry.catalog.bases,
-        "case": [case.name for case in failure.case],
-        "failure": [other.id for other in entry.catalog.failures],
-        "launcher": LAUNCHERS,
-        "package with a clone": (MCORE, TE),
-        "signal": signal.Signals.__members__,
-    }
+    names = {**entry.names, "case": [case.name for case in failure.case]}
     for kind, references in REFERENCES.items():
         for part, where in _parts(failure, kind, path):
             for key, target in references:
@@ -298,6 +300,8 @@ class Known:
             if not any(all(value in bound for bound in bounds[component]) for value in self.others[component]):
                 return False
         fixed = (TORCH, PYTHON)
+        if not any(clause.base or not bounds.keys().isdisjoint(fixed) for clause in clauses):
+            return True
         on_base = [
             Clause(clause.base, {name: bound for name, bound in clause.bounds.items() if name in fixed})
             for clause in clauses

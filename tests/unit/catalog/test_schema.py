@@ -11,6 +11,7 @@ import pytest
 
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level
+from matrix.catalog.folders import entries, roots
 from matrix.catalog.schema import Identifier, Pattern, VersionText, read_toml
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
@@ -140,3 +141,11 @@ def test_the_error_of_a_missing_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(MatrixError) as caught:
         read_toml(tmp_path / "a.toml")
     assert (caught.value.what, caught.value.got) == ("the file can't be read", "No such file or directory")
+
+
+def test_entries_are_read_alike_by_both_readers() -> None:
+    """Python's own reads them in cells without tomli; tomli also reads newer TOML."""
+    tomllib = pytest.importorskip("tomllib")
+    paths = [path for root in roots() for path in entries(root)]
+    assert paths
+    assert all(tomllib.loads(path.read_text("utf-8")) == read_toml(path) for path in paths)

@@ -217,7 +217,9 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         'fault_of: printed = log[log.rindex(TERMINATE) :] if TERMINATE in log else "XXXX"': (
             "no pattern matches it, as none matches an empty text"
         ),
-        '_hung: frame = innermost(traces.get(end.rank, "XXXX"))': "a text without a frame shows as much as no text",
+        '_hung: stands = {end.rank: stand for end in late if (stand := stand_in(traces.get(end.rank, "XXXX")))}': (
+            "a text without a frame shows as much as no text"
+        ),
     },
     "matrix/verdicts/learning.py": {
         "learned: final_line = next((line for line in "

@@ -6,10 +6,10 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Final
 
-from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.rank_stacks import stand_in, standing
 
 # s by which a death is dated back. The kernel closes a dying process's sockets before it reports the death, so a peer's
 # exception, with any message, can be reported first. On gloo it came 2 to 21 ms after the death in 12 of 12 tries; on
@@ -36,10 +36,6 @@ MEMORY: Final = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|CUDA out of memory|Cannot allocate memory"
 )
 KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)")
-# faulthandler: 'Current thread 0x00007f... (most recent call first):' and '  File "x.py", line 3 in main'.
-# Since Python 3.14 a thread's name follows its number.
-THREAD: Final = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
-PLACE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 TERMINATE: Final = "terminate called"  # libstdc++ prints it before it aborts on an uncaught C++ exception
 
 
@@ -129,19 +125,23 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
     late = [end for end in ends if end.stopped or end.exit_code is None]
     late = late or [end for end in ends if end.seconds >= deadline_s]  # they ended while stacks were collected
     done = [end for end in ends if end not in late]
+    stands = {end.rank: stand for end in late if (stand := stand_in(traces.get(end.rank, "")))}
     groups: dict[str, list[RankEnd]] = {}
     for end in late:
-        frame = innermost(traces.get(end.rank, ""))
-        position = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
+        stand = stands.get(end.rank)
+        position = f"in {stand}" if stand else "at an unknown place"
         if end.exit_code is not None:
             position = f"finished after {end.seconds:.2f} s"
         elif end.returned:
             position = f"after its body had returned, {position}"
         groups.setdefault(position, []).append(end)
-    standing = "; ".join(f"{name_ranks(group)} {position}" for position, group in groups.items())
+    described = "; ".join(f"{name_ranks(group)} {position}" for position, group in groups.items())
     # Where all ranks but one stand at one place, these wait for that one.
     alone = [group[0] for group in groups.values() if len(group) == 1]
     suspects = late if done or len(late) == 1 else alone if len(groups) == 2 and len(late) > 2 else []
+    odd = standing({str(rank): (0, stand) for rank, stand in stands.items()}) if len(stands) == len(late) > 1 else None
+    if odd and odd.ranks and not done:
+        suspects = [end for end in late if odd.ranks == (str(end.rank),)]
     suspect = suspects[0].rank if suspects else None
     finished = f", {name_ranks(done)} had" if done else ""
     evidence = "\n".join(f"rank {end.rank}:\n{traces.get(end.rank, '')}" for end in late)
@@ -149,25 +149,11 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
         evidence += f"\nend of rank {suspect}'s log:\n{logs.get(suspect, '')}"
     return Outcome(
         OutcomeKind.HUNG,
-        reason=f"{name_ranks(late)} had not finished after {deadline_s:g} s{finished}: {standing}",
+        reason=f"{name_ranks(late)} had not finished after {deadline_s:g} s{finished}: {described}",
         rank=suspect,
         evidence=evidence[:EVIDENCE],
         ranks=tuple(ends),
     )
-
-
-def innermost(text: str) -> Frame | None:
-    """Return the innermost frame of the main thread in the output of faulthandler; None when it has none.
-
-    The main thread is the one that ran when the signal arrived ("Current"), or else the last: faulthandler prints the
-    oldest last.
-    """
-    threads = list(THREAD.finditer(text))
-    for thread in [header for header in threads if header[1] == "Current thread"] or threads[-1:]:
-        frame = PLACE.search(text, thread.end())
-        if frame:
-            return Frame(frame[1], int(frame[2]), frame[3])
-    return None
 
 
 def headline(raised: Raised) -> str:

@@ -98,7 +98,7 @@ class StackReader:
         elif spied := _SPIED.match(text):
             self._threads.append(_Dump(line, spied["name"] == MAIN))
             self._open = True
-        elif process := _PROCESS.match(text):
+        elif (process := _PROCESS.match(text)) and not self._process.isdigit():
             self._start(f"process {process['pid']}")
         elif heading := _HEADING.match(text):
             self._start(heading[1])
@@ -123,6 +123,14 @@ class StackReader:
             if stand := stand_of(thread.frames):
                 self.stacks[self._process] = (thread.line, stand)
         self._threads, self._open = [], False
+
+
+def stand_in(text: str) -> Stand | None:
+    """Return where the process of a dump stands, the first of several; None for a text without stacks."""
+    reader = StackReader()
+    for line in text.splitlines():
+        reader.take(0, line)
+    return next((stand for _, stand in reader.finished().values()), None)
 
 
 def standing(stacks: Mapping[str, tuple[int, Stand]], silent: Sequence[str] = ()) -> Standstill | None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.verdicts.blame import HEAD_START_S, RankFault, classify, fault_of, headline, innermost
-from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.blame import HEAD_START_S, RankFault, classify, fault_of, headline
+from matrix.verdicts.log_match import match
+from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised, RankEnd
 
 CLOSED = Raised("RuntimeError", "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:48213")
 BROKEN = Raised("AssertionError", "item.index.fqn not in md")
@@ -245,8 +246,11 @@ def test_hang_names_the_unfinished_ranks() -> None:
     assert outcome.reason == "rank 1 had not finished after 60 s, rank 0 had: rank 1 at an unknown place"
 
 
+HEAD = "Current thread 0x00007f00 (most recent call first):"
+
+
 def trace(function: str) -> str:
-    return f'Current thread 0x00007f00 (most recent call first):\n  File "/x/y.py", line 3 in {function}\n'
+    return f'{HEAD}\n  File "/x/y.py", line 3 in {function}\n'
 
 
 def test_hang_names_the_rank_with_a_different_stack() -> None:
@@ -254,6 +258,31 @@ def test_hang_names_the_rank_with_a_different_stack() -> None:
     outcome = blame(stopped(0), stopped(1), stopped(2), traces=traces, timed_out=True)
     assert outcome.rank == 1
     assert outcome.reason.endswith("ranks 0, 2 in all_reduce (y.py:3); rank 1 in sleep (y.py:3)")
+
+
+def in_collective(function: str, line: int) -> str:
+    dist = "/site-packages/torch/distributed/distributed_c10d.py"
+    return f'{HEAD}\n  File "{dist}", line 3 in {function}\n  File "/x/train.py", line {line} in step\n'
+
+
+@pytest.mark.parametrize(
+    ("traces", "suspect", "standing"),
+    [
+        ({0: in_collective("all_reduce", 9), 1: trace("load")}, 1, "rank 0 in all_reduce, called in step (train.py:9)"),
+        ({0: in_collective("barrier", 9), 1: trace("load"), 2: trace("load")}, None, "ranks 1, 2 in load (y.py:3)"),
+        ({0: in_collective("all_reduce", 9), 1: in_collective("broadcast", 8)}, None, "rank 1 in broadcast, called in"),
+    ],
+)
+def test_rank_outside_of_the_collective_is_suspected(
+    traces: dict[int, str], suspect: int | None, standing: str
+) -> None:
+    """As `megatrix match` names it, which reads the evidence of the hang as a log."""
+    outcome = blame(*(stopped(rank) for rank in traces), traces=traces, timed_out=True)
+    assert outcome.rank == suspect
+    assert standing in outcome.reason
+    (answer,) = match([outcome.evidence], ()).standstills
+    assert answer.ranks == ((str(suspect),) if suspect is not None else answer.ranks)
+    assert len(answer.ranks) == (1 if suspect is not None else 2)
 
 
 def test_hang_keeps_stacks_and_the_suspects_log() -> None:
@@ -403,52 +432,9 @@ def test_ranks_that_finish_after_the_deadline_are_named() -> None:
     assert outcome.reason == "rank 0 had not finished after 60 s, rank 1 had: rank 0 finished after 60.01 s"
 
 
-DUMP = """\
-Thread 0x00007f2b6f7fe640 (most recent call first):
-  File "/usr/lib/python3.10/threading.py", line 324 in wait
-  File "/usr/lib/python3.10/threading.py", line 607 in wait
-
-{main} (most recent call first):
-  File "/usr/lib/a b/torch/distributed/distributed_c10d.py", line 2288 in all_reduce
-  File "body.py", line 3 in body
-"""
-
-
-@pytest.mark.parametrize(
-    "main",
-    [
-        "Current thread 0x00007f2b84e1c740",
-        "Thread 0x00007f2b84e1c740",
-        "Current thread 0x00007f2b84e1c740 [python3]",
-    ],
-)
-def test_innermost_frame_of_the_main_thread_is_found(main: str) -> None:
-    assert innermost(DUMP.format(main=main)) == Frame(
-        "/usr/lib/a b/torch/distributed/distributed_c10d.py", 2288, "all_reduce"
-    )
-
-
-def test_current_thread_precedes_the_last_thread() -> None:
-    text = (
-        'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in a\n\n'
-        'Thread 0x2 (most recent call first):\n  File "b.py", line 2 in b\n'
-    )
-    assert innermost(text) == Frame("a.py", 1, "a")
-
-
-def test_last_of_three_threads_is_the_main_one() -> None:
-    threads = [f'Thread 0x{n} (most recent call first):\n  File "{n}.py", line {n} in f\n' for n in (1, 2, 3)]
-    assert innermost("\n".join(threads)) == Frame("3.py", 3, "f")
-
-
 @pytest.mark.parametrize(
     ("message", "line"),
     [("", "E"), (" \n", "E"), ("first", "E: first"), ("\n first\nsecond\nthird", "E: first")],
 )
 def test_headline_is_type_and_first_line(message: str, line: str) -> None:
     assert headline(Raised("E", message)) == line
-
-
-@pytest.mark.parametrize("text", ["", "no answer to SIGUSR1: the process is gone\n"])
-def test_text_without_a_dump_has_no_frame(text: str) -> None:
-    assert innermost(text) is None

@@ -11,7 +11,7 @@ import pytest
 
 from matrix.verdicts.collectives import Position
 from matrix.verdicts.outcome import Frame
-from matrix.verdicts.rank_stacks import StackReader, Stand, stand_of, standing
+from matrix.verdicts.rank_stacks import StackReader, Stand, stand_in, stand_of, standing
 
 MEGATRON = Frame("/usr/lib/python3.11/site-packages/megatron/core/tensor_parallel/layers.py", 2, "forward")
 OWN = Frame("/job/train.py", 23, "sync")
@@ -120,3 +120,44 @@ def test_process_of_py_spy_names_its_main_thread() -> None:
         '    wait (threading.py:359)\nThread 12 (active+gil): "MainThread"\n    0x7f (libc.so.6)\n    f (a.py:23)\n'
     )
     assert read(text) == {"process 12": (6, Stand("", Frame("a.py", 23, "f")))}
+
+
+DUMP = """\
+Thread 0x00007f2b6f7fe640 (most recent call first):
+  File "/usr/lib/python3.10/threading.py", line 324 in wait
+  File "/usr/lib/python3.10/threading.py", line 607 in wait
+
+{main} (most recent call first):
+  File "/usr/lib/a b/site-packages/torch/distributed/distributed_c10d.py", line 2288 in all_reduce
+  File "body.py", line 3 in body
+"""
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "Current thread 0x00007f2b84e1c740",
+        "Thread 0x00007f2b84e1c740",
+        "Current thread 0x00007f2b84e1c740 [python3]",
+    ],
+)
+def test_stand_of_the_main_thread_is_found(main: str) -> None:
+    assert stand_in(DUMP.format(main=main)) == Stand("all_reduce", Frame("body.py", 3, "body"))
+
+
+def test_current_thread_precedes_the_last_thread() -> None:
+    text = (
+        'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in a\n\n'
+        'Thread 0x2 (most recent call first):\n  File "b.py", line 2 in b\n'
+    )
+    assert stand_in(text) == Stand("", Frame("a.py", 1, "a"))
+
+
+def test_last_of_three_threads_is_the_main_one() -> None:
+    threads = [f'Thread 0x{n} (most recent call first):\n  File "{n}.py", line {n} in f\n' for n in (1, 2, 3)]
+    assert stand_in("\n".join(threads)) == Stand("", Frame("3.py", 3, "f"))
+
+
+@pytest.mark.parametrize("text", ["", "no answer to SIGUSR1: the process is gone\n"])
+def test_text_without_a_dump_has_no_frame(text: str) -> None:
+    assert stand_in(text) is None

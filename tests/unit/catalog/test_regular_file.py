@@ -52,7 +52,7 @@ OWN: Final = {
     "matrix/report/document.py": (1, "templates of this package"),
     "matrix/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/store/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),
-    "matrix/store/secrets.py": (2, "logs and pages that this process wrote"),
+    "matrix/store/secrets.py": (1, "logs and pages that this process wrote"),
 }
 
 

@@ -19,7 +19,7 @@ from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Condition, ReachedBy
 from matrix.catalog.stack import BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, component_title, components, short
-from matrix.catalog.versions import Range, is_version
+from matrix.catalog.versions import Range, inside, is_version, parse
 from matrix.errors import CombinedError, MatrixError, closest
 
 MOST_RANKS: Final = 1024  # ranks, GPUs of a case: 16 are the most that a case has, on one machine
@@ -288,7 +288,7 @@ class Known:
     """Every value in the catalog, by component; torch and Python are part of their base."""
 
     bases: tuple[Stack, ...]
-    others: Mapping[str, frozenset[str]]
+    others: Mapping[str, tuple[str, ...]]  # in order
 
     def satisfy(self, *clauses: Clause) -> bool:
         """Return whether a known stack satisfies all clauses. Components outside of bases are independent."""
@@ -297,7 +297,7 @@ class Known:
             for component, bound in clause.bounds.items():
                 bounds.setdefault(component, []).append(bound)
         for component in bounds.keys() & self.others.keys():
-            if not any(all(value in bound for bound in bounds[component]) for value in self.others[component]):
+            if not frozenset.intersection(*(inside(bound.text, self.others[component]) for bound in bounds[component])):
                 return False
         fixed = (TORCH, PYTHON)
         if not any(clause.base or not bounds.keys().isdisjoint(fixed) for clause in clauses):
@@ -337,5 +337,6 @@ def known(catalog: Catalog) -> Known:
     values |= {writer: values[written] for writer, written in WRITER.items()}
     # `megatrix check` also checks torch releases that no base of the catalog has.
     alone = [Stack({TORCH: release.version}) for release in catalog.torch]
-    further = {name: frozenset(texts) for name, texts in values.items() if name not in (BASE, TORCH, PYTHON)}
+    named = values.keys() - {BASE, TORCH, PYTHON}
+    further = {name: tuple(sorted(values[name], key=parse)) for name in named}
     return Known((*contents, *alone), further)

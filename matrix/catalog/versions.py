@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -102,6 +103,24 @@ def _contains(text: str, version: str) -> bool:
         if not holds:
             return False
     return True
+
+
+@cache
+def inside(text: str, ordered: tuple[str, ...]) -> frozenset[str]:
+    """Return those of versions, in order, that are in the range of a text: each rule of the catalog is checked so."""
+    low, high, others = 0, len(ordered), []
+    for clause in _clauses(text):
+        if clause.operator not in ORDERINGS:
+            others.append(clause)
+            continue
+        search = bisect_left if clause.operator in (">=", "<") else bisect_right
+        place = search(ordered, parse(clause.version), key=parse)
+        low, high = (max(low, place), high) if clause.operator[0] == ">" else (low, min(high, place))
+    return frozenset(
+        version
+        for version in ordered[low:high]
+        if all(clause.contains(parse(version), prereleases=True) for clause in others)
+    )
 
 
 @cache

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from matrix.catalog.codec import MalformedError, decode, encode
 from matrix.catalog.stack import ABSENT
-from matrix.catalog.versions import Range, is_version, minor, parse, position, spans
+from matrix.catalog.versions import Range, inside, is_version, minor, parse, position, spans
 
 RELEASES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
 SUFFIXES = st.sampled_from(["", "a0", "b2", "rc1", ".post1", ".dev0", "rc1.dev3", ".post2.dev1"])
@@ -131,3 +131,13 @@ RECORDED = ["1.0", "1.1", "1.2", "1.3", "1.4"]
 )
 def test_spans_of_recorded_versions(some: list[str], expected: str) -> None:
     assert spans(some, RECORDED) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<2.4", "<=2.4.0", ">2.4.0", ">=2.4.0a0", ">=2,<2.4", "==2.4.*", "!=2.4.0", ">=2.4.0,!=2.5.1", "<1", ">3,<2"],
+)
+def test_versions_inside_are_those_contained(text: str) -> None:
+    """Builds, pre-releases, both ends, and versions of two spellings."""
+    ordered = ("1.13.1", "2.3.1", "2.4.0a0+3bcc3cddb5", "2.4", "2.4.0", "2.4.0+cu121", "2.4.1", "2.5.1", "10.0")
+    assert inside(text, ordered) == {version for version in ordered if version in Range(text)}

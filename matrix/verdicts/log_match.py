@@ -71,7 +71,8 @@ _WAITED: Final = re.compile(
     r"Timed out (?:waiting|after)|[Ww]ait timeout|Watchdog|collective operation timeout|monitoredBarrier"
 )
 _NO_STACK: Final = "the log has no frame, module, option or package of Megatron's stack: another program may print this"
-_PEER_ERRORS: Final = frozenset({"ChildFailedError", "SignalException", "DistNetworkError", "DistStoreError"})
+_AGENT_ERRORS: Final = frozenset({"ChildFailedError", "SignalException"})  # of torchrun itself
+_PEER_ERRORS: Final = _AGENT_ERRORS | {"DistNetworkError", "DistStoreError"}
 _ROOT: Final = "Root Cause (first observed failure)"
 _ROOT_RANK: Final = re.compile(r"^\s*rank +: (\d+) \(local_rank: \d+\)")
 
@@ -232,7 +233,7 @@ class _Exceptions:
         fault = LogFault(logged.line, _one_line(logged.raised), raised=logged.raised, frame=frame)
         owners, lacks, similar = self._assessed(logged.raised, logged.alone)
         follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
-        if not logged.alone:
+        if not logged.alone and logged.raised.type not in _AGENT_ERRORS:
             self._ranks.add_error(logged.line, rank, headline(logged.raised), logged.raised.frames, follows=follows)
         key, chains = (stream, logged.chain), self._evidence.chains
         chain = chains.get(key) or _Chain(fault, follows=follows, alone=logged.alone)

@@ -21,20 +21,24 @@ from matrix.verdicts.rank_stacks import StackReader, Stand, stand_of, standing
 
 RANKS: Final = 16_384  # ranks of which facts are kept, so that a log of any text takes bounded memory
 REPORTS: Final = 65_536  # lines of watchdogs that are kept
-# What launchers write before the lines of a rank; the last of these names it best: torch itself writes [rank3]:.
-_TAGS: Final = tuple(
-    re.compile(pattern) for pattern in (r"\[rank(\d+)\]:", r"\[\d+,(\d+)\]<std", r"(\d+):$", r"\[default(\d+)\]:")
-)
+# What launchers write before the lines of a rank: torch itself and mpirun its rank, srun that of its task, which may be
+# torchrun of a node, torchrun a local rank.
+_RANK: Final = re.compile(r"\[rank(\d+)\]:|\[\d+,(\d+)\]<std")
+_TASK: Final = re.compile(r"(?:^|:)(\d+):")
+_LOCAL: Final = re.compile(r"\[default(\d+)\]:")
 
 
 def rank_of(tags: str, log_rank: str = "") -> str:
-    """Return the rank that a line's tags name, or else the rank of its file, "" where neither is known."""
-    for index, pattern in enumerate(_TAGS):
-        if log_rank and index == len(_TAGS) - 1:
-            break  # torchrun's [default0] is a local rank
-        if tag := pattern.search(tags):
-            return tag[1]
-    return log_rank
+    """Return the rank that a line's tags name, or else the rank of its file, "" where neither is known.
+
+    A local rank of a task is named by both, "1/0".
+    """
+    if rank := _RANK.search(tags):
+        return rank[1] or rank[2]
+    task, local = _TASK.search(tags), _LOCAL.search(tags)
+    if log_rank or not local:
+        return log_rank or (task[1] if task else "")
+    return f"{task[1]}/{local[1]}" if task else local[1]
 
 
 class RankFacts:

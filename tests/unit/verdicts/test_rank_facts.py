@@ -15,7 +15,9 @@ from matrix.verdicts.collectives import Position
 from matrix.verdicts.log_match import Reading, match, match_logs
 from matrix.verdicts.rank_facts import rank_of
 from matrix.verdicts.rank_logs import RankLog
+from matrix.verdicts.traceback_styles import HEADER
 
+DIST = "/site-packages/torch/distributed"
 LOGS = Path(__file__).parent / "rank_logs"
 REDUCE = "in all_reduce, called in sync (train.py:23)"
 
@@ -85,6 +87,14 @@ def test_tagged_lines_name_the_rank_of_a_log() -> None:
     assert "ranks 0, 2, 3 stand in all_reduce" in reading.standstills[0].text
 
 
+def test_errors_of_torchrun_are_of_no_rank() -> None:
+    """`srun --label torchrun` tags the agent's lines with the number of its node."""
+    frames = f'  File "{DIST}/elastic/multiprocessing/api.py", line 86, in _terminate_process_handler\n    raise\n'
+    agent = f"{HEADER}\n{frames}SignalException: Process 6849 got signal: 15\n"
+    agents = "".join(f"{node}: {line}\n" for node in (0, 1) for line in agent.splitlines())
+    assert not match([agents], ()).standstills
+
+
 def test_lines_of_several_logs_are_placed() -> None:
     logs = [(RankLog(name, ""), ["a\nValueError: b\n"]) for name in ("x.log", "y.log")]
     reading = match_logs(logs, ())
@@ -113,6 +123,9 @@ def test_barriers_that_others_failed_are_consequences() -> None:
         ("[default2]:", "10", "10"),
         ("[1,3]<stderr>:", "", "3"),
         ("17:", "", "17"),
+        ("1:[default0]:", "", "1/0"),
+        ("1:[default0]:[rank8]:", "", "8"),
+        ("1:", "4", "4"),
         ("", "4", "4"),
         ("", "", ""),
     ],

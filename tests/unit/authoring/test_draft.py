@@ -17,6 +17,7 @@ from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.schema import toml_table
 from matrix.errors import MatrixError
 from matrix.verdicts.log_match import Reading, match
+from tests.founding import QUANTIZED_CALL
 from tests.unit.catalogs import real
 
 TODAY = date(2026, 2, 3)
@@ -100,11 +101,16 @@ def test_crash_is_compared_by_its_signal_and_function() -> None:
     assert (signature["signal"], signature["stack"]) == ("SIGSEGV", "transformer_engine::gemm")
 
 
+UNQUANTIZED = (
+    "AttributeError: module 'transformer_engine.pytorch.module.base' has no attribute 'UserBufferQuantizationMode'"
+)
+
+
 @pytest.mark.parametrize(
     ("log", "part"),
     [
         ("", "no exception and no crash"),
-        (f"{HEAD}{CORE}TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n", "ub-tp-size"),
+        (f"{HEAD}{CORE}{UNQUANTIZED}\n", QUANTIZED_CALL),
     ],
 )
 def test_log_without_a_new_fault_is_refused(log: str, part: str) -> None:

@@ -44,7 +44,10 @@ SHOWN: Final = [
     ("libstdcxx-too-old", "ImportError: /lib/libm.so.6: version `GLIBC_2.35' not found (required by /x/ab.so)"),
     ("shared-object-missing", "OSError: libnccl.so.2: cannot open shared object file: No such file or directory"),
     ("shared-object-missing", "ImportError: libmpi.so.40: cannot open shared object file: No such file or directory"),
-    ("flash-attn-outside-window", "ImportError: Supported flash-attn versions are >= 2.1.1, <= 2.8.1. Found flash-attn 2.9.0."),
+    (
+        "flash-attn-outside-window",
+        "ImportError: Supported flash-attn versions are >= 2.1.1, <= 2.8.1. Found flash-attn 2.9.0.",
+    ),
     ("no-attention-backend", "ValueError: No dot product attention backend is available for the provided inputs."),
     ("te-native-error", "RuntimeError: /b/TransformerEngine/common/gemm.cu:12 in function cublas_gemm: Unable"),
     (

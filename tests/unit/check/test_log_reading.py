@@ -8,6 +8,7 @@ import pytest
 
 from matrix.check.log_reading import read_log
 from matrix.errors import MatrixError
+from tests.founding import BEHIND_MPI
 
 
 def test_log_is_compared_with_catalog_and_kinds(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_log_is_compared_with_catalog_and_kinds(tmp_path: Path) -> None:
         "argument 'tp_size'\n"
     )
     reading = read_log(str(log))
-    assert [sighting.failure.id for sighting in reading.known] == ["ub-tp-size"]
+    assert [sighting.failure.id for sighting in reading.known] == [BEHIND_MPI]
     assert [sighting.kind.id for sighting in reading.kinds] == ["module-missing"]
 
 

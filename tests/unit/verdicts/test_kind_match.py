@@ -48,7 +48,7 @@ SHOWN: Final = [
         "flash-attn-outside-window",
         "ImportError: Supported flash-attn versions are >= 2.1.1, <= 2.8.1. Found flash-attn 2.9.0.",
     ),
-    ("no-attention-backend", "ValueError: No dot product attention backend is available for the provided inputs."),
+    ("attention-backend-missing", "ValueError: No dot product attention backend is available for the provided inputs."),
     ("te-native-error", "RuntimeError: /b/TransformerEngine/common/gemm.cu:12 in function cublas_gemm: Unable"),
     (
         "weights-only",
@@ -123,7 +123,7 @@ def test_kind_is_shown_beside_the_stack(kind: str, error: str) -> None:
 MANY: Final = frozenset(kind for kind, _ in SHOWN) - {
     "te-without-extension",
     "flash-attn-outside-window",
-    "no-attention-backend",
+    "attention-backend-missing",
     "te-native-error",
 }
 
@@ -140,7 +140,7 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
     [
         ("undefined-symbol", "python: symbol lookup error: /x/libtorch_cuda.so: undefined symbol: ncclCommRegister"),
         (
-            "no-attention-backend",
+            "attention-backend-missing",
             "Available backends = {FlashAttention=False, FusedAttention=False, UnfusedDotProductAttention=False}",
         ),
         (

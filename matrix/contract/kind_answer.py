@@ -20,6 +20,7 @@ from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TORCH, TRANSFORMER_ENGINE, Provider
 from matrix.verdicts.crash import function_name
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
+from matrix.verdicts.text import mask
 
 NEW_STRING: Final = "NSt7__cxx1112basic_string"  # in a mangled name: std::string of the C++11 ABI
 OF_NEW_STRING: Final = (
@@ -27,6 +28,7 @@ OF_NEW_STRING: Final = (
     "CUDA 12.6 alone (release notes of PyTorch 2.6)",
     'python -c "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"',
 )
+BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 INSTALL: Final = {
     MEGATRON_CORE.package: 'python -m pip install "megatron-core=={version}"',
     TRANSFORMER_ENGINE.package: 'python -m pip install --no-build-isolation "transformer-engine[pytorch]=={version}"',
@@ -54,13 +56,13 @@ class KindAnswer:
             "title": sighting.kind.title,
             "topic": sighting.kind.topic,
             "line": sighting.line,
-            "text": sighting.text,
+            "text": mask(sighting.text),
             "times": sighting.times,
-            "captured": sighting.groups,
+            "captured": {name: mask(text) for name, text in sighting.groups.items()},
             "frame": f"{frame.file}:{frame.line} {frame.function}" if frame else "",
             "means": sighting.kind.means,
-            "answer": list(self.facts),
-            "commands": list(self.commands),
+            "answer": list(map(mask, self.facts)),
+            "commands": list(map(mask, self.commands)),
         }
 
 
@@ -91,6 +93,8 @@ def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iter
         yield _of_module(module, groups.get("name", ""), table, seen)
     if "callable" in groups and "keyword" in groups:
         yield _of_keyword(groups["callable"], groups["keyword"], seen)
+    if "tried" in groups and "reserved" in groups:
+        yield iter([(_of_memory(groups["tried"], groups["reserved"]), "")])
     if "owner" in groups and "attribute" in groups:
         yield _of_attribute(groups["owner"], groups["attribute"], seen)
 
@@ -109,6 +113,16 @@ def _of_binary(path: str, table: KindTable) -> Rows:
         if row := table.package_of(part):
             yield f"{parts[-1]} belongs to {row.title}", row.install
             return
+
+
+def _of_memory(wanted: str, reserved: str) -> str:
+    """Return whether memory that PyTorch reserves and does not use would be enough: "2.00 GiB", "0 bytes"."""
+    wanted_bytes, reserved_bytes = (
+        float(text.split()[0]) * BYTES.get(text.split()[1], 1) for text in (wanted, reserved)
+    )
+    if reserved_bytes >= wanted_bytes:
+        return "more is reserved and unused than wanted: fragments are the cause, and expandable segments may suffice"
+    return "the tensors themselves fill the GPU: a smaller micro batch, more parallelism, recomputation or offloading"
 
 
 def plain_name(symbol: str) -> str:

@@ -77,6 +77,18 @@ def test_frame_is_the_deepest_of_the_stack(frames: str, key: str, place: str) ->
     assert (signature["exception"], signature[key]) == ("RuntimeError", place)
 
 
+def test_exception_comes_before_a_crash() -> None:
+    (signature,) = drafted(CRASH + HEAD + CORE + ERROR)["signature"]
+    assert signature["exception"] == "RuntimeError"
+
+
+def test_unusable_places_are_left_out() -> None:
+    (signature,) = drafted(HEAD + '  File "<string>", line 7, in f\n' + ERROR)["signature"]
+    assert not {"frame", "through"} & signature.keys()
+    template = CRASH.replace("_ZN18transformer_engine4gemmEv", "a::gemm<int>")
+    assert "stack" not in drafted(template)["signature"][0]
+
+
 def test_draft_is_an_entry_that_names_its_log(tmp_path: Path) -> None:
     log = HEAD + CORE + TORCH + ERROR
     entry = failure_of(drafted(log), tmp_path / "my_own" / "failure.toml", read_shared())

@@ -42,6 +42,27 @@ def test_exit_status_is_0_for_known_failures(
     assert [one["confidence"] for one in items_of(capsys.readouterr().out, "match")] == confidence
 
 
+def test_kind_exits_with_0_and_has_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("ImportError: cannot import name 'no_such_name' from 'megatron.core'\n")
+    assert main(["match", str(path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert items_of(out, "match") == []
+    (kind,) = json.loads(out)["kinds"]
+    assert (kind["kind"], kind["captured"]) == ("name-missing", {"module": "megatron.core", "name": "no_such_name"})
+    assert "no recorded release of megatron-core" in " ".join(kind["answer"])
+
+
+def test_secrets_of_kinds_are_masked_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log"
+    frame = '  File "/x/megatron/core/a.py", line 1, in f\n'
+    path.write_text(f"{HEADER}{frame}AssertionError: bad HF_TOKEN=hunter2-secret\n")
+    assert main(["match", str(path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "refused-by-stack" in out
+    assert "hunter2" not in out
+
+
 def test_text_names_lacking_evidence_and_similar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.log"
     path.write_text(KNOWN)

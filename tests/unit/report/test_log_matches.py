@@ -104,3 +104,11 @@ def test_kind_has_its_answer_and_no_second_line() -> None:
     assert "KIND module-missing: a module is missing" in text
     assert "answer:  apex belongs to APEX" in text
     assert "errors" not in text
+
+
+def test_next_commands_only_where_nothing_is_known() -> None:
+    frames = 'Traceback (most recent call last):\n  File "/x/megatron/core/a.py", line 3, in f\n'
+    known_failure = f"{frames}TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
+    text = piped(*render(read(f"{known_failure}{frames}KeyError: 'a'\n")))
+    assert "NOT IN THE CATALOG" in text
+    assert "sort:" not in text

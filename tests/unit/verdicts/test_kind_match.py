@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from matrix.catalog.kinds import kind_table
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
 from matrix.verdicts.log_match import Reading, match
+from tests.unit.catalogs import real
 
 SITE: Final = "/usr/lib/python3/dist-packages"
 HEAD: Final = "Traceback (most recent call last):\n"
@@ -260,6 +261,32 @@ OTHERS: Final = [
 @pytest.mark.parametrize("log", OTHERS)
 def test_logs_of_other_programs_show_no_kind(log: str) -> None:
     assert kinds(log) == []
+
+
+ASSERT: Final = "RuntimeError: CUDA error: device-side assert triggered\n"
+
+
+def test_frame_of_a_framework_shows_the_stack() -> None:
+    assert kinds(HEAD + f'  File "{SITE}/mbridge/core/bridge.py", line 7, in load\n' + ASSERT) == ["device-assert"]
+    assert kinds(HEAD + '  File "/home/mbridge/train.py", line 7, in load\n' + ASSERT) == []
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'",
+        "ERROR: This container was built for NVIDIA Driver Release 580.65 or later, but\n"
+        "       version 550.90.07 was detected and compatibility mode is UNAVAILABLE.",
+    ],
+)
+def test_entry_comes_before_its_kind(log: str) -> None:
+    reading = match([f"{HEAD}{CORE}{log}\n"], real().failures, kind_table())
+    assert (len(reading.known), reading.kinds) == (1, ())
+
+
+def test_consequence_shows_no_kind() -> None:
+    error = "RuntimeError: Timed out waiting 1800000ms for recv operation: CUDA error: unspecified launch failure\n"
+    assert kinds(HEAD + CORE + error) == []
 
 
 def test_refusal_needs_its_frame_in_the_stack() -> None:

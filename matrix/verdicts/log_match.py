@@ -25,6 +25,7 @@ from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.rank_facts import RankFacts, rank_of
 from matrix.verdicts.rank_logs import RankLog
+from matrix.verdicts.rank_stacks import is_dump
 from matrix.verdicts.signature_index import Entry, SignatureIndex
 from matrix.verdicts.stack_evidence import EvidenceScan
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
@@ -51,7 +52,6 @@ _CRASH: Final = (
 # of exceptions. Each takes a search through the log, so they are few.
 _TRIGGERS: Final = (
     "(most recent call ",
-    '"MainThread"',
     "rror",
     "xception",
     "ignal",
@@ -423,8 +423,10 @@ def match_logs(
     starts: list[tuple[int, str]] = []
     for log, chunks in logs:
         starts.append((lines, log.path))
-        scan = EvidenceScan(chunks)
-        lines += _read(reader, log.rank, Excerpts(scan, triggers), lines)
+        parts = iter(chunks)
+        head = next(parts, "")
+        scan = EvidenceScan(itertools.chain([head], parts))
+        lines += _read(reader, log.rank, Excerpts(scan, Triggers([""]) if is_dump(head) else triggers), lines)
         stack = stack or scan.evidence
     evidence = reader.evidence
     evidence.settle(stack)

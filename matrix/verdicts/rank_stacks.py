@@ -23,6 +23,7 @@ _START: Final = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
 _FATAL: Final = "Fatal Python error: "
 # py-spy dump: a line for the process, then its threads, the main one with its name.
 _PROCESS: Final = re.compile(r"^Process (?P<pid>\d+): ")
+_DUMP: Final = re.compile(r"\s*Process \d+: .*\r?\nPython v\d")
 _SPIED: Final = re.compile(r'^Thread (?:\d+|0x[0-9A-F]+) \((?:active|idle)[^)]*\)(?:: "(?P<name>.*)")?$')
 _SPIED_FRAME: Final = re.compile(r"^ {3,4}(?P<function>\S.*) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
 _FIRST: Final = frozenset("TCPFr")  # characters of the lines above and below: most lines have another one
@@ -123,6 +124,11 @@ class StackReader:
             if stand := stand_of(thread.frames):
                 self.stacks[self._process] = (thread.line, stand)
         self._threads, self._open = [], False
+
+
+def is_dump(text: str) -> bool:
+    """Return whether a log begins as a dump of py-spy: no other line of it has a word that is searched for."""
+    return bool(_DUMP.match(text))
 
 
 def stand_in(text: str) -> Stand | None:

@@ -102,6 +102,16 @@ def test_lines_of_several_logs_are_placed() -> None:
     assert (reading.lines, match(["a\nb\n"], ()).place(2)) == (4, ("", 2))
 
 
+def test_long_dump_is_read_to_its_end() -> None:
+    """No line of py-spy's has a word of an error: the ranks behind the first 64 KiB are read, too."""
+    dump = (LOGS / "pyspy_sleep.txt").read_text(encoding="utf-8")
+    head, _, last = dump.partition("Process 11519")
+    many = "".join(head.replace("Process 115", f"Process {number}") for number in range(300, 500))
+    assert len(many) > 2 * 65_536
+    answer = match([f"{many}Process 11519{last}"], ()).standstills[0]
+    assert (answer.position, answer.ranks) == (Position.BEHIND, ("process 11519",))
+
+
 def test_received_sizes_are_stated() -> None:
     _, answer = match([(LOGS / "sizes.log").read_text(encoding="utf-8")], ()).standstills
     assert answer.text == "rank 0 received 8 bytes where it expected 4: sizes or collectives differ"

@@ -11,7 +11,7 @@ import pytest
 
 from matrix.verdicts.collectives import Position
 from matrix.verdicts.outcome import Frame
-from matrix.verdicts.rank_stacks import StackReader, Stand, stand_in, stand_of, standing
+from matrix.verdicts.rank_stacks import StackReader, Stand, is_dump, stand_in, stand_of, standing
 
 MEGATRON = Frame("/usr/lib/python3.11/site-packages/megatron/core/tensor_parallel/layers.py", 2, "forward")
 OWN = Frame("/job/train.py", 23, "sync")
@@ -99,6 +99,19 @@ def test_thread_of_a_signal_is_the_current_one(tmp_path: Path) -> None:
         file.seek(0)
         ((_, stand),) = read(f"rank 3:\n{file.read()}").values()
     assert stand.own.function == "test_thread_of_a_signal_is_the_current_one"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Process 12: python train.py\nPython v3.12.3 (/usr/bin/python3.12)\n", True),
+        ("\nProcess 12: python train.py\r\nPython v3.12.3 (/usr/bin/python3.12)\n", True),
+        ("Process 12: started\niteration 10\n", False),
+        ("", False),
+    ],
+)
+def test_log_that_begins_as_a_dump(text: str, expected: bool) -> None:
+    assert is_dump(text) == expected
 
 
 @pytest.mark.parametrize("tag", ["  ", " ", ""])

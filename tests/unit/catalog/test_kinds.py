@@ -11,6 +11,7 @@ from matrix.catalog.codec import decode
 from matrix.catalog.kinds import KindTable, filled, kind_table
 from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
+from tests.unit.catalogs import real
 
 SIGN = {"message": "^it failed in (?P<place>\\w+)"}
 KIND = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": [SIGN]}
@@ -58,10 +59,12 @@ def test_texts_without_their_groups_are_left_out() -> None:
 
 
 def test_package_is_that_of_the_longest_name() -> None:
-    real = kind_table()
-    titles = [row.title if (row := real.package_of(name)) else "" for name in ("megatron.core.a", "megatron.training")]
+    packages = kind_table()
+    titles = [
+        row.title if (row := packages.package_of(name)) else "" for name in ("megatron.core.a", "megatron.training")
+    ]
     assert titles == ["megatron-core", "Megatron-LM's training code"]
-    assert real.package_of("megatronic") is None
+    assert packages.package_of("megatronic") is None
 
 
 def test_every_kind_has_meaning_and_commands() -> None:
@@ -77,3 +80,7 @@ def test_commands_can_be_pasted() -> None:
     words = [shlex.split(line, comments=True) for line in lines]  # raises ValueError for an open quotation mark
     assert {line[1] for line in words if line[:1] == ["megatrix"]} <= set(COMMANDS)
     assert [line for line in lines if "\n" in line] == []
+
+
+def test_no_kind_has_the_id_of_a_failure() -> None:
+    assert {kind.id for kind in kind_table().kind} & {failure.id for failure in real().failures} == set()

@@ -36,10 +36,10 @@ def only(log: str) -> KindSighting:
 
 # A frame of the stack before each: what any program prints counts only beside it.
 SHOWN: Final = [
-    ("te-without-extension", "AttributeError: module 'transformer_engine' has no attribute 'pytorch'"),
-    ("te-without-extension", "FileNotFoundError: Could not find shared object file: transformer_engine_torch"),
-    ("te-without-extension", "PackageNotFoundError: No package metadata was found for transformer-engine"),
-    ("te-without-extension", "RuntimeError: Found empty `transformer-engine` meta package installed. Install it with"),
+    ("te-extension-missing", "AttributeError: module 'transformer_engine' has no attribute 'pytorch'"),
+    ("te-extension-missing", "FileNotFoundError: Could not find shared object file: transformer_engine_torch"),
+    ("te-extension-missing", "PackageNotFoundError: No package metadata was found for transformer-engine"),
+    ("te-extension-missing", "RuntimeError: Found empty `transformer-engine` meta package installed. Install it with"),
     ("undefined-symbol", f"ImportError: {SITE}/amp_C.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN2at4_ops5"),
     ("undefined-symbol", f"OSError: {SITE}/libtransformer_engine.so:\nundefined symbol: cudnnGetVersion"),
     ("libstdcxx-too-old", "ImportError: /lib/libm.so.6: version `GLIBC_2.35' not found (required by /x/ab.so)"),
@@ -127,7 +127,7 @@ def test_kind_is_shown_beside_the_stack(kind: str, error: str) -> None:
 
 # What any other program prints in the same words, without the stack.
 MANY: Final = frozenset(kind for kind, _ in SHOWN) - {
-    "te-without-extension",
+    "te-extension-missing",
     "flash-attn-outside-window",
     "attention-backend-missing",
     "te-native-error",
@@ -200,7 +200,7 @@ def test_other_errors_show_no_kind(error: str) -> None:
 
 def test_function_on_the_traceback_decides() -> None:
     frame = f'  File "{SITE}/transformer_engine/pytorch/__init__.py", line 5, in _load_library\n'
-    assert kinds(f"{HEAD}{frame}StopIteration\n") == ["te-without-extension"]
+    assert kinds(f"{HEAD}{frame}StopIteration\n") == ["te-extension-missing"]
     assert kinds(f"{HEAD}{TE}StopIteration\n") == []
     missing = "ModuleNotFoundError: No module named 'gone.args'\n"
     find = TORCH.replace("in load", "in find_class")

@@ -17,7 +17,7 @@ class GradientDivided(AssertionError):
     """With the loss per token the gradient is that without it, divided by the tensor parallel size."""
 
 
-class GradientWrong(AssertionError):
+class BalanceWrong(AssertionError):
     """With the loss per token the gradient is wrong in another way."""
 
 
@@ -57,4 +57,4 @@ def balance(rank: Rank) -> float:
         return ratio
     if close and abs(ratio * rank.world_size - 1) < TOLERANCE:
         raise GradientDivided(figures)
-    raise GradientWrong(figures)
+    raise BalanceWrong(figures)

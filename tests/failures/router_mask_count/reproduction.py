@@ -17,7 +17,7 @@ class GradientMultiplied(AssertionError):
     """With the mask the gradient is that without it, times the tensor parallel size."""
 
 
-class GradientWrong(AssertionError):
+class MaskedGradientWrong(AssertionError):
     """With the mask the gradient is wrong in another way."""
 
 
@@ -56,4 +56,4 @@ def balance(rank: Rank, *, per_token: bool) -> float:
     figures = f"with a padding mask that hides nothing, the gradient is {ratio:.4f} of that without a mask"
     if abs(ratio - rank.world_size) < TOLERANCE * rank.world_size:
         raise GradientMultiplied(figures)
-    raise GradientWrong(figures)
+    raise MaskedGradientWrong(figures)

@@ -81,9 +81,11 @@ SHOWN: Final = [
     ("illegal-memory-access", "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered"),
     ("device-assert", "RuntimeError: CUDA error: device-side assert triggered"),
     (
-        "cuda-library-error",
+        "cublas-error",
         "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle`",
     ),
+    ("cuda-library-error", "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"),
+    ("attention-kernel-error", "RuntimeError: /b/x/fused_attn_fp8.cu:12 in function f: cuDNN Error: bad"),
     ("capture-not-permitted", "RuntimeError: CUDA error: operation not permitted when stream is capturing"),
     ("cuda-error", "RuntimeError: CUDA error: unspecified launch failure"),
     ("gpu-out-of-memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total"),
@@ -127,6 +129,7 @@ def test_kind_is_shown_beside_the_stack(kind: str, error: str) -> None:
 
 # What any other program prints in the same words, without the stack.
 MANY: Final = frozenset(kind for kind, _ in SHOWN) - {
+    "attention-kernel-error",
     "te-extension-missing",
     "flash-attn-outside-window",
     "attention-backend-missing",
@@ -175,7 +178,8 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
             "no-wheel",
             "error: exited with 1\nERROR: No matching distribution found for transformer-engine-torch==2.99",
         ),
-        ("te-native-error", "/b/fused_attn.cu:373 in function operator(): cuDNN Error: bad"),
+        ("attention-kernel-error", "/b/fused_attn.cu:373 in function operator(): cuDNN Error: bad"),
+        ("te-native-error", "/b/gemm.cu:373 in function operator(): CUDA Error: bad"),
     ],
 )
 def test_kind_of_text_without_exception(kind: str, text: str) -> None:

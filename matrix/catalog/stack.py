@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -104,6 +104,20 @@ class Stack:
 
 
 NOTHING: Final = Stack(rest=ABSENT)
+
+
+class CallPair(NamedTuple):
+    """Two packages of which level contract compares the calls of the one with the API of the other.
+
+    `between`: the provider has builds between its releases, which have the API of the releases around them.
+    """
+
+    consumer: str
+    provider: str
+    between: bool = False
+
+
+CALL_PAIRS: Final = (CallPair(MCORE, TE), CallPair(MCORE, TORCH, between=True), CallPair(TE, TORCH, between=True))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The calls from a stack's megatron-core into its Transformer Engine and torch that break and the catalog lacks."""
+"""The calls from a stack's packages into one another that break and the catalog lacks: those of CALL_PAIRS."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, component_title
+from matrix.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Stack, component_title
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
@@ -26,47 +26,51 @@ if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
 
 # The calls that break, by what reaches them, and by package why calls into it can't be judged.
 CallsAnswer = tuple[tuple[BreakingCalls, ...], Mapping[str, str]]
-PROVIDED: Final = (TE, TORCH)
 
 
 def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
-    """Return the calls into every package whose API is recorded."""
-    return joined(calls_into(package, catalog, stack, jobs) for package in PROVIDED)
+    """Return the calls of every pair of packages."""
+    return joined(calls_of(pair, catalog, stack, jobs) for pair in CALL_PAIRS)
 
 
 def joined(answers: Iterable[CallsAnswer]) -> CallsAnswer:
-    """Return the answers for several packages as one, the most certain calls first."""
+    """Return the answers for several pairs as one, the most certain calls first."""
     parts = list(answers)
     calls = (call for part, _ in parts for call in part)
-    problems = {package: problem for _, part in parts for package, problem in part.items()}
+    problems: dict[str, str] = {}
+    for package, problem in (item for _, part in parts for item in part.items()):
+        problems[package] = "; ".join(dict.fromkeys(filter(None, (problems.get(package), problem))))
     return tuple(sorted(calls, key=lambda call: (ORDER.index(call.standing), not call.certain))), problems
 
 
-def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
-    """Return the calls into one package, TE or torch."""
-    core, version = stack.version(MCORE), stack.version(package)
-    if core and stack[package] is UNKNOWN and package == TORCH and stack.version(BASE):
-        return (), {TORCH: f"level contract can't judge calls into torch: that of {stack[BASE]} is not known"}
-    if not (core and version):
+def calls_of(pair: CallPair, catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
+    """Return the calls of one package into another."""
+    package, into = pair.provider, f"into {component_title(pair.provider)}"
+    consumer, version = stack.version(pair.consumer), stack.version(package)
+    if consumer and stack[package] is UNKNOWN and package == TORCH and stack.version(BASE):
+        return (), {package: f"level contract can't judge calls {into}: that of {stack[BASE]} is not known"}
+    if not (consumer and version):
         return (), {}
     from matrix.contract import pairs
     from matrix.contract.relevance import relevance
 
     try:
-        findings, differing = pairs.breaking_or_near(core, version, package)
+        findings, differing = pairs.breaking_or_near(pair, consumer, version)
     except MatrixError as error:
-        return (), {package: f"level contract can't judge calls into {component_title(package)}: {error.brief}"}
+        return (), {package: f"level contract can't judge calls {into}: {error.brief}"}
     problems = {}
-    if unclear := _unowned(package, catalog, stack, differing, (Expectation.BROKEN, Expectation.WORKS)):
+    if unclear := _unowned(pair, catalog, stack, differing, (Expectation.BROKEN, Expectation.WORKS)):
         callees = ", ".join(dict.fromkeys(finding.callee for finding in unclear))
         problems[package] = f"the releases before and after {component_title(package)} {version} differ in {callees}"
     alike: dict[BreakingCalls, tuple[Finding, ...]] = {}
-    for finding in _unowned(package, catalog, stack, findings):
-        ways = [way for way in relevance().reached_by if way.covers(finding.call_site) and way.matches(stack)]
+    for finding in _unowned(pair, catalog, stack, findings):
+        ways = [way for way in relevance().reached_by if way.covers(finding) and way.matches(stack)]
         job, way = reaching(jobs, partial(_reached, finding, ways))
         stands = standing_of(way, silent=not finding.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
-        needs = way.needs or ("" if finding.call_site.function else f"when {component_title(MCORE)} is imported")
+        needs = way.needs or (
+            "" if finding.call_site.function else f"when {component_title(pair.consumer)} is imported"
+        )
         key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, needs, flags, job.place)
         alike[key] = (*alike.get(key, ()), finding)
     return tuple(
@@ -74,28 +78,30 @@ def calls_into(package: str, catalog: Catalog, stack: Stack, jobs: Sequence[User
     ), problems
 
 
-def deciding(package: str, catalog: Catalog) -> list[Clause]:
-    """Return the clauses that decide how calls into a package stand, besides the two versions."""
+def deciding(pair: CallPair, catalog: Catalog) -> list[Clause]:
+    """Return the clauses that decide how the calls of a pair stand, besides the two versions."""
     from matrix.contract.relevance import relevance
 
-    stated = [rule for entry in _owners(package, catalog) for rule in (*entry.affected, *entry.works)]
-    return [*stated, *relevance().reached_by]
+    stated = [rule for entry in _owners(pair, catalog) for rule in (*entry.affected, *entry.works)]
+    return [*stated, *(way for way in relevance().reached_by if way.package == pair.consumer)]
 
 
-def _owners(package: str, catalog: Catalog) -> list[Failure]:
-    """Return the failures that calls into a package can be: at level contract those into TE are read alone."""
-    return [entry for entry in catalog.failures if (entry.contract if package == TE else entry.callees)]
+def _owners(pair: CallPair, catalog: Catalog) -> list[Failure]:
+    """Return the failures that calls of a pair can be: a call of theirs is read, and their rules bound both sides."""
+    entries = [entry for entry in catalog.failures if entry.contract or entry.callees]
+    sides = {pair.consumer, pair.provider}
+    return [entry for entry in entries if any(sides <= rule.bounds.keys() for rule in entry.affected)]
 
 
 def _unowned(
-    package: str,
+    pair: CallPair,
     catalog: Catalog,
     stack: Stack,
     found: Sequence[Finding],
     judged: tuple[Expectation, ...] = (Expectation.BROKEN,),
 ) -> list[Finding]:
     """Return the findings without those of a failure with such an expectation in the stack, and others of its lines."""
-    entries = _owners(package, catalog)
+    entries = _owners(pair, catalog)
 
     def stated(finding: Finding) -> bool:
         outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))

@@ -17,11 +17,24 @@ from typing import Any, Final, Generic, TypeVar
 from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN, component_title
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    CALL_PAIRS,
+    DRIVER,
+    GPUS,
+    MCORE,
+    PYTHON,
+    SM,
+    TE,
+    TORCH,
+    UNKNOWN,
+    component_title,
+)
 from matrix.catalog.versions import is_version, parse
 from matrix.check import user_stack as stacks
 from matrix.check.answer import BreakingCalls, FailureInStack, Standing, calls_part, clashes, stand, undecided_driver
-from matrix.check.calls import PROVIDED, CallsAnswer, calls_into, deciding, joined
+from matrix.check.calls import CallsAnswer, calls_of, deciding, joined
 from matrix.check.user_stack import UserStack, unknown_contents
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
@@ -242,14 +255,18 @@ def _undecided_tables(
 def _call_tables(
     catalog: Catalog, parts: Mapping[str, Mapping[str, UserStack]], each: Mapping[str, tuple[int, ...]]
 ) -> tuple[Table[CallsAnswer], ...]:
-    """Return the calls into each package by its axis and by megatron-core: in `each`, every value is a class."""
+    """Return the calls of each pair of packages by the axes of both: in `each`, every value is a class."""
+    axes = {component: axis for axis, components in CHOSEN.items() for component in components}
     return tuple(
         _tabled(
             parts,
-            {**_classes(parts, deciding(package, catalog)), axis: each[axis], "mcore": each["mcore"]},
-            lambda stack, package=package: calls_into(package, catalog, stack.stack, ()),  # type: ignore[misc]
+            {
+                **_classes(parts, deciding(pair, catalog)),
+                **{axis: each[axis] for axis in map(axes.__getitem__, pair[:2])},
+            },
+            lambda stack, pair=pair: calls_of(pair, catalog, stack.stack, ()),  # type: ignore[misc]
         )
-        for axis, package in zip(("te", "base"), PROVIDED, strict=True)
+        for pair in CALL_PAIRS
     )
 
 

@@ -13,7 +13,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
 from matrix.contract import pairs, reading, recording
 from matrix.contract.api import Surface
-from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, provider_of
+from matrix.contract.provider import TORCH, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.uses import Calls
 from matrix.errors import ExitStatus, MatrixError
@@ -36,7 +36,8 @@ def add_parser(commands: Any) -> None:
     version = "version to record (default: the version of the source)"
     parser.add_argument("--as", dest="version", metavar="VERSION", help=version)
     parser.add_argument("--api", metavar="PACKAGE", help="record the API of megatron-core or torch, not calls")
-    parser.add_argument("--into", metavar="PACKAGE", default=TE, help=f"record the calls into PACKAGE (default: {TE})")
+    into = f"record the calls into PACKAGE (default: of megatron-core those into {TE}, of {TE} its API)"
+    parser.add_argument("--into", metavar="PACKAGE", help=into)
     parser.set_defaults(command=record_command)
 
 
@@ -48,8 +49,11 @@ def record_command(parsed: argparse.Namespace) -> int:
         facts = reading.surface_of_source(parsed.source, provider_of(package), parsed.version)
     else:
         package, contents = _identify(parsed.source)
-        extract = reading.extract_surface if package == TE else reading.extract_calls
-        facts = extract(contents, parsed.version, TRANSFORMER_ENGINE if package == TE else provider_of(parsed.into))
+        provider = provider_of(parsed.into or TE)
+        if package == provider.package:
+            facts = reading.extract_surface(contents, parsed.version)
+        else:
+            facts = pairs.trimmed(reading.extract_calls(contents, parsed.version, provider), provider)
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
@@ -61,9 +65,10 @@ def pairs_command(parsed: argparse.Namespace) -> int:
     """Record the breaking calls of every pair that the catalog lists: 15 s."""
     catalog = loading.load()
     mcores, tes = ([word.partition("=")[2] for word in listed(catalog, axis)] for axis in ("mcore", "te"))
-    provided = {TE: [version for version in tes if version != NONE], TORCH.package: recording.recorded_surfaces(TORCH)}
-    parsed.output.write_bytes(pairs.encode(mcores, provided))
-    print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {parsed.output.stat().st_size} bytes")
+    tes = [version for version in tes if version != NONE]
+    parsed.output.write_bytes(pairs.encode({MCORE: mcores, TE: tes, TORCH.package: recording.recorded_surfaces(TORCH)}))
+    size = parsed.output.stat().st_size
+    print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {len(tes)} of TE, {size} bytes")
     return ExitStatus.GOOD
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from matrix.catalog.regular_file import within_limits
+from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
 from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.finding import Finding, find, fits
@@ -66,13 +67,14 @@ def _selected(text: str, package: str, versions: Sequence[str]) -> tuple[str, ..
 
 
 def consumers(text: str, provider: Provider) -> list[Calls]:
-    """Return the calls of a consumer into a provider: recorded releases of megatron-core, or a project.
+    """Return the calls of a consumer into a provider: recorded releases of megatron-core or TE, or a project.
 
     Raises MatrixError for a text that names neither.
     """
-    if text.startswith(recording.MCORE) and provider.package != recording.MCORE:
-        versions = _selected(text, recording.MCORE, recording.recorded_consumers(provider))
-        return [recording.recorded_calls(provider, version) for version in versions]
+    for pair in CALL_PAIRS:
+        if pair.provider == provider.package and text.startswith(pair.consumer):
+            versions = _selected(text, pair.consumer, recording.recorded_consumers(provider, pair.consumer))
+            return [recording.recorded_calls(provider, version, pair.consumer) for version in versions]
     return [reading.calls_of_project(text, provider)]
 
 
@@ -83,7 +85,8 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
     for calls, surface in product(consumers, surfaces):
         with within_limits(calls.consumer):
             breaks = find(calls, surface, history=history)
-        results += relevance().judged(breaks) if calls.consumer == recording.MCORE else breaks
+        is_recorded = any(pair.consumer == calls.consumer for pair in CALL_PAIRS)
+        results += relevance().judged(breaks) if is_recorded else breaks
     return results
 
 

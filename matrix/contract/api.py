@@ -5,6 +5,7 @@ An entry of a module is recorded as
     ">module:name"       a name of another module of the package (">module:" is a module)
     "="                  a value
     "~"                  something from outside the package, or unknown
+    "!"                  nothing: of a module whose names are recorded where they are used, one that is missing
     {"bases": [...], "members": {...}}   a class; bases are written like entries; "own": attributes of its instances
     [entry, ...]         alternatives from different branches
 and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~". "d(self,a)" is a
@@ -27,6 +28,7 @@ from matrix.contract.provider import provider_of
 Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
 Refusal: TypeAlias = "list[str]"  # [exception, parameter without which it is raised; "" is always]
+MISSING = "!"
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
 OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
@@ -207,10 +209,18 @@ class Surface:
             elif module in self.modules:
                 self._ends[path] = [_module(module)]
             else:
-                is_own = module.partition(".")[0] in {name.partition(".")[0] for name in self.modules}
-                is_missing = is_own and provider_of(self.package).records(module)
-                self._ends[path] = Absent("module", "", module) if is_missing else None
+                self._ends[path] = self._missing(module)
         return self._ends[path]
+
+    def _missing(self, module: str) -> Absent | None:
+        """Return the first package of a module, or the module, that the release lacks; None if that is not recorded."""
+        names = module.split(".")
+        if names[0] not in {name.partition(".")[0] for name in self.modules}:
+            return None
+        size = next(size for size in range(1, len(names)) if ".".join(names[: size + 1]) not in self.modules)
+        is_missing = self.modules[".".join(names[:size])].get(names[size]) == MISSING
+        is_missing = is_missing or provider_of(self.package).records(module)
+        return Absent("module", "", ".".join(names[: size + 1])) if is_missing else None
 
     def _step(self, target: _Target, name: str, *, lenient: bool) -> _Step:
         if isinstance(target.entry, dict):
@@ -226,7 +236,7 @@ class Surface:
         submodule = f"{module}.{name}"
         names = self.modules[module]
         if name in names:
-            return self._follow(names[name], module, name)
+            return Absent("name", module, name) if names[name] == MISSING else self._follow(names[name], module, name)
         if submodule in self.modules and (lenient or submodule not in self.dormant):
             return [_module(submodule)]
         for source in names.get("*", ()):

@@ -18,16 +18,20 @@ from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, Retur
 from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 
-ROOT = "megatron"
-# megatron.training (top-level files before core 0.7) makes the userbuffers calls.
-PART = re.compile(rf"{ROOT}/((core|training)/.*|[^/]*)\.py")
+# By package, its files that are read. megatron.training (top-level files before core 0.7) makes the userbuffers calls.
+PARTS: Mapping[str, re.Pattern[str]] = {
+    MEGATRON_CORE.package: re.compile(r"megatron/((core|training)/.*|[^/]*)\.py"),
+    TRANSFORMER_ENGINE.package: re.compile(
+        r"(?!transformer_engine/pytorch/setup)transformer_engine/((pytorch|common|debug)/.*|[^/]*)\.py"
+    ),
+}
 CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used
-IMPORTS = re.compile(rf"^[ \t]*from[ \t]+([.]+[.\w]*|{ROOT}[.\w]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+IMPORTS = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
 
-def is_part(path: str) -> bool:
-    """Return whether a file of Megatron-LM is read: megatron.core, megatron.training and its top-level files."""
-    return PART.fullmatch(path) is not None
+def is_part(path: str, consumer: str = MEGATRON_CORE.package) -> bool:
+    """Return whether a file of a package is read: of Megatron-LM megatron.core, megatron.training, top-level files."""
+    return PARTS[consumer].fullmatch(path) is not None
 
 
 @uncollected()

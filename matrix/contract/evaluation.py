@@ -236,7 +236,7 @@ class Evaluator:
     def provided(self, value: Value) -> Value:
         """Return the running version for a name that holds the provider's version, else the value itself."""
         is_version = isinstance(value, Reference) and value.path in self.provider.version_paths
-        return RunningVersion(parsed=False) if is_version else value
+        return RunningVersion(parsed=self.provider.comparable) if is_version else value
 
     def change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
         """Change a variable if it holds collected keywords; return whether it does."""

@@ -214,6 +214,14 @@ def leaves(guard: Guard) -> frozenset[Guard]:
     return leaves(guard.part) if isinstance(guard, Not) else frozenset([guard])
 
 
+@lru_cache(maxsize=65536)
+def size(guard: Guard) -> int:
+    """Return the number of conditions in a guard, each as often as it occurs."""
+    if isinstance(guard, (AllOf, AnyOf)):
+        return sum(map(size, guard.parts))
+    return size(guard.part) if isinstance(guard, Not) else 1
+
+
 def guard_parts(guard: Guard) -> tuple[Guard, ...]:
     """Return the parts of a conjunction, or the guard itself."""
     return guard.parts if isinstance(guard, AllOf) else (guard,)

@@ -93,8 +93,6 @@ def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iter
         yield _of_module(module, groups.get("name", ""), table, seen)
     if "callable" in groups and "keyword" in groups:
         yield _of_keyword(groups["callable"], groups["keyword"], seen)
-    elif "callable" in groups:
-        yield _of_signatures(groups["callable"])
     if "tried" in groups and "reserved" in groups:
         yield iter([(_of_memory(groups["tried"], groups["reserved"]), "")])
     if "owner" in groups and "attribute" in groups:
@@ -187,25 +185,6 @@ def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
         if "_" in keyword and {True, False} <= {taken for _, taken in releases}:
             title = f"the parameter {keyword}, of any function or class,"
             yield from ((fact, "") for fact, _ in _by_release(provider, title, releases, seen))
-
-
-def _of_signatures(callable_name: str) -> Rows:
-    """Yield the parameters of a function or a class in the releases that have it."""
-    owner, _, method = callable_name.rpartition(".")
-    path = f"{owner}.{method}" if owner else method
-    for provider in PROVIDERS.values():
-        releases = [(surface.version, _signature(surface, path)) for surface in _surfaces(provider)]
-        for text in dict.fromkeys(text for _, text in releases if text):
-            where = spans([(version, found_text == text) for version, found_text in releases], True)
-            yield f"{provider.title} {where}: {callable_name}{text}", ""
-
-
-def _signature(surface: Surface, path: str) -> str:
-    """Return the parameters of a callable, "" where the API has none or several of this name."""
-    targets = [surface.lookup(f"{module}:{path}", via_instance=True) for module in _defining(surface, path)]
-    callables = [one for target in targets if isinstance(target, ResolvedPath) for one in target.callables]
-    texts = {signature.text for signature, _ in callables}
-    return texts.pop() if len(texts) == 1 else ""
 
 
 def _namesake(owner: str) -> str:

@@ -15,7 +15,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from matrix.contract.api import Entry, Surface
+from matrix.contract.api import MISSING, Entry, Surface
 from matrix.contract.definition import (
     ENUMERATIONS,
     Names,
@@ -34,6 +34,7 @@ PYBIND_NAME = re.compile(
     r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL
 )
 COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
+FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
@@ -43,8 +44,12 @@ def read_offering(
     version: str,
     origin: Mapping[str, str] | None = None,
     provider: Provider = TRANSFORMER_ENGINE,
+    used: Iterable[str] = (),
 ) -> Surface:
-    """Return the surface of a provider, given its `files` (path -> content). Raises SyntaxError for a broken file."""
+    """Return the surface of a provider, given its `files` (path -> content). Raises SyntaxError for a broken file.
+
+    `used` are the paths that are recorded of its sparse files.
+    """
     paths = [path for path in sorted(files) if path.endswith(".py") and provider.files.fullmatch(path)]
     sources = {module_name(path): (path, files[path].decode("utf-8", "replace")) for path in paths}
     readers = {
@@ -55,13 +60,15 @@ def read_offering(
     unread = [module_name(path) for path in sorted(files) if provider.unread.fullmatch(path)]
     for name in readers:
         _expand_stars(name, readers)
-    for name in [*modules, *unread]:
-        for depth in range(name.count(".") + 1):
-            modules.setdefault(name.rsplit(".", depth)[0], UNKNOWN)
-    compiled = {name: "~" for path in sorted(files) if not path.endswith(".py") for name in _pybind_names(files[path])}
+    pybind = [path for path in sorted(files) if provider.files.fullmatch(path) and not path.endswith(".py")]
+    compiled = {name: "~" for path in pybind for name in _pybind_names(files[path])}
     if compiled:
         imports = {name for _, text in sources.values() for name in COMPILED_IMPORT.findall(text)}
         modules.update(dict.fromkeys(imports, compiled))
+    modules |= _SparseReader(files, provider, frozenset(sources)).read(used)
+    for name in [*modules, *unread]:
+        for depth in range(name.count(".") + 1):
+            modules.setdefault(name.rsplit(".", depth)[0], UNKNOWN)
     # Without the root, the modules that importing it loads are unknown.
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
@@ -223,6 +230,79 @@ class _ModuleReader(ast.NodeVisitor):
         entry = self._value(node) if isinstance(node, (ast.Name, ast.Attribute)) else "~"
         # A class of this module is written as a reference, to avoid a copy of its entry.
         return f">{self.name}:{dotted(node)}" if isinstance(entry, (dict, list)) else entry
+
+
+class _SparseReader:
+    """Reads single names of modules that are not recorded as a whole; a name that another module defines there.
+
+    Of a class only its existence is recorded. A module that code fills at run time has the names of its compiled
+    library: one that occurs in no file of the release is missing.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], provider: Provider, whole: frozenset[str]) -> None:
+        self._files = {path: content for path, content in files.items() if provider.sparse.fullmatch(path)}
+        self._provider, self._whole = provider, whole
+        stubs = (path for path in sorted(self._files, reverse=True) if path.endswith((".py", ".pyi")))  # .py over .pyi
+        self._paths = {module_name(path.replace(".pyi", ".py")): path for path in stubs}
+        self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
+        self._modules: dict[str, Names] = {}
+        self._readers: dict[str, _ModuleReader] = {}
+        self._open: list[tuple[str, str]] = []
+
+    def read(self, used: Iterable[str]) -> dict[str, Names]:
+        """Return the names behind paths ("module:attribute.attribute") by module."""
+        for path in sorted(used) if self._paths else ():
+            self._follow(re.split("[:.]", path.rstrip(":")))
+        searched, words = {name.encode() for _, name in self._open}, set[bytes]()
+        for content in self._files.values() if searched else ():
+            words |= searched.intersection(re.findall(rb"\w+", content))
+        for module, name in self._open:
+            self._modules[module][name] = "~" if name.encode() in words else MISSING
+        return self._modules
+
+    def _follow(self, names: Sequence[str]) -> None:
+        """Record the first of the names that is no module; of one that another module defines, that one, too."""
+        size = 1
+        while size < len(names) and ".".join(names[: size + 1]) in self._packages:
+            size += 1
+        module, rest = ".".join(names[:size]), names[size:]
+        if module in self._whole or names[0] != self._provider.top:
+            return
+        known_names = self._modules.setdefault(module, dict(UNKNOWN))
+        if rest and rest[0] not in known_names:
+            entry = known_names[rest[0]] = self._entry(module, rest[0])
+            if entry[0] == ">":
+                self._follow([*re.split("[:.]", entry[1:].rstrip(":")), *rest[1:]])
+
+    def _entry(self, module: str, name: str) -> str:
+        path = self._paths.get(module, "")
+        reader = self._reader(module, path) if path.endswith(".py") else None
+        if reader and name in reader.names:
+            return reader.names[name] if isinstance(reader.names[name], str) else "~"
+        stars = reader.stars if reader else ()
+        for source in stars:
+            if name in self._exported(source):
+                return f">{source}:{name}"
+        is_filled = reader is None or "__getattr__" in reader.names or FILLED.search(self._files[path])
+        if not is_filled and all(self._paths.get(source, "").endswith(".py") for source in stars):
+            return MISSING
+        self._open.append((module, name))
+        return "~"
+
+    def _reader(self, module: str, path: str) -> _ModuleReader:
+        if module not in self._readers:
+            tree = parsed(self._files[path], path)
+            names = frozenset(self._paths)
+            self._readers[module] = _ModuleReader(module, path.endswith("__init__.py"), names, tree, self._provider)
+        return self._readers[module]
+
+    def _exported(self, module: str) -> Iterable[str]:
+        """Return the names that `from module import *` binds, as far as they are read."""
+        path = self._paths.get(module, "")
+        reader = self._reader(module, path) if path.endswith(".py") else None
+        if reader is None:
+            return ()
+        return [name for name in reader.names if not name.startswith("_")] if reader.public is None else reader.public
 
 
 def _expand_stars(name: str, readers: Mapping[str, _ModuleReader]) -> None:

@@ -1,6 +1,6 @@
-"""The breaking calls of a megatron-core into a release of TE or torch.
+"""The breaking calls of a release of one package into a release of another: of the pairs of packages of CALL_PAIRS.
 
-Those of every listed pair are recorded: a map has 1,600 pairs with TE and 270 with torch, and each takes 8 ms or more.
+Those of every listed pair of releases are recorded: a map has some thousand, and each takes 8 ms or more.
 
 `megatrix surface pairs` writes the record, from the records of both sides.
 """
@@ -12,20 +12,21 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
-from matrix.contract.api import Surface
+from matrix.contract.api import Absent, Surface
 from matrix.contract.finding import Finding, FindingKind, find
-from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, Provider
-from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.provider import Provider, provider_of
+from matrix.contract.recording import SUFFIX
 from matrix.contract.relevance import relevance
 from matrix.contract.uses import Calls, Site
 from matrix.errors import MatrixError
 
-PROVIDED: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, TORCH)}
 KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
 T = TypeVar("T")
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
@@ -36,92 +37,118 @@ def path() -> Path:
     return recording.folder() / f"pairs{SUFFIX}"
 
 
-def breaking(mcore: str, version: str, package: str = TE) -> tuple[Finding, ...]:
-    """Return the calls that raise or are misbound, without those that another break of the pair masks.
+def breaking(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
+    """Return the calls that raise or are misbound, without those that another break of the releases masks.
 
-    `version` is that of `package`, TE or torch. Raises MatrixError where the API of a side is not recorded: of TE also
-    builds of some commits are, of torch only releases, and all pairs of them.
+    Raises MatrixError where the API or the calls of a side are not recorded: of TE also those of some commits are.
     """
-    cores = _record()["pairs"].get(package, {})
-    releases = _of_version(cores, mcore)
-    numbers = _of_version(releases or {}, version)
+    rows = _rows(pair)
+    releases = _of_version(rows, consumer) or rows.get(_recorded_name(pair.consumer, consumer))
+    numbers = _of_version(releases or {}, provider)
     if numbers is not None:
-        return tuple(_finding(mcore, version, package, number) for number in numbers)
-    if package != TE and cores:
+        return tuple(_finding(pair, consumer, provider, number) for number in numbers)
+    if pair.between and rows:
         raise MatrixError(
-            f"the calls of megatron-core {mcore} into it are not recorded"
+            f"the calls of {pair.consumer} {consumer} into it are not recorded"
             if releases is None
             else "its API is not recorded",
-            got=f"{package} {version}",
+            got=f"{pair.provider} {provider}",
             expected=f"a release of {next(iter(releases))} .. {next(reversed(releases))}" if releases else None,
         )
-    return read(mcore, version, package)
+    return read(pair, consumer, provider)
 
 
-def breaking_or_near(mcore: str, version: str, package: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the breaking calls; of a build between two recorded releases of torch those of both, and those of one.
+def breaking_or_near(pair: CallPair, consumer: str, provider: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the breaking calls; of a build between two recorded releases those of both, and those of one.
 
     A release of torch has the API of its minor: 2.4.0 that of 2.4.1. NVIDIA's containers have builds between releases:
     2.4.0a0 comes after 2.3 and before 2.4. Raises MatrixError as `breaking`.
     """
     try:
-        return breaking(mcore, version, package), ()
+        return breaking(pair, consumer, provider), ()
     except MatrixError:
-        releases = _of_version(_record()["pairs"].get(package, {}), mcore) or {} if package != TE else {}
-        build, minors = parse(version), {parse(text).release[:2]: text for text in releases}
+        rows = _rows(pair) if pair.between else {}
+        releases = _of_version(rows, consumer) or rows.get(_recorded_name(pair.consumer, consumer), {})
+        build, minors = parse(provider), {parse(text).release[:2]: text for text in releases}
         if not build.is_prerelease and build.release[:2] in minors:
-            return breaking(mcore, minors[build.release[:2]], package), ()
+            return breaking(pair, consumer, minors[build.release[:2]]), ()
         after = next((place for place, text in enumerate(releases) if parse(text) > build), 0)
         if not after:
             raise
-    sides = (breaking(mcore, text, package) for text in [*releases][after - 1 : after + 1])
+    sides = (breaking(pair, consumer, text) for text in [*releases][after - 1 : after + 1])
     older, newer = ({(finding.callee, finding.call_site): finding for finding in side} for side in sides)
     differing = (finding for line, finding in (older | newer).items() if line not in older or line not in newer)
     return tuple(finding for line, finding in newer.items() if line in older), tuple(differing)
 
 
-def read(mcore: str, version: str, package: str = TE) -> tuple[Finding, ...]:
+def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
     """Return the breaking calls, from the records of both sides. Raises MatrixError where one is missing."""
-    provider = PROVIDED[package]
-    findings = relevance().judged(find(_calls(provider, mcore), _surface(provider, version)))
+    calls, surface = _calls(pair, consumer), _surface(pair.provider, provider)
+    if isinstance(calls, MatrixError):
+        raise calls
+    if isinstance(surface, MatrixError):
+        raise surface
+    findings = relevance().judged(find(calls, surface))
     breaks = (finding for finding in findings if finding.kind in KINDS and not finding.masked)
-    return tuple(replace(finding, consumer=mcore, provider=version, implausible="") for finding in breaks)
+    return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 
 
-@lru_cache(2)  # the pairs of a core follow one another
-def _calls(provider: Provider, mcore: str) -> Calls:
-    """Return the recorded calls of a core. Raises MatrixError."""
-    if problem := _problem(provider, mcore, is_core=True):
-        raise problem
-    return recording.recorded_calls(provider, mcore)
+def trimmed(calls: Calls, provider: Provider) -> Calls:
+    """Return calls without the uses of sparse modules that no recorded release of the provider can break.
 
-
-@lru_cache(64)  # of TE 42 releases, of torch 16, each a few MB
-def _surface(provider: Provider, version: str) -> Surface:
-    """Return the recorded API of a release. Raises MatrixError."""
-    if problem := _problem(provider, version, is_core=False):
-        raise problem
-    return recording.recorded_surface(provider, version)
-
-
-@cache
-def _problem(provider: Provider, version: str, *, is_core: bool) -> MatrixError | None:
-    """Return why one side of a pair is not recorded, None if it is."""
-    try:
-        if provider is TRANSFORMER_ENGINE:
-            recording.find_recorded(MCORE if is_core else TE, version)
-        elif is_core:
-            recording.recorded_calls(provider, version)
+    Their paths are kept: `encode` refuses a later release that lacks one.
+    """
+    sides = [_surface(provider.package, version) for version in recording.recorded_surfaces(provider)]
+    surfaces = [surface for surface in sides if isinstance(surface, Surface)]
+    kept_uses, fitting = [], set(calls.fitting)
+    for use in calls.uses:
+        targets = (surface.lookup(use.path, via_instance=bool(use.bound)) for surface in surfaces)
+        if (
+            not provider.is_sparse(use.path)
+            or use.kind == "patch"
+            or any(
+                target and (isinstance(target, Absent) or (use.arguments and target.callables)) for target in targets
+            )
+        ):
+            kept_uses.append(use)
         else:
-            recording.recorded_surface(provider, version)
+            fitting.add(use.path)
+    return replace(calls, uses=tuple(kept_uses), fitting=sorted(fitting - {use.path for use in kept_uses}))
+
+
+@lru_cache(2)  # the pairs of a consumer follow one another
+def _calls(pair: CallPair, version: str) -> Calls | MatrixError:
+    """Return the recorded calls of a release, or why there are none."""
+    try:
+        return recording.recorded_calls(provider_of(pair.provider), version, pair.consumer)
     except MatrixError as error:
         return error
-    return None
+
+
+@lru_cache(128)  # of TE 51 releases and commits, of torch 16, each a few MB
+def _surface(package: str, version: str) -> Surface | MatrixError:
+    """Return the recorded API of a release, or why there is none."""
+    try:
+        return recording.recorded_surface(provider_of(package), version)
+    except MatrixError as error:
+        return error
 
 
 @cache
 def _record() -> dict[str, Any]:
     return recording.read_file(path()) if path().exists() else {"pairs": {}}
+
+
+def _rows(pair: CallPair) -> dict[str, dict[str, list[int]]]:
+    """Return the recorded rows of two packages: the consumer's version -> the provider's -> numbers of findings."""
+    rows: dict[str, dict[str, list[int]]] = _record()["pairs"].get(pair.consumer, {}).get(pair.provider, {})
+    return rows
+
+
+def _recorded_name(package: str, version: str) -> str:
+    """Return the version under which a build of a recorded commit is recorded, "" without one."""
+    file = recording.recorded_file(package, version)
+    return file.name.removesuffix(SUFFIX) if file else ""
 
 
 def _of_version(table: Mapping[str, T], version: str) -> T | None:
@@ -131,30 +158,43 @@ def _of_version(table: Mapping[str, T], version: str) -> T | None:
     return next((item for text, item in table.items() if parse(text) == parse(version)), None)
 
 
-def _finding(mcore: str, version: str, package: str, number: int) -> Finding:
+def _finding(pair: CallPair, consumer: str, provider: str, number: int) -> Finding:
     """Return the finding of a recorded row in a pair."""
     callee, site, guard, kind, *texts = _record()["findings"][number]
-    finding = Finding(mcore, version, callee, Site(*site), guard, FindingKind(kind), *texts)
-    return replace(finding, packages=(MCORE, package))
+    finding = Finding(consumer, provider, callee, Site(*site), guard, FindingKind(kind), *texts)
+    return replace(finding, packages=(pair.consumer, pair.provider))
 
 
-def encode(mcores: Iterable[str], provided: Mapping[str, Iterable[str]]) -> bytes:
-    """Return the content of the record of all pairs of which both sides are recorded; `provided`: versions."""
+def encode(versions: Mapping[str, Iterable[str]]) -> bytes:
+    """Return the content of the record of all pairs of which both sides are recorded; `versions` by package.
+
+    Raises MatrixError where a release lacks what recorded calls were taken to find in every one.
+    """
     rows: dict[tuple[object, ...], int] = {}
 
     def number(finding: Finding) -> int:
         callee, site, guard, kind, *texts = (getattr(finding, name) for name in FIELDS)
         return rows.setdefault((callee, site, guard, kind.value, *texts), len(rows))
 
-    cores = list(mcores)
-    pairs: dict[str, dict[str, dict[str, list[int]]]] = {}
-    for package, versions in provided.items():
-        provider = PROVIDED[package]
-        releases = [version for version in versions if _problem(provider, version, is_core=False) is None]
-        pairs[package] = {
-            mcore: {version: [number(finding) for finding in read(mcore, version, package)] for version in releases}
-            for mcore in cores
-            if _problem(provider, mcore, is_core=True) is None
-        }
+    pairs: dict[str, dict[str, dict[str, dict[str, list[int]]]]] = {}
+    for pair in CALL_PAIRS:
+        sides = [(version, _surface(pair.provider, version)) for version in versions.get(pair.provider, ())]
+        surfaces = {version: surface for version, surface in sides if isinstance(surface, Surface)}
+        table = pairs.setdefault(pair.consumer, {}).setdefault(pair.provider, {})
+        for consumer in versions.get(pair.consumer, ()):
+            calls = _calls(pair, consumer)
+            if isinstance(calls, Calls):
+                _check_fitting(pair, calls, surfaces.values())
+                table[consumer] = {version: [*map(number, read(pair, consumer, version))] for version in surfaces}
     record = {"format": recording.FORMAT, "findings": list(rows), "pairs": pairs}
     return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+
+
+def _check_fitting(pair: CallPair, calls: Calls, surfaces: Iterable[Surface]) -> None:
+    for surface, used in product(surfaces, calls.fitting):
+        if isinstance(surface.lookup(used), Absent):
+            raise MatrixError(
+                f"the calls of {pair.consumer} {calls.version} are recorded without a use that breaks",
+                got=f"{used} is not in {pair.provider} {surface.version}",
+                fix=f"record them again: megatrix surface record SOURCE --into {pair.provider}",
+            )

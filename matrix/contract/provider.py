@@ -15,7 +15,9 @@ class Provider:
 
     `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
     the paths of its recorded files; `unread` those whose content does not count, but whose modules exist.
-    `version_paths` are the names that hold its version. `fix` says where its Python is.
+    `version_paths` are the names that hold its version; `comparable`: it compares as packaging's do, with text, too.
+    `sparse` matches files of which only the names that recorded packages use are recorded, and the compiled library
+    that has further ones. `fix` says where its Python is.
     """
 
     package: str
@@ -27,6 +29,8 @@ class Provider:
     version_paths: frozenset[str]
     fix: str
     unread: re.Pattern[str] = re.compile("(?!)")
+    sparse: re.Pattern[str] = re.compile("(?!)")
+    comparable: bool = False
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
@@ -34,19 +38,26 @@ class Provider:
 
     def holds(self, path: str) -> bool:
         """Return whether a surface needs a file."""
-        return bool(self.files.fullmatch(path) or self.unread.fullmatch(path))
+        return any(kind.fullmatch(path) for kind in (self.files, self.unread, self.sparse))
 
     def records(self, module: str) -> bool:
         """Return whether a surface has that module if the release has it."""
-        path = module.replace(".", "/")
-        return any(self.files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
+        return _is_of(self.files, module)
 
     def covers(self, path: str) -> bool:
         """Return whether a surface may have a path ("torch:distributed.checkpoint.load"): other uses do not count."""
-        module, _, attributes = path.partition(":")
-        names = [*module.split("."), *(attributes.split(".") if attributes else [])]
-        if names[0] != self.top:
+        module = path.partition(":")[0]
+        if module.partition(".")[0] != self.top:
             return True  # a compiled module beside the package
+        return self._is_whole(path) or self.is_sparse(path)
+
+    def is_sparse(self, path: str) -> bool:
+        """Return whether a path is in a module of which only the names that are used are recorded."""
+        is_own = re.split("[:.]", path, maxsplit=1)[0] == self.top
+        return is_own and _is_of(self.sparse, self.top) and not self._is_whole(path)
+
+    def _is_whole(self, path: str) -> bool:
+        names = path.rstrip(":").replace(":", ".").split(".")
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property
@@ -58,6 +69,11 @@ class Provider:
     def distributions(self) -> tuple[str, str]:
         """Return the spellings of its name that importlib.metadata accepts."""
         return self.package, self.package.replace("-", "_")
+
+
+def _is_of(files: re.Pattern[str], module: str) -> bool:
+    path = module.replace(".", "/")
+    return any(files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
 
 
 TRANSFORMER_ENGINE: Final = Provider(
@@ -91,13 +107,15 @@ TORCH: Final = Provider(
     title="torch",
     top="torch",
     modules=re.compile(r"torch(\..*)?"),
-    # What megatron-core calls or extends: distributed checkpoints, FSDP, device meshes, tensors, optimizers.
+    # Modules that megatron-core calls or extends: distributed checkpoints, FSDP, device meshes, tensors, optimizers.
     files=re.compile(
         r"torch/(distributed/(__init__|device_mesh|distributed_c10d|rendezvous|utils|remote_device|_functional_collectives"
         r"|(checkpoint|fsdp|_composable|tensor|_tensor|_shard|algorithms/_checkpoint)/.*)|optim/.*|utils/checkpoint)\.py"
     ),
     version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
     unread=re.compile(r"torch/distributed/[^/]*(/__init__)?\.py"),
+    sparse=re.compile(r"torch/.*\.pyi?|torch/lib/libtorch_python\.\w+"),
+    comparable=True,  # a TorchVersion
     fix="name a wheel of torch; those for macOS are the smallest",
 )
 PROVIDERS: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}

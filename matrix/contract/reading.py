@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
-from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
+from matrix.contract.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
@@ -73,16 +73,20 @@ def extract_surface(contents: Contents, version: str | None = None, provider: Pr
     Raises MatrixError when it holds none of the provider's Python.
     """
     facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
-    return _extracted(contents, provider.holds, provider.fix, partial(offering.read_offering, **facts))
+    read = partial(offering.read_offering, **facts, used=recording.used_paths(provider))
+    return _extracted(contents, provider.holds, provider.fix, read)
 
 
 def extract_calls(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Calls:
-    """Read the calls of a Megatron source into a provider; `version` replaces the one that the source declares.
+    """Read the calls of a source of Megatron-LM or TE into a provider; `version` replaces the one that it declares.
 
     Raises MatrixError when it holds none of its Python.
     """
+    consumer = contents.source.package
+    part = partial(consuming.is_part, consumer=consumer)
     facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
-    return _extracted(contents, consuming.is_part, MEGATRON_CORE.fix, partial(consuming.read_calls, **facts))
+    read = partial(consuming.read_calls, **facts, consumer=consumer, part=part)
+    return _extracted(contents, part, PROVIDERS[consumer].fix, read)
 
 
 def _extracted(contents: Contents, part: Select, fix: str, read: Callable[[Mapping[str, bytes]], Facts]) -> Facts:

@@ -4,6 +4,7 @@ matrix/catalog/facts/surfaces/ holds the recorded releases:
     transformer-engine/VERSION.json.gz   the API of TE              megatron-core/VERSION.json.gz    its calls into TE
     megatron-core/api.jsonl.xz           the API of megatron-core   megatron-core/torch.jsonl.xz  its calls into torch
     torch/api.jsonl.xz                   the API of torch           pairs.json.gz  what breaks (matrix.contract.pairs)
+    transformer-engine/torch.jsonl.xz    the calls of TE into torch
 A .jsonl.xz file has one release in each line, oldest first: together they take a sixth of the size. The records hold
 names, parameters, positions and guards in a form of their own, and no upstream source text.
 """
@@ -25,6 +26,7 @@ from typing import Any, get_args
 from matrix.catalog import versions
 from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import LARGEST, read_regular
+from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract.api import Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
 from matrix.contract.provider import Provider
@@ -129,24 +131,34 @@ def archive_of(provider: Provider, consumer: str = "") -> Path:
 
 def recorded_surfaces(provider: Provider) -> list[str]:
     """Return the versions of a provider whose API is recorded and that were released, oldest first."""
-    return released(TE) if provider.package == TE else list(read_archive(archive_of(provider)))
+    path = archive_of(provider)
+    return list(read_archive(path)) if path.exists() else released(provider.package)
 
 
 def recorded_surface(provider: Provider, version: str) -> Surface:
     """Return the recorded API of a release. Raises MatrixError when there is none."""
-    return load_surface(version) if provider.package == TE else _surface(_of_release(archive_of(provider), version))
+    path = archive_of(provider)
+    return _surface(_of_release(path, version)) if path.exists() else load_surface(version)
 
 
-def recorded_consumers(provider: Provider) -> list[str]:
-    """Return the releases of megatron-core whose calls into a provider are recorded, oldest first; no commits."""
-    if provider.package == TE:
-        return released(MCORE)
-    return [text for text in read_archive(archive_of(provider, MCORE)) if _is_release(text)]
+def recorded_consumers(provider: Provider, consumer: str = MCORE) -> list[str]:
+    """Return the releases of a package whose calls into a provider are recorded, oldest first; no commits."""
+    path = archive_of(provider, consumer)
+    return [text for text in read_archive(path) if _is_release(text)] if path.exists() else released(consumer)
 
 
-def recorded_calls(provider: Provider, version: str) -> Calls:
-    """Return the recorded calls of a megatron-core into a provider. Raises MatrixError when there are none."""
-    return load_calls(version) if provider.package == TE else _calls(_of_release(archive_of(provider, MCORE), version))
+def recorded_calls(provider: Provider, version: str, consumer: str = MCORE) -> Calls:
+    """Return the recorded calls of a package into a provider. Raises MatrixError when there are none."""
+    path = archive_of(provider, consumer)
+    return _calls(_of_release(path, version)) if path.exists() else load_calls(version)
+
+
+def used_paths(provider: Provider) -> set[str]:
+    """Return what the recorded calls use of a provider whose API has an archive, by path."""
+    archives = [archive_of(provider, pair.consumer) for pair in CALL_PAIRS if pair.provider == provider.package]
+    lines = [line for path in archives if path.exists() for line in read_archive(path).values()]
+    records = map(json.loads, lines)
+    return {path for record in records for path in (*(row[1] for row in record["uses"]), *record.get("fitting", ()))}
 
 
 def _of_release(path: Path, version: str) -> dict[str, Any]:
@@ -187,6 +199,8 @@ def encode(facts: Surface | Calls) -> bytes:
 
 def _text(facts: Surface | Calls) -> str:
     record = {name: getattr(facts, name) for name in _fields(type(facts))} | {"format": FORMAT}
+    if not record.get("fitting", True):
+        del record["fitting"]
     if isinstance(facts, Calls):
         guards = _GuardTable()
         record |= {"uses": [_use_row(use, guards.number) for use in facts.uses], "guards": guards.rows}
@@ -284,7 +298,7 @@ def _calls(record: Mapping[str, Any]) -> Calls:
         else:
             guards.append(kind(guards[values[0]]) if kind is Not else kind(*values))
     uses = tuple(_use(*row, guards=guards) for row in record["uses"])
-    return Calls(**{name: record[name] for name in _fields(Calls)} | {"uses": uses})
+    return Calls(**{name: record[name] for name in _fields(Calls) if name in record} | {"uses": uses})
 
 
 def _use(

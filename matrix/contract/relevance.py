@@ -18,7 +18,6 @@ from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
-from matrix.contract.uses import Site
 
 MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
 
@@ -74,20 +73,25 @@ class ArgumentCheck:
 
 @dataclass(frozen=True)
 class FailedImport:
-    """Where the import of one of `modules` fails, in import order, no other file `inside` a folder is imported."""
+    """Where the import of one of `modules` fails, in import order, no other file `inside` a folder is imported.
+
+    `package` is the one that imports them, `versions` its releases.
+    """
 
     inside: str
     modules: tuple[str, ...]
     reason: str
-    mcore: Range
+    versions: Range
+    package: str = MCORE
 
     def reasons(self, breaks: Sequence[Finding], finding: Finding) -> Iterator[str]:
-        """Yield why a line of a core is not reached."""
-        if finding.kind is FindingKind.SILENTLY_OFF or not finding.call_site.path.startswith(self.inside):
+        """Yield why a line is not reached."""
+        is_inside = finding.packages[0] == self.package and finding.call_site.path.startswith(self.inside)
+        if finding.kind is FindingKind.SILENTLY_OFF or not is_inside:
             return
         imports = (by.call_site for by in breaks if by.exception and not by.call_site.function)
         sites = [(self.modules.index(site.path), site) for site in imports if site.path in self.modules]
-        if sites and finding.consumer in self.mcore:
+        if sites and finding.consumer in self.versions:
             _, site = min(sites)
             if site.path != finding.call_site.path:
                 yield f"{site}: {self.reason}"
@@ -95,14 +99,17 @@ class FailedImport:
 
 @dataclass(frozen=True)
 class FunctionReach(ReachedBy):
-    """The arguments of a training command that reach functions of Megatron-LM, or the import of modules."""
+    """The arguments of a training command that reach functions of `package`, or the import of its modules."""
 
     functions: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    package: str = MCORE
 
-    def covers(self, site: Site) -> bool:
+    def covers(self, finding: Finding) -> bool:
         """Return whether it states how a line is reached."""
-        return site.function in self.functions if site.function else site.path in self.modules
+        site = finding.call_site
+        is_stated = site.function in self.functions if site.function else site.path in self.modules
+        return is_stated and finding.packages[0] == self.package
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ class Relevance:
         raised = [finding for finding in findings if finding.kind in caught]
         judged = []
         for finding in findings:
-            rare = implausible(finding.consumer, finding.provider, finding.packages[1])
+            rare = implausible(finding.consumer, finding.provider, *finding.packages[::-1])
             feature = next((feature for feature in self.feature if feature.matches(finding)), None)
             if finding.kind is FindingKind.SILENTLY_OFF and feature:
                 if not feature.fallback:
@@ -164,16 +171,17 @@ def is_yanked(package: str, version: str) -> bool:
 
 
 @cache
-def implausible(mcore: str, provided: str, package: str = TE) -> str:
-    """Return why nobody runs a core with a TE or torch, "" for a plausible pair and releases without a known date."""
-    days = days_between(mcore, provided, package)
+def implausible(version: str, provided: str, package: str = TE, consumer: str = MCORE) -> str:
+    """Return why nobody runs a release with one of a provider, "" for a plausible pair and where no date is known."""
+    days = days_between(version, provided, package, consumer)
     if days is None:
         return ""
     releases, images = _releases()
-    core = releases[MCORE, mcore]
-    if declared := core.requires.get(package):
-        return "" if provided in declared else f"megatron-core {mcore} declares {package}{declared.text}"
-    months = [month for month in images if any(month in text for text in core.ci_base_images)] if package == TE else []
+    release = releases[consumer, version]
+    if declared := release.requires.get(package):
+        return "" if provided in declared else f"{consumer} {version} declares {package}{declared.text}"
+    tested_in = release.ci_base_images if package == TE else ()
+    months = [month for month in images if any(month in text for text in tested_in)]
     tested = {versions.parse(images[month]).release[:2] for month in months}
     if days <= MOST_DAYS or versions.parse(provided).release[:2] in tested:
         return ""
@@ -181,10 +189,10 @@ def implausible(mcore: str, provided: str, package: str = TE) -> str:
 
 
 @cache
-def days_between(mcore: str, provided: str, package: str = TE) -> int | None:
-    """Return the days from the release of a TE or torch to that of a core; None where a date is unknown."""
+def days_between(version: str, provided: str, package: str = TE, consumer: str = MCORE) -> int | None:
+    """Return the days from the release of a provider to that of a consumer; None where a date is unknown."""
     releases, _ = _releases()
-    core = releases.get((MCORE, mcore))
+    core = releases.get((consumer, version))
     base = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
     used = releases.get((package, provided), base)
     if core is None or used is None or not (core.day and used.day):

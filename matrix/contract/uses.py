@@ -73,13 +73,17 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class Calls:
-    """All uses of a provider in one release of a consuming package, by call site."""
+    """All uses of a provider in one release of a consuming package, by call site.
+
+    `fitting`: paths of further uses, which exist in every recorded release of the provider or can't be judged in any.
+    """
 
     version: str
     uses: Sequence[Use] = ()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
     consumer: str = "megatron-core"
     provider: str = "transformer-engine"
+    fitting: Sequence[str] = ()
 
     @cached_property
     def forms(self) -> Mapping[Use, Sequence[int]]:

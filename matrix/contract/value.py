@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from matrix.catalog import versions
-from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, negate
+from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, names_te, negate, size
 
+MOST_PARTS = 400  # conditions in the guard of a value; beyond it the value is unknown: one of TE 2.18 never ends
 MOST_CHOICES = 12  # values of one name; the widest seen in any release is 5. Beyond it the name is OF_TE
 MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">", "==": "==", "!=": "!="}
 
@@ -112,9 +113,9 @@ class Literal(Value):
         return self.value is None
 
     def as_version(self) -> Value:
-        """Return the version that this text is, if it is one."""
-        is_version = isinstance(self.value, str) and versions.is_version(self.value)
-        return FixedVersion(str(self.value)) if is_version else ANYTHING
+        """Return the version that this text or tuple of numbers is, if it is one."""
+        text = ".".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
+        return FixedVersion(text) if isinstance(text, str) and versions.is_version(text) else ANYTHING
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,14 @@ class RunningVersion(Value):
         """Return the parsed version."""
         return RunningVersion(parsed=True)
 
+    def attribute(self, name: str) -> Value:
+        """Return its release, a tuple of numbers, as this version."""
+        return self if self.parsed and name == "release" else self.computed()
+
 
 @dataclass(frozen=True)
 class FixedVersion(Value):
-    """A version literal that the source parses."""
+    """A version literal that the source parses, or compares with a parsed one."""
 
     text: str
 
@@ -277,6 +282,8 @@ def gather(alternatives: Iterable[tuple[Guard, Value]]) -> Choice:
             guards[value] = any_of(guards[value], guard) if value in guards else guard
     if len(guards) > MOST_CHOICES:
         return only(OF_TE)
+    if len(guards) > 1 and max(map(size, guards.values())) > MOST_PARTS:
+        return only(OF_TE if any(map(names_te, guards.values())) else ANYTHING)
     return tuple((guard, value) for value, guard in guards.items())
 
 
@@ -328,6 +335,7 @@ def is_none(choice: Choice, text: str) -> Guard:
 
 def compare_versions(op: str, left: Value, right: Value) -> Guard | None:
     """Return the guard of `left op right` when it compares the running version with a fixed one."""
+    left, right = (value.as_version() if isinstance(value, Literal) else value for value in (left, right))
     if isinstance(left, RunningVersion) and left.parsed and isinstance(right, FixedVersion):
         return TeVersion(op, right.text)
     if isinstance(right, RunningVersion) and right.parsed and isinstance(left, FixedVersion):

@@ -40,8 +40,8 @@ const stacks = (() => {
       findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) });
     const groups = answers.flatMap(([, listed], place) => listed.map((each) => group(place, each)));
     groups.sort((one, other) => one.rank - other.rank || other.certain - one.certain);
-    const problems = answers.map(([problem]) => data.texts[problem]);
-    const unknown = answers.flatMap(([, , parts]) => parts.map((part) => data.texts[part]));
+    const problems = [...new Set(answers.map(([problem]) => data.texts[problem]))];
+    const unknown = [...new Set(answers.flatMap(([, , parts]) => parts.map((part) => data.texts[part])))];
     return { problem: problems.filter(Boolean).join("; "), problems, unknown, groups };
   };
   const clashes = (choice) => {

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.place import Place
-from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN, Stack
+from matrix.catalog.stack import ABSENT, BASE, CALL_PAIRS, MCORE, TE, TORCH, UNKNOWN, Stack
 from matrix.check.answer import BreakingCalls, Standing
-from matrix.check.calls import breaking_calls, calls_into
+from matrix.check.calls import breaking_calls, calls_of
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.training_job import UserJob, job_of
@@ -48,7 +48,7 @@ def test_job_with_the_options_will_break() -> None:
     reached = found["fused_apply_rotary_pos_emb"]
     assert (reached.standing, reached.certain, str(reached.place)) == (Standing.WILL_BREAK, True, "job.sh:3")
     assert found["TEDotProductAttention.forward"].missing
-    result = check(real(), build(real(), parse_text(real(), "mcore=0.18.2 te=1.13.0 torch=2.9.1")),
+    result = check(real(), build(real(), parse_text(real(), "mcore=0.18.2 te=1.13.0 torch=2.8.0")),
                    Question((job("--num-layers", "2", "--te-precision-config-file", "x.yaml"),)), {})  # fmt: skip
     assert [one.needs for one in result.calls if not one.missing] == [
         "only when the file gives a module such a recipe",
@@ -63,8 +63,8 @@ def test_option_that_avoids_a_call_removes_it() -> None:
 
 def test_known_failure_is_listed_once() -> None:
     """The line of the failure has two arguments in wrong places, and its signature names the first."""
-    assert len(pairs.breaking("0.8.0", "1.10.0")) == 2
-    assert calls("0.8.0", "1.10.0") == {}
+    assert len(pairs.breaking(CALL_PAIRS[0], "0.8.0", "1.10.0")) == 2
+    assert calls("0.8.0", "1.10.0", torch="2.4.1") == {}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_known_failure_is_listed_once() -> None:
 def test_guard_is_what_reaches_an_unknown_function(
     monkeypatch: pytest.MonkeyPatch, kind: FindingKind, guard: str, standing: Standing, needs: str
 ) -> None:
-    one = pairs.breaking("0.19.2", "2.17.0")[0]
+    one = pairs.breaking(CALL_PAIRS[0], "0.19.2", "2.17.0")[0]
     raised = "" if kind is FindingKind.MISBOUND else one.exception
     unknown: Finding = replace(
         one, kind=kind, exception=raised, guard=guard, call_site=one.call_site._replace(function="unknown")
     )
-    monkeypatch.setattr(pairs, "breaking", lambda mcore, version, package: (unknown,) * (package == TE))
+    monkeypatch.setattr(pairs, "breaking", lambda pair, consumer, version: (unknown,) * (pair.provider == TE))
     ((found,), _) = breaking_calls(catalog(), pair("0.19.2", "2.17.0"), ())
     assert (found.standing, found.certain, found.needs) == (standing, False, needs)
 
@@ -104,7 +104,7 @@ def test_calls_into_torch_are_judged() -> None:
 
 def test_failed_import_needs_no_option() -> None:
     """megatron.core 0.18 imports Megatron-FSDP, and that a name of torch 2.5."""
-    ((call,), problem) = calls_into(TORCH, real(), Stack({TORCH: "2.4.1", MCORE: "0.18.2"}), ())
+    ((call,), problem) = calls_of(CALL_PAIRS[1], real(), Stack({TORCH: "2.4.1", MCORE: "0.18.2"}), ())
     assert (call.standing, call.certain, problem) == (Standing.WILL_BREAK, True, {})
 
 
@@ -131,3 +131,16 @@ def test_break_on_both_sides_of_a_build_counts() -> None:
 
 def test_absent_engine_has_no_calls() -> None:
     assert breaking_calls(real(), Stack({MCORE: "0.17.0", TE: ABSENT}), ()) == ((), {})
+
+
+def test_calls_of_an_engine_into_torch_are_judged() -> None:
+    """Neither needs a megatron-core; a torch of which nothing is recorded is no reason to answer nothing."""
+    ((call,), problems) = breaking_calls(real(), Stack({TE: "1.9.0", TORCH: "2.11.0"}), ())
+    assert (call.standing, call.certain, call.needs, call.into, problems) == (
+        Standing.WILL_BREAK, True, "when Transformer Engine is imported", "torch", {}
+    )  # fmt: skip
+    assert breaking_calls(real(), Stack({TE: "1.9.0", TORCH: "2.4.1"}), ()) == ((), {})
+    _, problems = breaking_calls(real(), Stack({TE: "1.9.0", TORCH: "2.16.0"}), ())
+    assert problems[TORCH].startswith("level contract can't judge calls into torch: its API is not recorded")
+    _, problems = breaking_calls(real(), Stack({TE: "1.9.0.dev0+abcdef0", TORCH: "2.4.1"}), ())
+    assert problems[TORCH].startswith("level contract can't judge calls into torch: the calls of transformer-engine")

@@ -74,6 +74,12 @@ def torch(files: Mapping[str, str], version: str = "2.6.0") -> Surface:
     return offering.read_offering(_encoded(full), version, provider=TORCH)
 
 
+def used_torch(files: Mapping[str, str], *used: str, version: str = "2.6.0") -> Surface:
+    """Return what is recorded of a torch with these files under torch/, of which some paths are used."""
+    full = {"torch/__init__.py": "", **{f"torch/{path}": text for path, text in files.items()}}
+    return offering.read_offering(_encoded(full), version, provider=TORCH, used=used)
+
+
 def project(files: Mapping[str, str] | str, provider: Provider = MEGATRON_CORE) -> Calls:
     """Return the calls of a project with these files into a provider; a string is train.py."""
     own = {"train.py": files} if isinstance(files, str) else files

@@ -143,12 +143,6 @@ def test_keyword_is_looked_up(callable_name: str, keyword: str, part: str) -> No
     assert bool(facts) is bool(part)
 
 
-def test_parameters_of_each_release_are_stated() -> None:
-    facts = answered(callable="MultimodalRotaryEmbedding.forward").facts
-    assert [fact for fact in facts if "megatron-core 0." in fact and "mrope_section" in fact]
-    assert answered(callable="no_such_function").facts == ()
-
-
 @pytest.mark.parametrize(
     ("owner", "attribute", "part"),
     [

@@ -7,7 +7,7 @@ import pytest
 from matrix.contract.api import Entry
 from matrix.contract.offering import is_part
 from matrix.contract.provider import TORCH
-from tests.unit.contract.sources import breaks, project, te, torch
+from tests.unit.contract.sources import breaks, project, te, torch, used_torch
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,60 @@ def test_attribute_of_a_module_level_object_is_found() -> None:
     assert breaks(fork, torch({"device_mesh.py": mesh})) == [
         ("definite", "'_MeshEnv' object has no attribute 'child_to_root_mapping'")
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "entry"),
+    [
+        ({"onnx.py": "def f(a): ..."}, "(a)"),
+        ({"onnx.py": "class f: ..."}, "~"),
+        ({"onnx.py": "if x:\n    def f(a): ...\nelse:\n    def f(a, b): ..."}, "~"),
+        ({"onnx.py": "from torch.functional import *", "functional.py": "def f(a, b): ..."}, ">torch.functional:f"),
+        ({"onnx.py": "from torch.functional import *", "functional.py": "__all__ = ['g']\ndef f(a): ..."}, "!"),
+        ({"onnx.py": "from torch._C import *", "_C/__init__.pyi": "def f(a): ..."}, "~"),
+        ({"onnx.py": "from torch._C import *", "_C/__init__.pyi": "def g(a): ..."}, "!"),
+        ({"onnx.py": "globals().update(g)", "lib/libtorch_python.so": "\x00f\x00"}, "~"),
+        ({"onnx.py": "globals().update(g)", "lib/libtorch_python.so": "\x00ff\x00"}, "!"),
+        ({"onnx.py": "def __getattr__(name): ...", "other.py": "f = 1"}, "~"),
+        ({"onnx.py": "x = 1", "other.py": "f = 1"}, "!"),
+        ({"onnx/__init__.py": "x = 1", "onnx/f.py": ""}, None),
+    ],
+)
+def test_used_name_of_a_sparse_module_is_recorded(files: dict[str, str], entry: Entry) -> None:
+    surface = used_torch(files, "torch.onnx:f")
+
+    assert surface.modules["torch.onnx"].get("f") == entry
+    assert surface.offers("torch.onnx:f") is (entry != "!")
+    assert surface.offers("torch.onnx:unused") is None
+
+
+def test_reexported_name_is_recorded_where_it_is_defined() -> None:
+    files = {
+        "__init__.py": "from torch.nn import layers as f",
+        "nn/__init__.py": "from .b import layers",
+        "nn/b.py": "",
+    }
+    surface = used_torch({**files, "nn/b.py": "def layers(a): ..."}, "torch:f")
+    call = project("import torch\ntorch.f(1, 2)\n", TORCH)
+
+    assert breaks(call, surface) == [
+        ("definite", "layers() takes 1 positional argument but 2 were given"),
+    ]
+    assert breaks(call, used_torch(files, "torch:f")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from torch.onnx import gone", "cannot import name 'gone' from 'torch.onnx'"),
+        ("import torch.gone.part", "No module named 'torch.gone'"),
+        ("from torch.gone.part import f", "No module named 'torch.gone'"),
+        ("import torch\ntorch.gone.part.f(1)", "module 'torch' has no attribute 'gone'"),
+    ],
+)
+def test_missing_name_of_a_sparse_module_breaks(text: str, message: str) -> None:
+    calls = project(text, TORCH)
+    used = [use.path for use in calls.uses]
+
+    assert breaks(calls, used_torch({"onnx.py": ""}, *used)) == [("definite", message)]
+    assert breaks(calls, used_torch({"onnx.py": ""})) == []

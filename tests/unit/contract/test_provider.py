@@ -34,13 +34,27 @@ def test_other_package_is_refused() -> None:
         ("torch:distributed.checkpoint.load", True),
         ("torch.distributed.fsdp:fully_shard", True),
         ("torch.optim:Adam", True),
-        ("torch:compile", False),
-        ("torch.nn.functional:linear", False),
+        ("torch:compile", True),
+        ("torch.nn.functional:linear", True),
         ("torchvision:ops", True),  # beside the package: nothing is known about it
     ],
 )
-def test_uses_outside_the_recorded_files_do_not_count(path: str, is_covered: bool) -> None:
+def test_uses_that_a_surface_may_have_are_covered(path: str, is_covered: bool) -> None:
     assert TORCH.covers(path) is is_covered
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "is_sparse"),
+    [
+        (TORCH, "torch:compile", True),
+        (TORCH, "torch:optim.Adam", False),
+        (TORCH, "torch.distributed:barrier", False),
+        (TORCH, "torchvision:ops", False),
+        (TRANSFORMER_ENGINE, "transformer_engine_torch:f", False),
+    ],
+)
+def test_used_names_alone_are_recorded_of_sparse_modules(provider: Provider, path: str, is_sparse: bool) -> None:
+    assert provider.is_sparse(path) is is_sparse
 
 
 def test_unrecorded_modules_are_unknown() -> None:

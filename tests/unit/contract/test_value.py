@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Judge, Not, Truth, Unclear, all_of, negate
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Judge, Not, TeVersion, Truth, Unclear, all_of, negate
 from matrix.contract.value import (
     MOST_CHOICES,
+    MOST_PARTS,
     OF_TE,
     UNKNOWN,
     Anything,
@@ -186,6 +187,21 @@ def test_version_comparison_agrees_with_packaging(op: str, running: str, fixed: 
     assert guard is not None
     expected = OPS[op](*(values[::-1] if mirrored else values))
     assert Judge(Known(), running).truth(guard) is (Truth.YES if expected else Truth.NO)
+
+
+@pytest.mark.parametrize("fixed", ["2.4", (2, 4)])
+def test_parsed_version_is_compared_with_literals(fixed: object) -> None:
+    running = RunningVersion(parsed=True)
+    assert compare_versions(">=", running, Literal(fixed)) == TeVersion(">=", "2.4")
+    assert compare_versions(">=", running.attribute("release"), Literal(fixed)) == TeVersion(">=", "2.4")
+    assert compare_versions(">=", RunningVersion(parsed=False), Literal(fixed)) is None
+
+
+def test_choice_under_too_large_guards_is_unknown() -> None:
+    wide = all_of(*(Config(str(number)) for number in range(MOST_PARTS + 1)))
+    assert gather([(wide, Literal(1)), (A, Literal(2))]) == UNKNOWN
+    assert gather([(all_of(wide, TeVersion(">=", "2.4")), Literal(1)), (A, Literal(2))]) == only(OF_TE)
+    assert gather([(wide, Literal(1))]) == ((wide, Literal(1)),)
 
 
 def test_unparsed_versions_are_not_compared() -> None:

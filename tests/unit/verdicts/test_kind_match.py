@@ -103,11 +103,6 @@ SHOWN: Final = [
         "attribute-missing",
         "AttributeError: 'TransformerConfig' object has no attribute 'moe'. Did you mean: 'mo'?",
     ),
-    ("argument-missing", "TypeError: fused_rope() missing 2 required positional arguments: 'freqs' and 'cu'"),
-    ("arguments-counted", "TypeError: GPTModel.forward() takes from 1 to 3 positional arguments but 5 were given"),
-    ("arguments-counted", "ValueError: not enough values to unpack (expected 3, got 2)"),
-    ("compute-capability", "AssertionError: Device compute capability 8.9 or higher required for FP8 execution."),
-    ("gpu-out-of-memory", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total"),
     ("attribute-missing", "AttributeError: type object 'ModelType' has no attribute 'encoder_and_decoder'"),
     (
         "architecture-unknown",
@@ -192,10 +187,9 @@ def test_kind_of_text_without_exception(kind: str, text: str) -> None:
         "ImportError: cannot import name 'Router'",  # of which module?
         "KeyError: 'MetadataIndex'",
         "RuntimeError: shape '[2, 3]' is invalid for input of size 4",
-        "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+        "TypeError: forward() missing 1 required positional argument: 'x'",
         "ValueError: invalid literal for int() with base 10: 'nan'",
         "KeyError: 'loss'",
-        "AttributeError: 'NoneType' object has no attribute 'shape'",
     ],
 )
 def test_other_errors_show_no_kind(error: str) -> None:

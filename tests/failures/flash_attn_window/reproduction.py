@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 
-class FlashAttentionIgnored(RuntimeError):
+class FlashAttentionIgnoredError(RuntimeError):
     """Transformer Engine logs that it does not use the installed flash-attn; the message is what it logs."""
 
 
 def import_attention(rank: Rank, *, version: str) -> str:
     """Import the attention beside flash-attn `version` and build FlashAttention; return Transformer Engine's version.
 
-    Raises what Transformer Engine raises, and FlashAttentionIgnored where it logs a warning of this flash-attn.
+    Raises what Transformer Engine raises, and FlashAttentionIgnoredError where it logs a warning of this flash-attn.
     """
     cpu_device.install()
     cpu_device.claim_gpu()
@@ -39,7 +39,7 @@ def import_attention(rank: Rank, *, version: str) -> str:
     backends = sys.modules.get(te.DotProductAttention.__module__.rpartition(".")[0] + ".backends")
     (backends or sys.modules[te.DotProductAttention.__module__]).FlashAttention(softmax_scale=1.0)
     for text in warnings.texts:
-        raise FlashAttentionIgnored(text)
+        raise FlashAttentionIgnoredError(text)
     return str(sys.modules["transformer_engine"].__version__)
 
 

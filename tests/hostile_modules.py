@@ -62,6 +62,7 @@ QUICK: Final = (
     (2, ("catalog", "new", NORM)),
     (0, ("catalog", "check", NORM)),
     (2, ("catalog", "keep", "no-such-run", "--out", "{out}/none")),
+    (0, ("catalog", "list")),
     (0, ("catalog", "export")),
     (2, ("report", "--out", "{out}/none")),
 )

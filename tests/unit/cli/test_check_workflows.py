@@ -37,8 +37,8 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         (BREAKING, "true", 1, "breaks"),
         (BREAKING, "false", 0, "breaks"),
         (FINE, "true", 0, "none-known"),
-        (f"{FINE}flash-attn==2.8.3\n", "true", 3, "unknown"),
-        (f"{FINE}flash-attn==2.8.3\n", "false", 0, "unknown"),
+        (f"{FINE}mamba-ssm==2.2.2\n", "true", 3, "unknown"),
+        (f"{FINE}mamba-ssm==2.2.2\n", "false", 0, "unknown"),
         ("", "true", 2, ""),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from matrix.kit.megatron import wait_for_all
+
 from .of_torch_2_3 import unpack
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def load(rank: Rank, *, own: bool = False) -> list[float]:
         unpack(folder)
     content = state(torch, 0.0)
     dcp.load(content, storage_reader=dcp.FileSystemReader(folder))
+    wait_for_all()
     torch.distributed.destroy_process_group()
     return [float(number) for number in content["weight"]]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from matrix.kit.megatron import wait_for_all
+
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
@@ -24,6 +26,7 @@ def save(rank: Rank) -> int:
     folder.mkdir()
     returned = dcp.save({"weight": torch.ones(2)}, storage_writer=dcp.FileSystemWriter(folder, sync_files=False))
     written = dcp.FileSystemReader(folder).read_metadata()
+    wait_for_all()
     torch.distributed.destroy_process_group()
     for name in ("storage_meta", "storage_data"):
         if getattr(returned, name) is None and getattr(written, name) is not None:

@@ -48,8 +48,17 @@ SETUPTOOLS: Final = "no-pkg-resources"
 RESUME: Final = "ckpt-rollback-metadata"
 """At level cpu in seconds on torch 2.13.0: megatron-core 0.14.0 can't read what 0.15.3 wrote, and reads its own."""
 
+COMMON: Final = "ckpt-rollback-common"
+"""At level cpu: megatron-core 0.18.2 can't read what 0.19.2 wrote."""
+
+EXTRA_STATE: Final = "te1-extra-state"
+"""At level cpu: Transformer Engine 2.3.0 can't read what 1.13.0 wrote."""
+
 QUANTIZED_CALL: Final = "ub-quantization-mode"
 """megatron-core 0.15.0 ends before initialize_ub with Transformer Engine 2.7."""
+
+RESILIENCY: Final = "nvrx-version"
+"""megatron-core 0.18.2 with nvidia-resiliency-ext 0.4.1, a package that its cells name."""
 
 NUMPY: Final = "numpy2-overflow"
 """megatron-core 0.15.0 with numpy 2 and later."""

@@ -123,7 +123,7 @@ class Clause:
     """Conditions on components, all of which must hold; what is left out may be anything.
 
     `base` are images, one of which must be that of the stack. `bounds` are ranges by component: in TOML each is a key
-    of its own, by any name of the component. `reason` is for display.
+    of its own, by any name of the component. `reason` is for display, as one line.
     """
 
     base: tuple[Identifier, ...] = ()
@@ -131,8 +131,9 @@ class Clause:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Put the bounds in the order of the components, so that texts have one order."""
+        """Put the bounds in the order of the components, so that texts have one order, and the reason in one line."""
         object.__setattr__(self, "bounds", {name: self.bounds[name] for name in in_order(self.bounds)})
+        object.__setattr__(self, "reason", " ".join(self.reason.split()))
 
     def matches(self, stack: Stack) -> bool:
         """Return whether every condition is known to hold for a stack."""

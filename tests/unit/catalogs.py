@@ -32,6 +32,18 @@ def real() -> Catalog:
     return load()
 
 
+def few(*ids: str) -> Catalog:
+    """Return the catalog of this tree with these entries alone, masked by each other alone.
+
+    Counts and texts of it stay when other entries are added.
+    """
+    entries = [real().failure(id) for id in ids]
+    return replace(
+        real(),
+        failures=tuple(replace(entry, masked=tuple(one for one in entry.masked if one.by in ids)) for entry in entries),
+    )
+
+
 def copy_of_facts(folder: Path) -> Path:
     """Copy the catalog's tables into `folder`, for a test to edit; return the copy."""
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))

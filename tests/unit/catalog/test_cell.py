@@ -144,6 +144,11 @@ def test_a_condition_on_an_unused_axis_fails() -> None:
     assert not clause(te=">=0").matches(cell(torch="2.4.0", mcore="0.8.0").stack)
 
 
+def test_reason_is_one_line() -> None:
+    """Tables, `check` and `explain` print it within a line; TOML may break it."""
+    assert clause(reason="\nread at the tags;\nrun with 0.8.0").reason == "read at the tags; run with 0.8.0"
+
+
 def test_str_of_a_clause_lists_its_conditions() -> None:
     condition = clause(base=["ngc-24.07", "ngc-24.06"], mcore=">=0.7,<0.9", torch=">=2.4")
     assert str(condition) == "base in (ngc-24.07, ngc-24.06) and torch >=2.4 and mcore >=0.7,<0.9"

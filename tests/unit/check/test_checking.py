@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, short
 from matrix.catalog.versions import parse
@@ -24,21 +25,25 @@ from matrix.verdicts.record import Verdict
 from tests.founding import (
     BEHIND_MPI,
     CALL,
+    COMMON,
+    EXTRA_STATE,
     MASK,
     MPI,
     NUMPY,
     PINNED,
+    RESILIENCY,
     RESUME,
     SAVE,
     SETUPTOOLS,
     SHIFTED_CALL,
     TRANSFORMERS,
 )
-from tests.unit.catalogs import real
+from tests.unit.catalogs import few, real
 
 
-def checked(text: str, question: Question | None = None) -> CheckResult:
-    return check(real(), build(real(), parse_text(real(), text)), question or Question(), {})
+def checked(text: str, question: Question | None = None, catalog: Catalog | None = None) -> CheckResult:
+    catalog = catalog or real()
+    return check(catalog, build(catalog, parse_text(catalog, text)), question or Question(), {})
 
 
 def standing(result: CheckResult, failure: str) -> Standing:
@@ -117,17 +122,20 @@ def test_mpirun_clears_the_mpi_failure() -> None:
     assert standing(checked("mcore=0.9.0 te=1.9.0 torch=2.4.0a0+3bcc3cddb5", question), MPI) is Standing.NOT_REACHED
 
 
-# May a job resume with these releases from a checkpoint of those?
-RESUMES = [
-    "mcore=0.13.1 writer_mcore=0.15.3 torch=2.13.0",
-    "mcore=0.18.2 writer-mcore=0.19.2",
-    "te=2.3.0 writer_te=1.13.0",
-]
-PACKAGES = [
-    "mcore=0.8.0 setuptools=84.2.1",
-    "mcore=0.18.2 nvidia-resiliency-ext=0.4.1",
-    "mcore=0.17.1 transformers=5.2",
-]
+# May a job resume with these releases from a checkpoint of those? The failure, and what its proof selects.
+RESUMES = {
+    "mcore=0.13.1 writer_mcore=0.15.3 torch=2.13.0": (
+        RESUME,
+        "torch-2.13.0 and mcore==0.13.1 and writer_mcore==0.15.3",
+    ),
+    "mcore=0.18.2 writer-mcore=0.19.2": (COMMON, "mcore==0.18.2 and writer_mcore==0.19.2"),
+    "te=2.3.0 writer_te=1.13.0": (EXTRA_STATE, "te==2.3.0 and writer_te==1.13.0"),
+}
+PACKAGES = {
+    "mcore=0.8.0 setuptools=84.2.1": (SETUPTOOLS, "mcore==0.8.0"),
+    "mcore=0.18.2 nvidia-resiliency-ext=0.4.1": (RESILIENCY, "mcore==0.18.2 and nvidia-resiliency-ext==0.4.1"),
+    "mcore=0.17.1 transformers=5.2": (TRANSFORMERS, "mcore==0.17.1 and transformers==5."),
+}
 STACKS = [
     "mcore=0.8.0 torch=2.4.1",
     "mcore=0.17.1 te=2.9.0 torch=2.9.1",
@@ -155,18 +163,14 @@ def test_every_proof_selects_a_broken_case(text: str) -> None:
         assert all(night.possible(real(), one) for one in planned)
 
 
-@pytest.mark.parametrize("text", [*RESUMES, *PACKAGES])
-def test_writer_and_package_failures_are_proved(text: str) -> None:
-    """The proof names the writer's releases, or the packages."""
-    names = [word.partition("=")[0].replace("-", "_") for word in text.split()]
-    found = [one for one in checked(text).failures if one.standing in EXPLAINED]
-    concerned = [
-        one
-        for one in found
-        if one.failure.package or one.failure.open or any(short(axis) in names[1:] for axis in one.failure.axes)
-    ]
-    assert concerned
-    assert all(one.prove for one in concerned)
+@pytest.mark.parametrize(("text", "proof"), (RESUMES | PACKAGES).items())
+def test_writer_and_package_failures_are_proved(text: str, proof: tuple[str, str]) -> None:
+    """The proof names the writer's releases, or the packages of the cells."""
+    failure, selected = proof
+    (one,) = (one for one in checked(text).failures if one.failure.id == failure)
+    assert one.standing in EXPLAINED
+    assert f"failure=={failure} and " in one.prove
+    assert selected in one.prove
 
 
 @pytest.mark.parametrize(
@@ -191,8 +195,10 @@ def test_resuming_is_known_to_work() -> None:
 
 def test_upgrade_answers_whether_a_job_may_resume() -> None:
     (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=(MCORE,))).upgrades
-    resuming = core.resuming.partition("resuming from this stack's checkpoints: known to work: ")[2]
-    assert RESUME in resuming.partition(";")[0]
+    start, _, answers = core.resuming.partition(": ")
+    assert start == "resuming from this stack's checkpoints"
+    (works,) = (answer for answer in answers.split("; ") if answer.startswith("known to work: "))
+    assert RESUME in works.partition(": ")[2].split(", ")
     (torch,) = checked("torch=2.9.1", Question(upgrades=(BASE,))).upgrades
     assert torch.resuming == ""
 
@@ -222,7 +228,8 @@ def test_every_version_workaround_works(text: str) -> None:
 
 def test_upgrade_names_what_each_newer_version_changes() -> None:
     """The break of 2.9.0 is gone in every later release; nothing is judged twice."""
-    te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=(TE, MCORE))).upgrades
+    asked = Question(upgrades=(TE, MCORE))
+    te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", asked, few(PINNED, TRANSFORMERS)).upgrades
     assert te.steps[0] == UpgradeStep("2.10.0", fixed=(PINNED,))
     assert [step.version for step in te.steps] == [
         version for version in recorded(real(), TE) if parse(version) > parse("2.9.0")
@@ -300,8 +307,9 @@ def test_recorded_night_is_that_of_the_folder() -> None:
 def test_version_that_decides_a_failure_is_unknown(limits: tuple[str, str], texts: list[str]) -> None:
     """A range whose versions are judged alike decides nothing."""
     said = [Statement(limits[0], UNKNOWN, Place("r.txt", 3), limits[1])]
-    user = build(real(), [*parse_text(real(), "mcore=0.15.0 torch=2.9.1"), *said])
-    unread = check(real(), user, Question(), {}).stack.unread
+    catalog = few(NUMPY, TRANSFORMERS)
+    user = build(catalog, [*parse_text(catalog, "mcore=0.15.0 torch=2.9.1"), *said])
+    unread = check(catalog, user, Question(), {}).stack.unread
     assert [item.text for item in unread] == texts
 
 

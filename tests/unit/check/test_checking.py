@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, short
 from matrix.catalog.versions import parse
 from matrix.check.answer import CheckResult, Standing, UpgradeStep
-from matrix.check.checking import EXPLAINED, ProjectNight, Question, check, evidence_of, night_of
+from matrix.check.checking import EXPLAINED, NIGHT_FILE, ProjectNight, Question, check, evidence_of, night_of
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
 from matrix.check.files.declared import Declared, Statement, UnreadKind, UserCommand
@@ -290,8 +291,12 @@ def test_evidence_states_level_and_date(counts: dict[str, int] | None, expected:
     assert evidence_of(None if counts is None else ProjectNight("2026-01-02", counts)) == expected
 
 
-def test_recorded_night_is_that_of_the_folder() -> None:
-    assert night_of(real().failure(SAVE)) == ProjectNight("2026-11-22", {"cpu": 16})
+def test_recorded_night_is_that_of_the_folder(tmp_path: Path) -> None:
+    entry = replace(real().failure(SAVE), folder=tmp_path)
+    assert night_of(entry) is None
+    (tmp_path / NIGHT_FILE).write_text('date = "2026-11-22"\nreproduced = { cpu = 16 }\n')
+    assert night_of(entry) == ProjectNight("2026-11-22", {"cpu": 16})
+    assert night_of(real().failure(SAVE))
     assert all(night.reproduced for night in map(night_of, real().failures) if night)
 
 

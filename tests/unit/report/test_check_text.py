@@ -9,9 +9,10 @@ import pytest
 
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
+from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TE
 from matrix.check.answer import CheckResult
-from matrix.check.checking import Question, check
+from matrix.check.checking import NIGHT_FILE, Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import build, parse_text
@@ -109,7 +110,9 @@ def test_reason_of_a_break_does_not_deny_it() -> None:
 
 def test_evidence_is_that_of_the_project() -> None:
     out = piped(*render(checked("mcore=0.8.0 torch=2.4.1")))
-    assert "  evidence:   reproduced 16 times at level cpu in the project's night of 2026-11-22\n" in out
+    recorded = read_toml(real().failure(SAVE).folder / NIGHT_FILE)
+    times, date = recorded["reproduced"]["cpu"], recorded["date"]
+    assert f"  evidence:   reproduced {times} times at level cpu in the project's night of {date}\n" in out
     assert "never run" not in out
 
 

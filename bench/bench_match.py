@@ -4,7 +4,7 @@
 
 The log has lines of Megatron-LM's training and one known failure at its end. The signatures are those of the catalog,
 then with the kinds of failure, and then with 500 made ones: four of five are exceptions, one is a text of the log.
-Goal: 150 MB/s with all signatures and kinds.
+Goal: 190 MB/s with all signatures and kinds.
 Processor times; the ratios depend less on the load of this machine.
 """
 

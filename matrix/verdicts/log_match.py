@@ -419,7 +419,7 @@ def match_logs(
     """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
     index, kinds = SignatureIndex(failures), KindIndex(table)
     reader, lines, stack = _Reader(index, kinds), 0, ""
-    triggers = Triggers([*_TRIGGERS, *index.types, *index.words(), *kinds.words()])
+    triggers = Triggers([*_TRIGGERS, *index.types, *kinds.words()], index.choices())
     starts: list[tuple[int, str]] = []
     for log, chunks in logs:
         starts.append((lines, log.path))

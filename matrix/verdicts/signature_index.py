@@ -96,11 +96,11 @@ class SignatureIndex:
         self._of_logs = [entry for entry in entries if not entry.of_crash and not entry.of_exception]
         self.types = frozenset(name for name in self._by_type if name)
 
-    def words(self) -> Iterator[str]:
-        """Yield for each `log` signature a text that must be in a log; "" where it requires none."""
+    def choices(self) -> Iterator[list[str]]:
+        """Yield for each `log` signature texts that must all be in a log: long ones, or the longest; "" for none."""
         for entry in self._of_logs:
             texts = literals(entry.signature.log or "")
-            yield next((text for text in texts if len(text) >= LITERAL), max(texts, key=len, default=""))
+            yield [text for text in texts if len(text) >= LITERAL] or [max(texts, key=len, default="")]
 
     def _candidates(self, raised: Raised) -> Iterator[Entry]:
         yield from self._by_type.get(raised.type, ())

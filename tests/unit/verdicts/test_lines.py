@@ -23,6 +23,38 @@ def test_a_place_is_found_where_a_word_is(parts: list[str], words: set[str]) -> 
     assert all(match.start() in near for word in words for match in re.finditer(re.escape(word), text))
 
 
+WORD = st.text("eo xyk_W*(=", min_size=1, max_size=12)
+
+
+@given(st.data(), st.lists(WORD, max_size=6), st.lists(st.lists(WORD, min_size=1, max_size=3), max_size=3))
+def test_lines_with_a_word_are_never_dropped(data: st.DataObject, words: list[str], choices: list[list[str]]) -> None:
+    required = words + [" ".join(texts) for texts in choices]
+    line = st.lists(st.one_of(st.sampled_from([*required, "lm loss"]), WORD), max_size=3).map("".join)
+    log = data.draw(st.lists(line, max_size=8).map(lambda lines: "\n".join(["start", *lines, "end"])))
+    size = data.draw(st.integers(1, 40))
+    triggers = Triggers(words, choices)
+    plain = [text for text in log.split("\n") if any(word in text for word in required)]
+    read = {text for _, text in Excerpts((log[at : at + size] for at in range(0, len(log), size)), triggers)}
+    assert read.issuperset(plain)
+    for offset in range(0, len(log), 7):
+        whole = any(word in log[offset:] for word in words)
+        whole |= any(all(text in log[offset:] for text in texts) for texts in choices)
+        assert triggers.places(log, offset) or not whole
+
+
+@pytest.mark.parametrize(
+    ("words", "choice", "log", "expected"),
+    [
+        (["rror"], ["Muon cannot", "fatal error: "], "Muon cannot", 0),  # every match has the word
+        (["xit"], ["in the loss", "Muon is there"], "in the loss", 0),  # M is rare
+        (["xit"], ["in the loss", "Muon is there"], "Muon is there", 1),
+        (["xit"], ["the loss", "in the loss of"], "the loss", 1),  # none is rare
+    ],
+)
+def test_one_text_of_a_choice_is_enough(words: list[str], choice: list[str], log: str, expected: int) -> None:
+    assert len(Triggers(words, [choice]).places(log, 0)) == expected
+
+
 def test_many_words_are_found_by_few_searches() -> None:
     words = [f"kernel stream_{number} failed in {number % 7}" for number in range(500)]
     triggers = Triggers(words)

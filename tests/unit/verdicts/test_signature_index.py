@@ -89,7 +89,7 @@ def test_text_of_a_crash_signature_shows_nothing_alone() -> None:
     assert [entry.failure.id for entry, _ in known.shown_by_text("mpi4py\nin stage one\nthen two\n")] == ["text"]
     crash = Outcome(OutcomeKind.SIGNALED, signal="SIGSEGV", evidence="mpi4py")
     assert [entry.failure.id for entry in known.shown_by_crash(crash)] == ["crash"]
-    assert list(known.words()) == ["in stage one", ""]
+    assert list(known.choices()) == [["in stage one"], [""]]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from typing import Final
 import pytest
 
 from matrix.catalog import loading
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure
-from matrix.catalog.stack import components
+from matrix.catalog.stack import MCORE, TE, TORCH, components
 from matrix.check.answer import Standing
 from matrix.cli.main import main
 from matrix.planning.cases import cells_of, picked_cells
@@ -22,11 +21,20 @@ KNOWN: Final = loading.load()
 NAMEABLE: Final = [one for one in KNOWN.failures if any(rule.bounds and not rule.base for rule in one.affected)]
 
 
-def breaking_cell(failure: Failure) -> Cell:
-    """Return a cell in which the failure is expected; the newest one where that depends on the driver, too."""
-    cells = cells_of(KNOWN, failure)
-    every = (*cells, *picked_cells(KNOWN, failure), *(KNOWN.cell_named(report.cell) for report in failure.stack))
-    return next((cell for cell in every if failure.expectation(cell.stack) is Expectation.BROKEN), cells[-1])
+def breaking_versions(failure: Failure) -> dict[str, str]:
+    """Return the versions of a cell in which the failure is expected; without one, the newest that a rule bounds."""
+    cells = (*cells_of(KNOWN, failure), *picked_cells(KNOWN, failure))
+    every = (*cells, *(KNOWN.cell_named(report.cell) for report in failure.stack))
+    stacks = [cell.stack for cell in every if failure.expectation(cell.stack) is Expectation.BROKEN]
+    if stacks:
+        return dict(stacks[0].versions)
+    rule = next(rule for rule in failure.affected if not rule.base and not rule.cases)
+    releases = {MCORE: KNOWN.megatron_core, TE: KNOWN.transformer_engine, TORCH: KNOWN.torch}
+    return {
+        name: [release.version for release in known_releases if release.version in rule.bounds[name]][-1]
+        for name, known_releases in releases.items()
+        if name in rule.bounds
+    }
 
 
 @pytest.mark.parametrize("failure", NAMEABLE, ids=lambda failure: failure.id)
@@ -35,9 +43,10 @@ def test_requirements_file_of_a_broken_cell_names_failure(
 ) -> None:
     """What the file can't name, such as a driver or a checkpoint's writer, is among the versions not named."""
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
-    cell = breaking_cell(failure)
     distributions = {name: component.distribution for name, component in components().items()}
-    pins = [f"{name}=={version}" for name, version in cell.stack.versions.items() if distributions.get(name, True)]
+    pins = [
+        f"{name}=={version}" for name, version in breaking_versions(failure).items() if distributions.get(name, True)
+    ]
     file = tmp_path / "requirements.txt"
     file.write_text("\n".join(pins) + "\n")
 

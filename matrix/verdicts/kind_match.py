@@ -66,7 +66,7 @@ class KindIndex:
 
     def __init__(self, table: KindTable | None = None) -> None:
         signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
-        self._of_exceptions = [(kind, sign) for kind, sign in signs if not sign.log]
+        self._of_exceptions = [(kind, sign, longest_text(sign.message or "")) for kind, sign in signs if not sign.log]
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
@@ -87,14 +87,15 @@ class KindIndex:
 
     def _shown_by(self, raised: Raised) -> KindSighting | None:
         """Return the first kind that an exception shows, without its line."""
-        for kind, sign in self._of_exceptions:
-            if sign.exception and raised.type not in sign.exception:
+        message = raised.compared
+        for kind, sign, part in self._of_exceptions:
+            if part not in message or (sign.exception and raised.type not in sign.exception):
                 continue
             if sign.function and all(frame.function != sign.function for frame in raised.frames):
                 continue
             if sign.raised_in_stack and not (raised.frames and self._is_of_stack(raised.frames[-1].file)):
                 continue
-            shown = re.search(sign.message or "", raised.compared)
+            shown = re.search(sign.message or "", message)
             if shown:
                 frame = self.stack_frame(raised.frames)
                 text = _SPACE.sub(" ", f"{raised.type}: {raised.message}")

@@ -44,6 +44,11 @@ class Entry:
         return literals(self.signature.message or "")
 
     @cached_property
+    def longest_text(self) -> str:
+        """Return the longest of these texts, whose absence excludes nearly every other message."""
+        return max(self.texts, key=len, default="")
+
+    @cached_property
     def words(self) -> frozenset[str]:
         """Return the words of these texts."""
         return frozenset(_WORD.findall(" ".join(self.texts)))
@@ -108,11 +113,11 @@ class SignatureIndex:
 
     def shown_by(self, raised: Raised) -> list[Entry]:
         """Return the failures that an exception shows, each with the first signature that holds."""
-        outcome = Outcome(OutcomeKind.RAISED, chain=(raised,))
+        outcome, message = Outcome(OutcomeKind.RAISED, chain=(raised,)), raised.compared
         return _first(
             entry
             for entry in self._candidates(raised)
-            if all(text in raised.compared for text in entry.texts) and shows(outcome, entry.signature)
+            if entry.longest_text in message and shows(outcome, entry.signature)
         )
 
     def partly_shown_by(self, raised: Raised) -> list[Entry]:

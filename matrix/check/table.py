@@ -45,6 +45,7 @@ CHOSEN: Final = {
     "driver": (DRIVER,),
     "sm": (SM,),
 }
+_AXIS: Final = {component: axis for axis, fixed in CHOSEN.items() for component in fixed}
 KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
 T = TypeVar("T")
@@ -170,6 +171,7 @@ class StackTable:
             "moves": [[move(one, other).value for other in Standing] for one in Standing],
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
+            "pairs": [[_AXIS[pair.consumer], _AXIS[pair.provider]] for pair in CALL_PAIRS],
             "calls": [_table(table, calls) for table in self.breaking],
             "undecided": [_table(one, place) for one in self.undecided],
             "findings": [list(one) for one in findings],
@@ -256,13 +258,12 @@ def _call_tables(
     catalog: Catalog, parts: Mapping[str, Mapping[str, UserStack]], each: Mapping[str, tuple[int, ...]]
 ) -> tuple[Table[CallsAnswer], ...]:
     """Return the calls of each pair of packages by the axes of both: in `each`, every value is a class."""
-    axes = {component: axis for axis, components in CHOSEN.items() for component in components}
     return tuple(
         _tabled(
             parts,
             {
                 **_classes(parts, deciding(pair, catalog)),
-                **{axis: each[axis] for axis in map(axes.__getitem__, pair[:2])},
+                **{axis: each[axis] for axis in map(_AXIS.__getitem__, pair[:2])},
             },
             lambda stack, pair=pair: calls_of(pair, catalog, stack.stack, ()),  # type: ignore[misc]
         )

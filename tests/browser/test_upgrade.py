@@ -195,11 +195,8 @@ def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> Non
         for error in new:
             expected.setdefault("still broken" if error in old else "newly broken", []).append(error)
         for call in first.calls:
-            package = call.findings[0].packages[1]
-            is_judged = package not in problems and UNKNOWN not in (
-                second.stack.stack[package],
-                second.stack.stack[MCORE],
-            )
+            packages = call.findings[0].packages
+            is_judged = packages[1] not in problems and UNKNOWN not in map(second.stack.stack.__getitem__, packages)
             gone = [error for error in errors_of(call) if error not in new]
             expected.setdefault("fixed" if is_judged else "no longer known", []).extend(gone)
         found = {kind: sorted(ids) for kind, ids in shown["moved"].items()}

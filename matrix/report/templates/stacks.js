@@ -40,9 +40,11 @@ const stacks = (() => {
       findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) });
     const groups = answers.flatMap(([, listed], place) => listed.map((each) => group(place, each)));
     groups.sort((one, other) => one.rank - other.rank || other.certain - one.certain);
-    const problems = [...new Set(answers.map(([problem]) => data.texts[problem]))];
-    const unknown = [...new Set(answers.flatMap(([, , parts]) => parts.map((part) => data.texts[part])))];
-    return { problem: problems.filter(Boolean).join("; "), problems, unknown, groups };
+    const why = new Map();  // by package that is called, from every pair
+    for (const [problem, , parts] of answers)
+      for (const part of parts.map((each) => data.texts[each])) why.set(part, new Set([...why.get(part) || [], data.texts[problem]]));
+    const problems = new Map([...why].map(([part, texts]) => [part, [...texts].join("; ")]));
+    return { problem: [...problems.values()].join("; "), problems, unknown: [...problems.keys()], groups };
   };
   const clashes = (choice) => {
     const where = places(choice);
@@ -51,7 +53,7 @@ const stacks = (() => {
   // What is not known of a stack; why calls could not be judged counts where all else is known.
   const unread = (choice) => {
     const where = places(choice), texts = data.undecided.map((table) => data.texts[look(table, where)]).filter(Boolean);
-    return texts.length ? texts : calls(choice).problems.filter(Boolean);
+    return texts.length ? texts : [...calls(choice).problems.values()];
   };
   // What each newer version of an axis changes, as `megatrix check --upgrade AXIS --json` reports it.
   const breaks = (choice) => {

@@ -95,20 +95,19 @@
     }
     // Of calls that a job reaches alike, some may break in one stack alone.
     const [old, broken] = [from, to].map(calls);
-    // Calls into Transformer Engine (te) and into torch (base), in the order of their tables.
-    const judged = (choice, { problems }, place) =>
-      !problems[place] && ["te", "base"][place] in whole(choice) && whole(choice).mcore ? "not found" : "unknown";
+    const judged = (choice, { problems }, { place, into }) =>
+      !problems.has(`calls into ${into}`) && data.pairs[place].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
     const has = ({ groups }, [error]) => groups.some((each) => each.findings.some((one) => one[0] === error));
     const sort = (kind, group, other, both, label) => {
       const findings = group.findings.filter((one) => has(other, one) === both);
       if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, words(from) && label));
     };
     for (const each of broken.groups) {
-      sort("newly broken", each, old, false, `${judged(from, old, each.place)} \u2192 ${data.standings[each.rank]}`);
+      sort("newly broken", each, old, false, `${judged(from, old, each)} \u2192 ${data.standings[each.rank]}`);
       sort("still broken", each, old, true);
     }
     for (const each of old.groups) {
-      const left = judged(to, broken, each.place);
+      const left = judged(to, broken, each);
       sort(left === "unknown" ? "no longer known" : "fixed", each, broken, false, `${data.standings[each.rank]} \u2192 ${left}`);
     }
     const [excluded, undecided] = [clashes(to), unread(to)];

@@ -162,9 +162,9 @@ def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, stack
     for base in _bases(catalog, failure, case, stack.version(TORCH)):
         for values, packages in itertools.product(_combined(catalog, failure, stack, base), package_sets(failure)):
             planned = catalog.cell(base.id, {**values, **packages}, packages)
-            allowed = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
-            broken = allowed and expected(catalog, failure, planned.stack, case) is Expectation.BROKEN
-            if broken and possible(catalog, plan_case(catalog, failure, case, level, planned)):
+            broken = expected(catalog, failure, planned.stack, case) is Expectation.BROKEN  # first: the rest is slow
+            allowed = broken and is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
+            if allowed and possible(catalog, plan_case(catalog, failure, case, level, planned)):
                 items = {**values, **packages}.items()
                 return {"base": base.id, **{short(name): str(value) for name, value in items if value is not ABSENT}}
     return None

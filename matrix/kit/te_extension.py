@@ -49,6 +49,19 @@ def compiled(found: ModuleSpec) -> bool:
     return any(any(Path(folder).glob(f"{EXTENSION}*.so")) for folder in found.submodule_search_locations or ())
 
 
+def link(folder: Path) -> Path:
+    """Link the package transformer_engine into a folder, without its metadata; return the package's own folder.
+
+    Raises ImportError when no transformer_engine is on sys.path.
+    """
+    spec = importlib.util.find_spec("transformer_engine")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("no transformer_engine on sys.path")
+    package = Path(next(iter(spec.submodule_search_locations)))
+    (folder / "transformer_engine").symlink_to(package)
+    return package
+
+
 def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     """Make the transformer_engine on sys.path importable in this process; `folder` is a new folder of the rank.
 
@@ -59,12 +72,8 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     import torch
     import torch._dynamo  # it reads torch.cuda.Stream at import, which must still be the real one
 
-    spec = importlib.util.find_spec("transformer_engine")
-    if spec is None or spec.submodule_search_locations is None:
-        raise ImportError("no transformer_engine on sys.path")
     folder.mkdir()
-    package = Path(next(iter(spec.submodule_search_locations)))
-    (folder / "transformer_engine").symlink_to(package)
+    package = link(folder)
     (folder / f"{EXTENSION}.stand-in.so").touch()
     (folder / "libtransformer_engine.so").symlink_to(torch._C.__file__)  # any library that is already loaded
     sys.path.insert(0, str(folder))

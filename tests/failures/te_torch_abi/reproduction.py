@@ -7,13 +7,11 @@ which c10's header compiles, and none of the kernels.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matrix.kit import small_extension
+from matrix.kit import small_extension, te_extension
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -34,10 +32,7 @@ def load(rank: Rank, *, cxx11: bool) -> str:
     folder.mkdir()
     macros = [f"_GLIBCXX_USE_CXX11_ABI={int(cxx11)}"]
     small_extension.build(folder, EXTENSION, CHECK, macros=macros, libraries=["c10"])
-    spec = importlib.util.find_spec("transformer_engine")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    (folder / "transformer_engine").symlink_to(Path(next(iter(spec.submodule_search_locations))))
+    te_extension.link(folder)
     sys.path.insert(0, str(folder))
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # TE's own switch: libtransformer_engine.so and CUDA's are not loaded
     try:

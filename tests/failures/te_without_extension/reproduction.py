@@ -7,10 +7,8 @@ installed transformer-engine-cu12 or -cu13: the search for CUDA's libraries and 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matrix.kit import te_extension
@@ -37,7 +35,7 @@ def import_megatron(rank: Rank, *, unloadable: bool = False) -> str:
     """
     os.environ["NVTE_PROJECT_BUILDING"] = "1"
     if unloadable:
-        link(rank.workdir)
+        te_extension.link(rank.workdir)
         (rank.workdir / "transformer_engine_torch.abi3.so").touch()
         sys.path.insert(0, str(rank.workdir))
     return importlib.import_module("megatron.core.extensions.transformer_engine").__name__
@@ -51,16 +49,8 @@ def import_with_extension(rank: Rank) -> str:
 
 def import_copied(rank: Rank) -> str:
     """Import a transformer_engine that is a folder on sys.path, such as a clone, and not installed; return its name."""
-    link(rank.workdir)
+    te_extension.link(rank.workdir)
     sys.path[:] = [str(rank.workdir), *(folder for folder in sys.path if folder not in rank.overlays)]
     importlib.invalidate_caches()
     os.environ["NVTE_PROJECT_BUILDING"] = "1"
     return importlib.import_module("transformer_engine").__name__
-
-
-def link(folder: Path) -> None:
-    """Link the package transformer_engine into a folder, without its metadata."""
-    spec = importlib.util.find_spec("transformer_engine")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    (folder / "transformer_engine").symlink_to(Path(next(iter(spec.submodule_search_locations))))

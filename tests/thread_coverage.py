@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,14 +137,19 @@ def command(*arguments: str) -> dict[str, Any]:
     return json.loads(printed.getvalue()) if status != 2 else {}
 
 
+@cache
+def topics() -> dict[str, str]:
+    """Return the topic of each failure."""
+    return {failure.id: failure.topic for failure in loading.load().failures}
+
+
 def named_in(log: str) -> list[Named]:
     """Return what `match` names in a log."""
-    topics = {failure.id: failure.topic for failure in loading.load().failures}
     with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
         file.write(log + "\n")
         file.flush()
         result = command("match", file.name, "--json")
-    known = [Named(item["failure"], topics[item["failure"]]) for item in result.get("items", ())]
+    known = [Named(item["failure"], topics()[item["failure"]]) for item in result.get("items", ())]
     kinds = [Named(item["kind"], item["topic"]) for item in result.get("kinds", ())]
     ranks = [Named(STANDSTILL, "hangs")] if result.get("standstills") else []
     return known or kinds or ranks

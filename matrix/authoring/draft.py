@@ -11,12 +11,12 @@ from typing import Final
 from matrix.catalog.checks import FRAME, NATIVE
 from matrix.errors import MatrixError
 from matrix.verdicts.crash import NativeCrash
+from matrix.verdicts.kind_match import PACKAGES
 from matrix.verdicts.log_match import LogFault, Reading
 from matrix.verdicts.outcome import Frame, Raised
 from matrix.verdicts.text import MASKED, mask, one_line, visible
 
 LONGEST: Final = 200  # characters of a message in a signature: what comes after them differs from run to run
-PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")
 # What differs between runs of the same failure, and the expression that matches all of it.
 _VOLATILE: Final = re.compile(
     rf"(?P<secret>{re.escape(MASKED)})"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.codec import decode
-from matrix.catalog.patterns import literals
+from matrix.catalog.patterns import longest_text
 from matrix.catalog.schema import Identifier, Pattern, read_toml
 from matrix.errors import MatrixError, closest
 
@@ -161,11 +161,6 @@ def _of_sign(sign: Sign, where: str) -> Iterator[MatrixError]:
         yield MatrixError(
             "this pattern would be searched everywhere", where=where, got=sign.log, expected=expected, fix=fix
         )
-
-
-def longest_text(pattern: str) -> str:
-    """Return the longest text that every match of a pattern contains, "" where none is certain."""
-    return max(literals(pattern), key=len, default="")
 
 
 def groups_in(text: str) -> set[str]:

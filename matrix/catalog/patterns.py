@@ -29,6 +29,11 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(line for part in parts for line in re.split("[\r\n]", part) if line)
 
 
+def longest_text(pattern: str) -> str:
+    """Return the longest text that every match contains, "" where none is certain."""
+    return max(literals(pattern), key=len, default="")
+
+
 def _required(items: Iterable[tuple[Any, Any]]) -> Iterator[str]:
     for op, value in items:
         kind = str(op)

@@ -53,13 +53,14 @@ def failure_page(
     history and links to single cases.
     """
     records = [record for record in night.records if record.failure == failure.id]
+    about = summary(failure)
     anchors = anchors_of(night.records)
     links = {key: f"../index.html#{anchor}" if pasts is not None else "" for key, anchor in anchors.items()}
     return document(
         "failure.html.j2",
         failure=failure,
         run=night.run,
-        summary=(about := summary(failure)),
+        summary=about,
         fixed_in=known.fixes(about),
         topic=next((topic.title for topic in map.catalog.topics if topic.id == failure.topic), ""),
         references={text: _thread(text) for text in failure.references},

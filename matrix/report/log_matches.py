@@ -10,6 +10,7 @@ from matrix.contract.kind_answer import KindAnswer
 from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table
 from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
+from matrix.verdicts.outcome import Frame
 from matrix.verdicts.text import one_line
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
@@ -68,11 +69,10 @@ def to_json(reading: Reading, answers: Sequence[KindAnswer] = ()) -> dict[str, l
 
 def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
     failure = sighting.failure
-    count = f", {sighting.times} times in total" if sighting.times > 1 else ""
     lacks = f": the log lacks {sighting.lacks}" if sighting.lacks else ""
     yield table([(f"{'' if sighting.certain else 'LIKELY '}{failure.id}:", failure.title)])
     facts = [
-        (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{count}"),
+        (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{_in_total(sighting.times)}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
         *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
@@ -85,12 +85,10 @@ def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
 
 def _kind(answer: KindAnswer, at: Callable[[int], str]) -> Iterator[Part]:
     sighting, kind = answer.sighting, answer.sighting.kind
-    count = f", {sighting.times} times in total" if sighting.times > 1 else ""
-    frame = sighting.frame
     yield table([(f"KIND {kind.id}:", kind.title)])
     facts = [
-        (at(sighting.line), f"{one_line(sighting.text)}{count}"),
-        *([("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []),
+        (at(sighting.line), f"{one_line(sighting.text)}{_in_total(sighting.times)}"),
+        *_look_at(sighting.frame),
         *(("answer:", one_line(fact)) for fact in answer.facts),
         ("means:", kind.means),
     ]
@@ -99,12 +97,18 @@ def _kind(answer: KindAnswer, at: Callable[[int], str]) -> Iterator[Part]:
     yield ""
 
 
+def _in_total(times: int) -> str:
+    return f", {times} times in total" if times > 1 else ""
+
+
+def _look_at(frame: Frame | None) -> list[tuple[str, str]]:
+    return [("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []
+
+
 def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     """Yield what an unknown fault is, where to look, and the commands that go on."""
     frame = fault.frame or (fault.raised.frames[-1] if fault.raised and fault.raised.frames else None)
-    rows = [("sort:", sort_of(fault))]
-    rows += [("look at:", one_line(f"{frame.function}, {frame.file}:{frame.line}"))] if frame else []
-    yield table(rows, indent=2)
+    yield table([("sort:", sort_of(fault)), *_look_at(frame)], indent=2)
     if fault.raised and fault.raised.type in API_ERRORS:
         yield "  $ megatrix contract --consumer FOLDER  # FOLDER: the program that makes the call"
     yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"

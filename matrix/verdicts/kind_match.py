@@ -8,16 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
-from matrix.catalog.kinds import FailureKind, KindTable, Sign, longest_text
+from matrix.catalog.kinds import FailureKind, KindTable, Sign
+from matrix.catalog.patterns import longest_text
 from matrix.verdicts.outcome import Frame, Raised
 from matrix.verdicts.stack_evidence import evidence_in, names_core
 
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
 _SPACE: Final = re.compile(r"\s+")
+PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # whose versions are read in logs
 # A version behind the name of a package: in paths, in pip's output, in TE's list of its configuration.
 _VERSION: Final = re.compile(
-    r"(?<![\w.])(?P<package>megatron[-_]core|transformer[-_]engine|torch|flash[-_]attn)(?:_version)?['\"]?"
+    rf"(?<![\w.])(?P<package>{'|'.join(PACKAGES).replace('-', '[-_]')})(?:_version)?['\"]?"
     r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
     r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:\+[\w.]+)?)"
 )

@@ -112,7 +112,8 @@ class RankFacts:
             yield by_stacks
         elif self._waited and failed:
             line, what = min(self._failed[rank] for rank in failed)
-            waited = "; ".join(f"{name_all(ranks)} in {stand}" for stand, ranks in self._waits().items())
+            waits = grouped({rank: stand for rank, (_, stand) in self._waited.items()}, str)
+            waited = "; ".join(f"{name_all(ranks)} in {stand}" for stand, ranks in waits.items())
             yield Standstill(
                 Position.FAILED, tuple(failed), f"{name_all(failed)}: {what}; waited for it: {waited}", line
             )
@@ -130,6 +131,3 @@ class RankFacts:
                 stacks.setdefault(process if process.isdigit() or not rank else rank, stack)
         stacks.pop("", None)  # of an unknown process: dumps of one process at several times look alike
         return stacks
-
-    def _waits(self) -> dict[str, list[str]]:
-        return grouped({rank: stand for rank, (_, stand) in self._waited.items()}, str)

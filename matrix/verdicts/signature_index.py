@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from matrix.catalog.failure import Failure, Signature
-from matrix.catalog.patterns import literals
+from matrix.catalog.patterns import literals, longest_text
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import is_at, shows
 from matrix.verdicts.stack_evidence import is_of_stack, names_in
@@ -46,7 +46,7 @@ class Entry:
     @cached_property
     def longest_text(self) -> str:
         """Return the longest of these texts, whose absence excludes nearly every other message."""
-        return max(self.texts, key=len, default="")
+        return longest_text(self.signature.message or "")
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -104,8 +104,8 @@ class SignatureIndex:
     def choices(self) -> Iterator[list[str]]:
         """Yield for each `log` signature texts that must all be in a log: long ones, or the longest; "" for none."""
         for entry in self._of_logs:
-            texts = literals(entry.signature.log or "")
-            yield [text for text in texts if len(text) >= LITERAL] or [max(texts, key=len, default="")]
+            pattern = entry.signature.log or ""
+            yield [text for text in literals(pattern) if len(text) >= LITERAL] or [longest_text(pattern)]
 
     def _candidates(self, raised: Raised) -> Iterator[Entry]:
         yield from self._by_type.get(raised.type, ())

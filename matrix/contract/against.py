@@ -14,7 +14,7 @@ from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
 from matrix.contract.api import ResolvedPath, Surface
-from matrix.contract.finding import Finding, find, fits
+from matrix.contract.finding import Finding, find, fits, places
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.contract.uses import Calls, Use
@@ -118,6 +118,10 @@ class RecordedReleases:
         if key not in self._known:
             self._known[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
         return self._known[key]
+
+    def placed(self, path: str, position: int, parameter: str) -> bool:
+        """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
+        return any(places(surface, path, position, parameter) for surface in self._surfaces())
 
     def _surfaces(self) -> Iterator[Surface]:
         return (recorded(self._provider, version) for version in self._versions)

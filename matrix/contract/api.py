@@ -188,6 +188,8 @@ class Surface:
         if isinstance(targets, list):
             return self._resolve(targets, via_instance) if attributes else ResolvedPath(module)
         owner, is_member, name = attributes.rpartition(".")
+        if is_member and name == "__init__" and isinstance(targets, Absent) and targets.what == "member":
+            return None  # it has the one of object
         owners = self._reached(f"{module}:{owner}") if via_instance and is_member and targets is None else None
         for target in owners if isinstance(owners, list) else ():
             if isinstance(target.entry, dict) and self._step(target, name, lenient=False) is None:

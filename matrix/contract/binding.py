@@ -21,6 +21,14 @@ class BindingError(NamedTuple):
     keyword: str = ""
 
 
+class Misplacement(NamedTuple):
+    """A positional argument whose name means `parameter`, and that lands on another one. `position` counts from 0."""
+
+    message: str
+    position: int
+    parameter: str
+
+
 def bind(
     signature: CallSignature,
     positional: int,
@@ -75,17 +83,18 @@ def _plural(noun: str, count: int) -> str:
 
 def misbound(
     signature: CallSignature, positional: Sequence[str], keywords: Collection[str], *, bound: bool
-) -> list[str]:
-    """Return a message for each positional argument whose name means another parameter than it lands on.
+) -> list[Misplacement]:
+    """Return the positional arguments whose names mean another parameter than they land on.
 
     `positional` are the names of the arguments, "" for an unnamed one. No keyword in `keywords` is meant: it is passed.
     """
-    messages = []
-    for argument, slot in zip(positional, signature.slots[bound:], strict=False):
-        parameter = misplaced(argument, slot, signature.named) if argument not in ("", slot) else None
+    misplacements = []
+    for position, (argument, slot) in enumerate(zip(positional, signature.slots[bound:], strict=False)):
+        parameter = misplaced(argument, slot, signature.named) if argument not in ("", "self", slot) else None
         if parameter and parameter not in keywords:
-            messages.append(f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'")
-    return messages
+            message = f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'"
+            misplacements.append(Misplacement(message, position, parameter))
+    return misplacements
 
 
 @lru_cache(maxsize=4096)

@@ -41,8 +41,8 @@ class CallSignature:
         return frozenset(self.named[self.unnamed :])
 
     def takes(self, name: str) -> bool:
-        """Return whether a parameter has that name."""
-        return name in self.named or name in (self.args, self.kwargs)
+        """Return whether a parameter has that name; "**": whether it takes any keyword."""
+        return bool(self.kwargs) if name == "**" else name in self.named or name in (self.args, self.kwargs)
 
 
 @lru_cache(maxsize=16384)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 from matrix.contract.condition import WORDS, compared, shortened, shown, written
 from matrix.contract.definition import dotted, function_entry
 from matrix.contract.flow import Flow
-from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, negate
+from matrix.contract.guard import COMPARE, Config, Guard, Loads, Offers, Takes, Unclear, all_of, any_of, negate
 from matrix.contract.provider import Provider
 from matrix.contract.reachability import Reaches, Recorder, about_te
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue, Scope
@@ -37,6 +37,7 @@ from matrix.contract.value import (
     Reference,
     RunningVersion,
     Value,
+    compare_versions,
     gather,
     is_none,
     merge,
@@ -50,7 +51,10 @@ from matrix.contract.value import (
 DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; the deepest in any release is 4
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
-SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
+SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec", "dataclasses.fields")
+COMPARISONS = {
+    f"operator.{name}": sign for name, sign in zip(("ge", "gt", "le", "lt", "eq", "ne"), COMPARE, strict=True)
+}
 
 
 class Library(Protocol):
@@ -170,7 +174,8 @@ class Evaluator:
         owners = self.value(owner) if dotted(owner) else ()
         paths = [(guard, value.attribute(name).path) for guard, value in owners if isinstance(value, Reference)]
         for (guard, path), (condition, value) in product(paths, choice):
-            signature = function_entry(value.node) if isinstance(value, FunctionDefinition) else ""
+            entry = function_entry(value.node) if isinstance(value, FunctionDefinition) else ""
+            signature = entry if entry.endswith(")") else ""  # a decorator may change it
             self.use("patch", path, node, all_of(guard, condition), bound="object", signature=signature)
 
     def import_module(self, name: str, node: ast.AST) -> Value:
@@ -231,6 +236,8 @@ class Evaluator:
             return self.settled(self.library.look_up(owner.module, name))
         if isinstance(owner, ClassDefinition):
             return owner.method(name) or UNKNOWN
+        if isinstance(owner, Reference) and name == "__dataclass_fields__":
+            return only(ParametersOf(owner.path))
         return only(self.provided(owner.attribute(name)))
 
     def provided(self, value: Value) -> Value:
@@ -264,11 +271,32 @@ class Evaluator:
             choice, name = self.value(item), text_of(key)
             if name is not None:
                 keywords = keywords.put(name)
+                if len(choice) == 1 and isinstance(choice[0][1], (Literal, Outside)):
+                    keywords = replace(keywords, items=(*keywords.items, (name, choice[0][1])))
             elif key is None:
                 keywords = keywords.updated(values_of([choice]), (), more=len(choice) > 1)
             else:
                 keywords = keywords.opened()
         return only(keywords)
+
+    def _subscript(self, node: ast.Subscript) -> Choice:
+        """Read a key of a dictionary of constants or functions, such as {">=": operator.ge}."""
+        dictionary, key = self.value(node.value), self.value(node.slice)
+        if len(dictionary) == len(key) == 1:
+            (_, keywords), (_, name) = dictionary[0], key[0]
+            if isinstance(keywords, Keywords) and not keywords.open and isinstance(name, Literal):
+                return next((only(item) for key_name, item in keywords.items if key_name == name.value), UNKNOWN)
+        return only(OF_TE if any(value.of_te for value in values_of([dictionary, key])) else ANYTHING)
+
+    def _comprehension(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp) -> Choice:
+        """Evaluate a comprehension; `{field.name for field in fields(X)}` holds the names of X's parameters."""
+        source, *loops = node.generators
+        if loops or source.ifs or dotted(node.elt) != f"{dotted(source.target)}.name":
+            return only(OF_TE if any(value.of_te for value in self.parts(node)) else ANYTHING)
+        choice = self.value(source.iter)
+        return gather(
+            (guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice
+        )
 
     def _dict_comprehension(self, node: ast.DictComp) -> Choice:
         self.parts(node)
@@ -437,7 +465,7 @@ class Evaluator:
             return self._outside(callee.path, call)
         elif isinstance(callee, Anything):
             return only(callee.computed())
-        return UNKNOWN
+        return only(callee) if isinstance(callee, ParametersOf) else UNKNOWN
 
     def _construct(self, blueprint: ClassDefinition, guard: Guard, call: Invocation) -> None:
         """Record the call of an inherited constructor; a dataclass passes on what its own fields do not take."""
@@ -487,6 +515,13 @@ class Evaluator:
         if path in VERSION_READERS and any(text in self.provider.distributions for _, text in texts):
             return only(RunningVersion(parsed=False))
         references = [(guard, value.path) for guard, value in subject if isinstance(value, Reference)]
+        if path in COMPARISONS and len(call.values) == 2:
+            pairs = product(*call.values)
+            compared = [
+                (all_of(guard, condition), self._ordered(COMPARISONS[path], x, y, call))
+                for (guard, x), (condition, y) in pairs
+            ]
+            return gather(compared)
         if path in SIGNATURE_READERS:
             return gather(
                 (guard, ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING)
@@ -503,6 +538,11 @@ class Evaluator:
         if path in ("str", "bool", "tuple", "list", "set"):  # the result stands for the argument
             return subject
         return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
+
+    def _ordered(self, sign: str, left: Value, right: Value, call: Invocation) -> Value:
+        """Return the truth value of a comparison by a function of the module operator."""
+        guard = compare_versions(sign, left, right)
+        return Fact(guard) if guard is not None else Anything(of_te=left.of_te or right.of_te)
 
     # --------------------------------------------------------------- builtins
 
@@ -530,7 +570,10 @@ class Evaluator:
             for condition, value in self._attribute_of(owner, name):
                 reached, choice = all_of(guard, condition), only(value)
                 if default is not None:
-                    choice = merge(Offers(value.path), choice, default) if isinstance(value, Reference) else UNKNOWN
+                    if isinstance(value, Reference):
+                        choice = merge(Offers(value.path), choice, default)
+                    elif not isinstance(value, ParametersOf):
+                        choice = UNKNOWN
                 elif isinstance(value, Reference):
                     self.use("attribute", value.path, node, reached)
                 alternatives += under(reached, choice)
@@ -545,9 +588,22 @@ class Evaluator:
 
     def _isinstance(self, node: ast.Call) -> Choice:
         choice, kinds = self.value(node.args[0]), self.value(node.args[1])
+        if kinds == only(Outside("str")) and all(value.is_text is not None for _, value in choice):
+            return only(Fact(any_of(*(guard for guard, value in choice if value.is_text))))
         if not any(isinstance(kind, Outside) and kind.path.endswith(VERSION_PARSERS) for _, kind in kinds):
             return only(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
         return only(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
+
+    def _any(self, node: ast.Call) -> Choice:
+        """Evaluate any(); over the kinds of a signature's parameters, whether it takes other keywords."""
+        generator = node.args[0] if node.args else None
+        if isinstance(generator, ast.GeneratorExp) and "VAR_KEYWORD" in ast.unparse(generator.elt):
+            choice = self.value(generator.generators[0].iter)
+            takes = [(guard, Takes(value.path, "**")) for guard, value in choice if isinstance(value, ParametersOf)]
+            if takes:
+                return only(Fact(any_of(*(all_of(guard, condition) for guard, condition in takes))))
+        choices, _ = self.arguments(node)
+        return only(OF_TE if any(value.of_te for value in values_of(choices)) else ANYTHING)
 
     def _new_dict(self, node: ast.Call) -> Choice:
         choices, arguments = self.arguments(node)
@@ -561,13 +617,18 @@ class Evaluator:
         ast.Constant: _constant,
         ast.Dict: _dict,
         ast.DictComp: _dict_comprehension,
+        ast.GeneratorExp: _comprehension,
         ast.IfExp: _if_else,
         ast.List: _sequence,
+        ast.ListComp: _comprehension,
         ast.Name: _name,
+        ast.SetComp: _comprehension,
+        ast.Subscript: _subscript,
         ast.Tuple: _sequence,
         ast.UnaryOp: _unary,
     }
     _BUILTINS: ClassVar[Mapping[str, Callable[[Evaluator, ast.Call], Choice]]] = {
+        "any": _any,
         "dict": _new_dict,
         "getattr": _getattr,
         "hasattr": _hasattr,

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from matrix.contract.api import Absent, ResolvedPath, Surface
-from matrix.contract.binding import BindingError, bind, misbound
+from matrix.contract.binding import BindingError, Misplacement, bind, misbound
 from matrix.contract.call_signature import CallSignature, parse_signature
 from matrix.contract.guard import (
     AnyOf,
@@ -98,6 +98,9 @@ class OtherReleases(Protocol):
     def taken(self, path: str, parameter: str) -> bool:
         """Return whether the callable at `path` has that parameter in any release."""
 
+    def placed(self, path: str, position: int, parameter: str) -> bool:
+        """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
+
 
 def find(
     calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
@@ -106,7 +109,8 @@ def find(
 
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
     branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
-    what fits none was never meant to.
+    what fits none was never meant to. An argument is misbound only where another release has its parameter there: else
+    its name may be a coincidence, and the finding is `possible`.
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
@@ -136,7 +140,10 @@ def find(
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
                 earlier.append((use.site.line, judge.rest(use.guard)))
             kind = _kind(use, break_, min(reached, break_.truth))
-            guard = describe(_visible(use, break_.guard, judge), title)
+            visible = _visible(use, break_.guard, judge)
+            if visible is False:
+                continue  # its conditions exclude each other
+            guard = describe(visible, title)
             texts = break_.message, break_.signature, break_.exception
             finding = Finding(calls.version, version, callee, use.site, guard, kind, *texts, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
@@ -211,7 +218,7 @@ def _breaks(
         if not (break_.swallowed and use.fallback):  # the TE fallback is a use of its own
             yield break_
     elif use.arguments is not None:
-        misfits = list(_binding(use, use.arguments, target, judge))
+        misfits = list(_binding(use, use.arguments, target, judge, history))
         yield from misfits
         yield from _dropped(use, use.arguments, target, judge, history)
         if any(misfit.is_sure for misfit in misfits):
@@ -252,6 +259,13 @@ def fits(use: Use, surface: Surface) -> bool:
     """Return whether a release has what an override or a patch replaces, and all of its own calls fit."""
     target = surface.lookup(use.path, via_instance=True)
     return isinstance(target, ResolvedPath) and not any(_refused(use, target, surface))
+
+
+def places(surface: Surface, path: str, position: int, parameter: str) -> bool:
+    """Return whether a positional argument of the callable at `path` lands on that parameter in a release."""
+    target = surface.lookup(path, via_instance=True)
+    callables = target.callables if isinstance(target, ResolvedPath) else ()
+    return any(signature.slots[bound:][position : position + 1] == (parameter,) for signature, bound in callables)
 
 
 def _refused(use: Use, target: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
@@ -313,7 +327,9 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
-def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge) -> Iterator[_Break]:
+def _binding(
+    use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge, history: OtherReleases | None
+) -> Iterator[_Break]:
     """Bind the call to each possible definition of the callee; it certainly fails only where all of them fail."""
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
@@ -334,13 +350,15 @@ def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge)
             reported.append(guard)
             truth = truth if is_certain else Truth.UNCLEAR
             yield _raised(use, "TypeError", f"{target.name}() {message}", truth, guard, signature.text)
-        for message in () if problems else misplacements:
-            yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
+        for message, position, parameter in () if problems else misplacements:
+            is_moved = history is None or history.placed(use.path, position, parameter)
+            truth = Truth.YES if is_moved else Truth.UNCLEAR
+            yield _Break(f"{target.name}(): {message}", "", truth, signature=signature.text)
 
 
 def _bound(
     arguments: Arguments, signature: CallSignature, bound: bool, passed: Collection[str]
-) -> tuple[list[BindingError], list[str]]:
+) -> tuple[list[BindingError], list[Misplacement]]:
     """Return why a call does not bind to a signature, and its arguments that bind to another parameter than meant."""
     count, starred, open_keywords = len(arguments.positional), arguments.starred, arguments.open_keywords
     problems = bind(signature, count, passed, bound=bound, starred=starred, open_keywords=open_keywords)

@@ -31,6 +31,11 @@ class Value:
     entries: tuple[tuple[str, Guard], ...] = ()
     open = True
 
+    @property
+    def is_text(self) -> bool | None:
+        """Return whether it is a string; None if that is unknown."""
+        return None
+
     def truth(self, text: str) -> Guard:
         """Return the guard under which it is true; `text` is its expression."""
         return True
@@ -112,6 +117,11 @@ class Literal(Value):
         """Return whether it is None."""
         return self.value is None
 
+    @property
+    def is_text(self) -> bool:
+        """Return whether it is a string."""
+        return isinstance(self.value, str)
+
     def as_version(self) -> Value:
         """Return the version that this text or tuple of numbers is, if it is one."""
         text = ".".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
@@ -136,6 +146,11 @@ class RunningVersion(Value):
 
     parsed: bool
     of_te = True
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether it is a string."""
+        return not self.parsed
 
     def as_version(self) -> Value:
         """Return the parsed version."""
@@ -162,7 +177,7 @@ class ParametersOf(Value):
 
     def attribute(self, name: str) -> Value:
         """Return the parameters for a list of them, such as `parameters` of a signature."""
-        return self if name in ("parameters", "args", "kwonlyargs") else OF_TE
+        return self if name in ("parameters", "args", "kwonlyargs", "keys", "values") else OF_TE
 
 
 class OfTheRun(Value):
@@ -202,19 +217,28 @@ class InPackage(Value):
 
 @dataclass(frozen=True)
 class Keywords(OfTheRun):
-    """A dictionary that collects keyword arguments, name -> guard. `open`: it may have other keys."""
+    """A dictionary that collects keyword arguments, name -> guard. `open`: it may have other keys.
+
+    `items` are values of keys as the dictionary was written, without those that have changed.
+    """
 
     entries: tuple[tuple[str, Guard], ...] = ()
     open: bool = False
+    items: tuple[tuple[str, Value], ...] = ()
     differs = True
 
     def put(self, name: str, guard: Guard = True) -> Keywords:
         """Return it with one more key."""
-        return Keywords((*self.drop(name).entries, (name, guard)), self.open)
+        return Keywords((*self.drop(name).entries, (name, guard)), self.open, self.items_without(name))
+
+    def items_without(self, name: str) -> tuple[tuple[str, Value], ...]:
+        """Return the values of the other keys."""
+        return tuple(item for item in self.items if item[0] != name)
 
     def drop(self, name: str) -> Keywords:
         """Return it without a key."""
-        return Keywords(tuple(entry for entry in self.entries if entry[0] != name), self.open)
+        others = tuple(entry for entry in self.entries if entry[0] != name)
+        return Keywords(others, self.open, self.items_without(name))
 
     def opened(self) -> Keywords:
         """Return it with unknown further keys."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from matrix.contract import consuming, offering
 from matrix.contract.api import Surface
-from matrix.contract.finding import Finding, find, fits
+from matrix.contract.finding import Finding, find, fits, places
 from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
 from matrix.contract.uses import Calls, Use
 
@@ -115,6 +115,9 @@ class Past:
 
     def taken(self, path: str, parameter: str) -> bool:
         return any(surface.takes(path, parameter) for surface in self._surfaces)
+
+    def placed(self, path: str, position: int, parameter: str) -> bool:
+        return any(places(surface, path, position, parameter) for surface in self._surfaces)
 
 
 def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:

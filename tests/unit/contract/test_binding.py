@@ -161,13 +161,18 @@ def test_positions_land_as_in_python(drawn: Drawn) -> None:
         ("(num_layers,offload_weights)", ["x", "offload_weights"], [], True, []),
         ("(self,num_layers,offload_weights)", ["offload_weights"], [], True, [("offload_weights", "num_layers")]),
         ("(num_layers)", ["x", "num_layers"], [], False, []),
+        ("(config,self)", ["self"], [], False, []),  # the object itself, in GPTModel(self)
     ],
 )
 def test_misbound_argument_means_another_parameter(
     signature: str, positional: list[str], keywords: list[str], bound: bool, expected: list[tuple[str, str]]
 ) -> None:
-    messages = [f"positional argument '{name}' lands on '{slot}', and means '{name}'" for name, slot in expected]
-    assert misbound(parse_signature(signature), positional, keywords, bound=bound) == messages
+    misplacements = misbound(parse_signature(signature), positional, keywords, bound=bound)
+
+    assert [(misplacement.message, misplacement.parameter) for misplacement in misplacements] == [
+        (f"positional argument '{name}' lands on '{slot}', and means '{name}'", name) for name, slot in expected
+    ]
+    assert all(positional[misplacement.position] == misplacement.parameter for misplacement in misplacements)
 
 
 OFFLOAD = ["enabled", "num_layers", "model_layers", "offload_activations", "offload_weights"]

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.unit.contract.sources import broken, mcore, te
+from tests.unit.contract.sources import breaks, broken, core, mcore, project, te
 
 Found: TypeAlias = list[tuple[str, str]]
 FOUR = "def get(enabled=False, num_layers=1, acts=True, weights=True): ..."
@@ -278,3 +278,113 @@ def test_hasattr_of_a_default_is_decided() -> None:
 
     assert broken(source, "") == []
     assert broken(source, "class ops:\n    @staticmethod\n    def get(a): ...\n") != []
+
+
+VERSIONS = """
+import importlib.metadata
+import operator as op
+from packaging.version import parse
+SIGNS = {">": op.gt, ">=": op.ge, "==": op.eq}
+running = parse(importlib.metadata.version("transformer-engine"))
+def compare(name_or_version, sign, text):
+    if sign not in SIGNS.keys():
+        raise ValueError(sign)
+    sign = SIGNS[sign]
+    if isinstance(name_or_version, str):
+        name_or_version = parse(importlib.metadata.version(name_or_version))
+    return sign(name_or_version, parse(text))
+def is_te_version(sign, text):
+    return compare(running, sign, text)
+"""
+
+
+@pytest.mark.parametrize("condition", ["is_te_version('>=', '1.9.0')", "compare('transformer-engine', '>=', '1.9.0')"])
+def test_operator_from_a_table_compares_versions(condition: str) -> None:
+    """accelerate's is_torch_version and compare_versions."""
+    calls = mcore(
+        {
+            "versions.py": VERSIONS,
+            "adapter.py": f"""
+        import transformer_engine as te
+        from megatron.core.versions import compare, is_te_version
+        def run():
+            if {condition}:
+                te.pytorch.get(1, 2, 3, 4, 5)
+    """,
+        }
+    )
+
+    assert [broken(calls, te(FOUR), version) for version in ("1.8.0", "1.9.0")] == [FINE, FAILS]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "{field.name for field in dataclasses.fields(Options)}",
+        "[p.name for p in inspect.signature(Options).parameters.values()]",
+        "set(inspect.signature(Options).parameters.keys())",
+        "getattr(Options, '__dataclass_fields__', {})",
+    ],
+)
+def test_names_of_fields_guard_a_keyword(names: str) -> None:
+    """verl passes cp_partition_mode only where PackedSeqParams has it."""
+    source = f"""
+        import dataclasses, inspect
+        from transformer_engine.pytorch import Options
+        HAS_WIDE = "wide" in {names}
+        def run():
+            more = {{}}
+            if HAS_WIDE:
+                more["wide"] = 1
+            Options(**more)
+    """
+    offered = "import dataclasses\n@dataclasses.dataclass\nclass Options:\n    size: int = 0\n"
+
+    assert broken(source, offered) == FINE
+    unguarded = source.replace("if HAS_WIDE", "if True")
+    message = "Options.__init__() got an unexpected keyword argument 'wide'"
+    assert [("definite", message)] == broken(unguarded, offered)
+
+
+def test_any_keyword_parameter_guards_a_keyword() -> None:
+    source = """
+        import inspect
+        from transformer_engine.pytorch import get
+        parameters = inspect.signature(get).parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            get(wide=1)
+    """
+
+    assert broken(source, "def get(size=0): ...\n") == FINE
+    assert broken(source.replace("wide=1", "1, 2, 3"), "def get(size=0, **others): ...\n") != FINE
+
+
+def test_conditions_that_exclude_each_other_are_no_finding() -> None:
+    """verl refuses ModelType.encoder_and_decoder, then asks for it: the line was shown with `where never`."""
+    source = """
+        import transformer_engine as te
+        def run(kind):
+            assert kind != getattr(te.pytorch, "WIDE", None)
+            if kind == getattr(te.pytorch, "WIDE", None):
+                te.pytorch.get(1, 2, 3, 4, 5)
+    """
+
+    assert broken(source, FOUR) == FINE
+
+
+def test_missing_constructor_is_that_of_object() -> None:
+    source = """
+        from transformer_engine.pytorch import Style
+        class Own(Style):
+            def __init__(self):
+                super().__init__()
+    """
+
+    assert broken(source, "class Style:\n    def apply(self): ...\n") == FINE
+
+
+def test_replacement_behind_a_decorator_has_any_signature() -> None:
+    """verl 0.9.1 ended in ValueError: not a signature: '~'."""
+    fork = project("import megatron.core.schedule as schedule\n@unknown\ndef step(x): ...\nschedule.step = step\n")
+
+    assert breaks(fork, core({"schedule.py": "def step(x, y): ...\ndef run(x):\n    step(x, y=1)\n"})) == []

@@ -79,6 +79,12 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
             raise
         problem = MatrixError(str(error.strerror), where=str(error.filename))
         status = failed(parsed, problem, ExitStatus.MISTAKE)
+    except Exception as error:  # Python's own status would be 1, which means that something breaks
+        import traceback
+
+        traceback.print_exc()
+        defect = MatrixError(f"a defect of megatrix: {type(error).__name__}", fix="report it with the lines above")
+        status = failed(parsed, defect, ExitStatus.MISTAKE)
     return skip() if parsed.exit_code else status  # git bisect counts 2 as "bad"
 
 

@@ -90,6 +90,16 @@ JSON_LINES = {
 }
 
 
+def test_defect_of_megatrix_exits_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's own status of an exception is 1: "something breaks" to a gate."""
+    monkeypatch.setattr("matrix.cli.main.parser", Mock(side_effect=ValueError("not a signature")))
+
+    assert main(["explain"]) == ExitStatus.MISTAKE
+    printed = capsys.readouterr().err
+    assert "ValueError: not a signature" in printed
+    assert "megatrix: a defect of megatrix: ValueError" in printed
+
+
 def test_json_lines_have_every_command_with_json() -> None:
     def options(parser: argparse.ArgumentParser) -> set[str]:
         parts = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

@@ -207,11 +207,6 @@ class Constraint:
     holds: Callable[[Point], bool]
 
 
-def _experts_fit(point: Point) -> bool:
-    shards = point.etp * point.count("ep")
-    return (point.count("tp") * point.count("cp") * point.count("dp")) % shards == 0
-
-
 CONSTRAINTS: Final = (
     Constraint("ranks", f"at most {MOST_RANKS} processes", ("tp", "pp", "cp", "dp"), lambda p: p.ranks <= MOST_RANKS),
     Constraint(
@@ -221,52 +216,94 @@ CONSTRAINTS: Final = (
         lambda p: p.count("dp") * p.count("micro_batches") <= GLOBAL_BATCH,
     ),
     Constraint(
-        "stages", "layers are divided by the stages", ("layers", "pp", "vpp"),
+        "stages",
+        "pp * vpp divides the layers",
+        ("layers", "pp", "vpp"),
         lambda p: p.count("layers") % (p.count("pp") * p.count("vpp")) == 0,
     ),
-    Constraint("uneven stages", "1 + 3 layers need four", ("layers", "pp", "vpp", "uneven_stages"),
-        lambda p: not p["uneven_stages"] or (p.count("layers"), p.count("pp"), p.count("vpp")) == (4, 2, 1),
+    Constraint(
+        "uneven stages",
+        "1 + 3 layers need layers=4 pp=2",
+        ("layers", "pp", "vpp", "uneven_stages"),
+        lambda p: not p["uneven_stages"] or (p["layers"], p["pp"], p["vpp"]) == (4, 2, 1),
     ),
-    Constraint("virtual stages", "need a pipeline, and micro-batches that its ranks divide", ("pp", "vpp", "micro_batches"),
+    Constraint(
+        "virtual stages",
+        "need a pipeline, and micro-batches that its ranks divide",
+        ("pp", "vpp", "micro_batches"),
         lambda p: p["vpp"] == 1 or (p["pp"] != 1 and p.count("micro_batches") % p.count("pp") == 0),
     ),
-    Constraint("sequence parallel", "divides the work of tensor parallel ranks", ("tp", "sequence_parallel"),
+    Constraint(
+        "sequence parallel",
+        "divides the work of tensor parallel ranks: tp=2",
+        ("tp", "sequence_parallel"),
         lambda p: not p["sequence_parallel"] or p["tp"] != 1,
     ),
-    Constraint("experts under tensor parallel", "megatron-core refuses them without sequence parallel",
+    Constraint(
+        "experts under tensor parallel",
+        "megatron-core refuses them without sequence_parallel=on",
         ("tp", "experts", "sequence_parallel"),
         lambda p: not p["experts"] or p["tp"] == 1 or p["sequence_parallel"] is True,
     ),
-    Constraint("expert ranks", "etp * ep divides tp * cp * dp", ("tp", "cp", "dp", "ep", "etp"), _experts_fit),
-    Constraint("query groups", "two of gqa can't be divided by four ranks", ("attention", "tp"),
+    Constraint(
+        "expert ranks",
+        "etp * ep divides tp * cp * dp",
+        ("tp", "cp", "dp", "ep", "etp"),
+        lambda p: (p.count("tp") * p.count("cp") * p.count("dp")) % (p.etp * p.count("ep")) == 0,
+    ),
+    Constraint(
+        "query groups",
+        "two of gqa can't be divided by four ranks",
+        ("attention", "tp"),
         lambda p: p["attention"] != "gqa" or p.count("tp") <= 2,
     ),
-    Constraint("latent attention", "has no rotary_interleaved, output gate, biases or learned position of its own",
+    Constraint(
+        "latent attention",
+        "has rope, and no output gate or biases of its own",
         ("attention", "position", "rotary_interleaved", "output_gate", "qkv_bias"),
-        lambda p: p["attention"] != "mla"
-        or (p["position"] == "rope" and not (p["rotary_interleaved"] or p["output_gate"] or p["qkv_bias"])),
+        lambda p: (
+            p["attention"] != "mla"
+            or (p["position"] == "rope" and not (p["rotary_interleaved"] or p["output_gate"] or p["qkv_bias"]))
+        ),
     ),
     Constraint("groups", "choose two experts", ("groups", "topk"), lambda p: not p["groups"] or p["topk"] == 2),
-    Constraint("top 1", "softmax over one expert is constant: its router has no gradient", ("topk", "score", "pre_softmax", "experts"),
+    Constraint(
+        "top 1",
+        "the softmax over one expert is constant: its router has no gradient",
+        ("topk", "score", "pre_softmax"),
         lambda p: p["topk"] == 2 or p["score"] == "sigmoid" or p["pre_softmax"] is True,
     ),
-    Constraint("pre-softmax", "is of the softmax", ("pre_softmax", "score"),
+    Constraint(
+        "pre-softmax",
+        "is of the softmax",
+        ("pre_softmax", "score"),
         lambda p: not p["pre_softmax"] or p["score"] == "softmax",
     ),
-    Constraint("sinkhorn", "routes by itself", ("balancing", "score", "pre_softmax", "groups", "expert_bias"),
-        lambda p: p["balancing"] != "sinkhorn"
-        or (p["score"] == "softmax" and not (p["pre_softmax"] or p["groups"] or p["expert_bias"])),
+    Constraint(
+        "sinkhorn",
+        "routes by itself",
+        ("balancing", "score", "pre_softmax", "groups", "topk"),
+        lambda p: (
+            p["balancing"] != "sinkhorn"
+            or (p["score"] == "softmax" and p["topk"] == 2 and not (p["pre_softmax"] or p["groups"]))
+        ),
     ),
-    Constraint("global aux loss", "accumulates over micro-batches", ("balancing", "micro_batches"),
+    Constraint(
+        "global aux loss",
+        "accumulates over micro-batches: micro_batches=1",
+        ("balancing", "micro_batches"),
         lambda p: p["balancing"] != "global_aux_loss" or p["micro_batches"] == 1,
     ),
-    Constraint("muon", "has an optimizer of its own, which the distributed one does not divide", ("optimizer", "distributed_optimizer"),
-        lambda p: p["optimizer"] != "muon" or not p["distributed_optimizer"],
-    ),
-    Constraint("distributed optimizer", "divides the state of Adam", ("optimizer", "distributed_optimizer"),
+    Constraint(
+        "distributed optimizer",
+        "divides the state of adam",
+        ("optimizer", "distributed_optimizer"),
         lambda p: not p["distributed_optimizer"] or p["optimizer"] == "adam",
     ),
-    Constraint("optimizer instances", "divide the data parallel ranks", ("dp", "cp", "optimizer_instances"),
+    Constraint(
+        "optimizer instances",
+        "divide the data parallel ranks",
+        ("dp", "cp", "optimizer_instances"),
         lambda p: (p.count("dp") * p.count("cp")) % p.count("optimizer_instances") == 0,
     ),
-)  # fmt: skip
+)

@@ -1,0 +1,178 @@
+"""Judge points of parity, one after the other, in one process that imports torch and megatron-core once.
+
+    python -m matrix.kit.parity.campaign < points > outcomes
+
+Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60, "localise": false}; all but `point` may be
+missing. A line of stdout answers it: the `point` and the `seed`, the `outcome`, `deviations`, `seconds` and `steps`.
+
+==========  ===========================================================================================
+outcome     meaning
+==========  ===========================================================================================
+equal       all numbers are those of one rank
+deviates    some are not: `deviations`
+refused     upstream's own exception: `text`
+timeout     no end within the deadline
+harness     this project's fault, or that of its stand-ins: `text`, `trace`
+==========  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from matrix.kit.parity import forked_ranks
+from matrix.kit.parity.deviations import Deviation, compare
+from matrix.kit.parity.factors import Point
+
+DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
+OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "harness"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One line of stdin."""
+
+    point: Point
+    seed: int = 1
+    deadline: float = DEADLINE_S
+    localise: bool = False
+
+    @classmethod
+    def read(cls, line: str) -> Task:
+        """Return the task of a line. Raises MatrixError for an impossible point, ValueError for no JSON."""
+        row = json.loads(line)
+        point = Point.of(row["point"]) if isinstance(row["point"], Mapping) else Point.parse(row["point"])
+        return cls(point, int(row.get("seed", 1)), float(row.get("deadline", DEADLINE_S)), bool(row.get("localise")))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference."""
+
+    outcome: str
+    deviations: tuple[Deviation, ...] = ()
+    text: str = ""
+    trace: str = ""
+    steps: int = 0
+    largest: float = 0.0
+    dead: tuple[str, ...] = ()
+
+
+@dataclass
+class Campaign:
+    """Judges tasks. `references` are kept, by reference point and seed: many layouts share one."""
+
+    references: dict[tuple[Point, int], Any] = field(default_factory=dict)
+
+    def judge(self, task: Task) -> Answer:
+        """Return the answer to a task."""
+        from matrix.kit.parity import gathered
+
+        try:
+            reference = self._reference(task)
+            if isinstance(reference, Answer):
+                return reference
+            ranks = measure(task.point, task.seed, task.deadline)
+            if isinstance(ranks, Answer):
+                return ranks
+            differences = tuple(gathered.differences(reference, ranks))
+            deviations = compare(differences)
+            return Answer(
+                "deviates" if deviations else "equal",
+                deviations,
+                steps=len(reference.steps),
+                largest=max(difference.size for difference in differences),
+                dead=tuple(gathered.dead(reference)),
+            )
+        except gathered.HarnessError as error:
+            return Answer("harness", text=str(error))
+
+    def _reference(self, task: Task) -> Any:
+        from matrix.kit.parity import gathered
+
+        key = (task.point.reference(), task.seed)
+        if key not in self.references:
+            numbers = measure(*key, task.deadline)
+            if not isinstance(numbers, Answer):
+                numbers = numbers[0]
+                gathered.check_reference(numbers)
+            self.references[key] = numbers
+        return self.references[key]
+
+
+def measure(point: Point, seed: int, deadline_s: float) -> Any:
+    """Return the numbers of each rank of a point, or the Answer why there are none."""
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="parity-") as name:
+        folder = Path(name)
+        failures = forked_ranks.run(point.ranks, partial(_rank, point, seed, folder), folder, deadline_s)
+        if failures:
+            first = failures[0]
+            return Answer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
+        return [torch.load(folder / f"numbers-{rank}.pt", weights_only=False) for rank in range(point.ranks)]
+
+
+def _rank(point: Point, seed: int, folder: Path, rank: int) -> None:
+    import torch
+
+    from matrix.kit.parity import layout_step
+
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(point.ranks)}
+    store = torch.distributed.FileStore(str(folder / "store"), point.ranks)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
+    numbers = layout_step.run(point, seed)
+    torch.save(numbers, folder / f"numbers-{rank}.pt")
+    torch.distributed.barrier()  # a rank that ends early would break its peers' connections
+
+
+def prepare() -> None:
+    """Import torch and megatron-core as float64 on the CPU, once for all ranks that are forked later."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    from matrix.kit.parity import float64_device
+
+    float64_device.install()
+    import torch.distributed
+
+    from matrix.kit.parity import layout_step, tiny_model
+
+    tiny_model.preload()
+    assert layout_step, torch
+
+
+def serve(lines: TextIO, answers: TextIO) -> None:
+    """Answer every line."""
+    campaign = Campaign()
+    for line in lines:
+        if not line.strip():
+            continue
+        started = time.monotonic()
+        task = Task.read(line)
+        answer = campaign.judge(task)
+        row = {"point": dict(task.point.chosen), "seed": task.seed, **asdict(answer)}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        row |= {"seconds": round(time.monotonic() - started, 3), "memory_mib": [kib // 1024 for kib in memory]}
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Read stdin, write stdout; what libraries print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    prepare()
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

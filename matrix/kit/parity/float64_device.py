@@ -1,0 +1,94 @@
+"""The CPU stands in for CUDA, and float64 for float32, in a process that compares training steps.
+
+In float64 two orders of a reduction differ by 1e-15 and a defect by more than 1e-9; in float32 a real defect was not
+told from rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
+names themselves are replaced, before it is imported.
+
+This adds to matrix.kit.cpu_device what a whole training step needs:
+
+============================================  ========================================================================
+name                                          why megatron-core needs it
+============================================  ========================================================================
+torch.float32, torch.float, Tensor.float      the precision of gradients, of the router, of the optimizer's state
+Tensor.type                                   clipping and the distributed optimizer compare it with torch.cuda's names
+torch.cuda.Stream, Event, current_stream ...  overlaps, shared experts and dispatchers; one stream, all in order
+Tensor.record_stream, pin_memory              the same
+============================================  ========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from matrix.kit import cpu_device, te_extension
+
+
+def install() -> None:
+    """Replace the names above in this process. Call it once, before megatron.core is imported."""
+    import torch
+    import torch._dynamo  # it reads torch.cuda.Stream and torch.float32 at import: both must still be the real ones
+
+    cpu_device.install()
+    if importlib.util.find_spec("triton") is None:  # megatron-core >= 0.17 defines kernels with it at import
+        sys.meta_path.append(te_extension.AnyFinder(["triton"]))
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    torch.Tensor.type = _cuda_names(torch.Tensor.type)
+    torch.Tensor.record_stream = lambda self, stream: None
+    torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.cuda.Stream = torch.cuda.Event = Stream
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda device=None: ONLY
+    torch.cuda.stream = _within
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_, **__: None
+
+
+class Stream:
+    """Replaces CUDA's streams and events: all work is done in the order of its calls."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_stream = 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the lowest and the highest priority."""
+        return 0, 0
+
+    def query(self) -> bool:
+        """Return whether all work is done."""
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return an event that has happened."""
+        return event or Stream()
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Nothing is left to be done."""
+
+    record = wait = synchronize = wait_stream = wait_event = _nothing
+
+
+ONLY = Stream()
+
+
+@contextlib.contextmanager
+def _within(stream: Any) -> Iterator[None]:
+    yield
+
+
+def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Tensor.type with the name of CUDA's float32 tensors for those of float64."""
+
+    def kind(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+        answer = original(tensor, *arguments, **keywords)
+        return "torch.cuda.FloatTensor" if answer in ("torch.DoubleTensor", "torch.FloatTensor") else answer
+
+    return kind

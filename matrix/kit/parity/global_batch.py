@@ -1,0 +1,92 @@
+"""The global batch of each step: the same samples under every layout, cut into its micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from matrix.kit.parity.factors import GLOBAL_BATCH, Point
+from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some samples, and of each the positions that a context parallel rank has. All are tensors.
+
+    tokens, labels: int64 [samples, positions]. mask: [samples, positions], 0 where a token does not count.
+    places: int64, the flat index of each token in the global batch [GLOBAL_BATCH, SEQUENCE].
+    """
+
+    tokens: Any
+    labels: Any
+    mask: Any
+    positions: Any
+    places: Any
+
+
+def global_batch(point: Point, seed: int, step: int) -> tuple[Any, Any]:
+    """Return the text [GLOBAL_BATCH, SEQUENCE + 1] of a step, and its mask [GLOBAL_BATCH, SEQUENCE]."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed * 1000 + step)
+    text = torch.randint(0, VOCABULARY, (GLOBAL_BATCH, SEQUENCE + 1), generator=generator)
+    mask = torch.ones(GLOBAL_BATCH, SEQUENCE)
+    if point["mask"] == "uneven":
+        # Each sample has another number of tokens that count, and none has no token.
+        counts = torch.randperm(SEQUENCE, generator=generator)[torch.arange(GLOBAL_BATCH) % SEQUENCE] + 1
+        order = torch.rand(GLOBAL_BATCH, SEQUENCE, generator=generator).argsort(dim=1).argsort(dim=1)
+        mask = (order < counts[:, None]).to(mask.dtype)
+    return text, mask
+
+
+def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
+    """Yield the micro-batches of this rank: micro-batch i of data parallel rank d is number i * dp + d."""
+    import torch
+    from megatron.core import parallel_state
+
+    text, mask = global_batch(point, seed, step)
+    size, number = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+    positions = context_positions(
+        parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
+    )
+    for index in range(point.count("micro_batches")):
+        first = (index * size + number) * point.micro_batch
+        rows = torch.arange(first, first + point.micro_batch)[:, None]
+        yield MicroBatch(
+            tokens=text[rows, positions],
+            labels=text[rows, positions + 1],
+            mask=mask[rows, positions],
+            positions=positions.expand(point.micro_batch, -1),
+            places=rows * SEQUENCE + positions,
+        )
+
+
+def context_positions(size: int, number: int) -> Any:
+    """Return the positions of a context parallel rank: slice r and slice r from the end, of 2 * size slices."""
+    import torch
+
+    if size == 1:
+        return torch.arange(SEQUENCE)
+    slices = torch.arange(SEQUENCE).chunk(2 * size)
+    return torch.cat([slices[number], slices[2 * size - 1 - number]])
+
+
+def forward_step(losses: list[Any], batches: Any, model: Any) -> Any:
+    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
+    import torch
+
+    batch = next(batches)
+    length = batch.tokens.shape[1]
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
+    output = model(batch.tokens, batch.positions, mask, labels=batch.labels, loss_mask=batch.mask)
+    return output, partial(masked_sum, losses, batch)
+
+
+def masked_sum(losses: list[Any], batch: MicroBatch, output: Any) -> Any:
+    """Return (sum of the losses that count, their number, what is reported), as Megatron-LM's own function does."""
+    losses.append((batch.places, output.detach().clone()))
+    total = (output * batch.mask).sum()
+    count = batch.mask.sum().int()
+    return total, count, {"lm loss": (total.detach().clone(), count)}

@@ -24,6 +24,11 @@ class Certainty(str, Enum):
     REFUSED = "refused"  # upstream's own error: no deviation
     UNDECIDED = "undecided"  # no answer, or the harness failed
 
+    @property
+    def is_break(self) -> bool:
+        """Whether it is shown as a break: a suspicion is not."""
+        return self in (Certainty.CONFIRMED, Certainty.KNOWN)
+
 
 @dataclass(frozen=True)
 class Cause:

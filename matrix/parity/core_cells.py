@@ -16,8 +16,8 @@ from matrix.execution.engine import settings as cell_variables
 from matrix.parity.judge import Judge, command
 from matrix.provision import configuration, package_source, project
 from matrix.provision import installed as environments
-from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.cache_folders import default_root
+from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
 from matrix.store.paths import make_folder
@@ -45,7 +45,7 @@ class CoreCell:
 
 def base_of(catalog: Catalog, release: str) -> Wheels:
     """Return the newest base that a release may be planned on; those of the night first, which are made already."""
-    bases = sorted(reversed(catalog.standard), key=lambda base: not base.night)
+    bases = [base for night in (True, False) for base in reversed(catalog.standard) if bool(base.night) is night]
     for base in bases:
         for python in base.pythons[:1]:
             if not catalog.excluded(catalog.cell(base.id, {MCORE: release}, python=python).stack):

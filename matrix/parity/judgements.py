@@ -25,7 +25,10 @@ REFUSED: Final = "refused"
 
 @dataclass(frozen=True)
 class Judgement:
-    """One answer. `outcome` is one of matrix.kit.parity.campaign's, or `crashed`; `largest` is a relative difference."""
+    """One answer. `outcome` is one of matrix.kit.parity.campaign's, or `crashed`.
+
+    `largest` is the largest relative difference.
+    """
 
     point: Point
     seed: int

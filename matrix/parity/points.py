@@ -84,7 +84,7 @@ class Cover:
         pairs = ((one, other) for left, right in combinations(choices, 2) for one in left for other in right)
         self._tries: dict[frozenset[Choice], int] = {}
         self.uncovered = {frozenset(pair) for pair in pairs}
-        self._random = Random(self.seed)
+        self._random = Random(self.seed)  # noqa: S311
 
     def judged(self, point: Point) -> None:
         """Count the pairs of a point as covered."""

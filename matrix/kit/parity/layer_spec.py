@@ -14,7 +14,7 @@ def decoder(point: Point, config: Any, virtual: int | None) -> Any:
 
     from matrix.kit.parity import local_layers
 
-    local_layers.install(config)
+    local_layers.install(attention=point["cp"] != 1 or point["attention"] == "mla")
     if point["moe_layers"] == "alternate" and point["experts"]:
         function = upstream.get_gpt_decoder_block_spec
         options = {"use_transformer_engine": False, "vp_stage": virtual}

@@ -7,7 +7,9 @@ releases, latent attention: both have it from Transformer Engine alone, whose ke
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
 
 SPECS: Final = (
@@ -16,11 +18,22 @@ SPECS: Final = (
     "megatron.core.models.backends",
     "megatron.core.transformer.transformer_block",
 )
-NORMS: Final = ("LNImpl", "FusedLayerNorm", "WrappedTorchLayerNorm", "WrappedTorchNorm")
+NORMS: Final = ("LNImpl", "LayerNormImpl", "FusedLayerNorm", "WrappedTorchLayerNorm", "WrappedTorchNorm")
+
+COMMUNICATION: Final = (
+    "_reduce",
+    "_split_along_last_dim",
+    "_split_along_first_dim",
+    "_gather_along_last_dim",
+    "_gather_along_first_dim",
+    "_reduce_scatter_along_last_dim",
+    "_reduce_scatter_along_first_dim",
+)
 
 
 def install(*, attention: bool) -> None:
     """Replace the norm in upstream's specs, in this process; with `attention` its attention, too."""
+    _own_results()
     replaced = {**dict.fromkeys(NORMS, norm_class()), **({"DotProductAttention": attention_class()} if attention else {})}
     for name in SPECS:
         try:
@@ -31,6 +44,28 @@ def install(*, attention: bool) -> None:
             setattr(module, attribute, replaced[attribute])
         if hasattr(module, "LocalSpecProvider"):
             module.LocalSpecProvider.layer_norm = lambda self, *_, **__: replaced["LNImpl"]
+
+
+def _own_results() -> None:
+    """Let upstream's communication return a new tensor where it returns its argument.
+
+    Autograd refuses a change in place of an argument that a function of upstream's returned; a kernel of Transformer
+    Engine returns a new one.
+    """
+    from megatron.core.tensor_parallel import mappings
+
+    for name, function in list(vars(mappings).items()):
+        if name in COMMUNICATION and not hasattr(function, "__wrapped__"):
+            setattr(mappings, name, _returning_own(function))
+
+
+def _returning_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = function(tensor, *arguments, **keywords)
+        return result.clone() if result is tensor else result
+
+    return call
 
 
 def norm_class() -> Any:
@@ -96,3 +131,21 @@ def attention_class() -> Any:
             return total.chunk(context.group.size())[context.group.rank()], None
 
     return GatheringAttention
+
+
+def duplicated_linear_class() -> Any:
+    """Return a linear layer that every tensor parallel rank has, marked as TELinear marks its weight."""
+    import torch
+
+    class DuplicatedLinear(torch.nn.Module):
+        """x W'."""
+
+        def __init__(self, inputs: int, outputs: int, *_: Any, config: Any, **__: Any) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(outputs, inputs))
+            self.weight.sequence_parallel, self.weight.allreduce = config.sequence_parallel, True
+
+        def forward(self, tensor: Any) -> Any:
+            return torch.nn.functional.linear(tensor, self.weight), None
+
+    return DuplicatedLinear

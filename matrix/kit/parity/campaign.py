@@ -112,18 +112,24 @@ class Campaign:
 
 def measure(point: Point, seed: int, deadline_s: float) -> Any:
     """Return the numbers of each rank of a point, or the Answer why there are none."""
-    import torch
-
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
-        failures = forked_ranks.run(point.ranks, partial(_rank, point, seed, folder), folder, deadline_s)
+        failures = forked_ranks.run(point.ranks, partial(save_numbers, point, seed, folder), folder, deadline_s)
         if failures:
             first = failures[0]
             return Answer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
-        return [torch.load(folder / f"numbers-{rank}.pt", weights_only=False) for rank in range(point.ranks)]
+        return [load_numbers(folder, rank) for rank in range(point.ranks)]
 
 
-def _rank(point: Point, seed: int, folder: Path, rank: int) -> None:
+def load_numbers(folder: Path, rank: int) -> Any:
+    """Return the numbers that a rank saved."""
+    import torch
+
+    return torch.load(folder / f"numbers-{rank}.pt", weights_only=False)
+
+
+def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
+    """Be a rank of a point: connect with the others through `folder`, train, and save the numbers there."""
     import torch
 
     from matrix.kit.parity import layout_step
@@ -133,7 +139,7 @@ def _rank(point: Point, seed: int, folder: Path, rank: int) -> None:
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
     numbers = layout_step.run(point, seed)
     torch.save(numbers, folder / f"numbers-{rank}.pt")
-    torch.distributed.barrier()  # a rank that ends early would break its peers' connections
+    torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
 def prepare() -> None:

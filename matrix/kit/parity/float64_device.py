@@ -22,9 +22,11 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from matrix.kit import cpu_device, te_extension
+
+SIZES: Final = ("output_split_sizes", "input_split_sizes")
 
 
 def install() -> None:
@@ -42,6 +44,7 @@ def install() -> None:
     torch.Tensor.type = _cuda_names(torch.Tensor.type)
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.distributed.all_to_all_single = _with_lists(torch.distributed.all_to_all_single)
     torch.cuda.Stream = torch.cuda.Event = Stream
     torch.cuda.current_stream = torch.cuda.default_stream = lambda device=None: ONLY
     torch.cuda.stream = _within
@@ -49,6 +52,17 @@ def install() -> None:
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_, **__: None
+
+
+def _with_lists(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return all_to_all_single for sizes that are tensors; upstream copies them from CUDA as such, gloo takes lists."""
+
+    def exchange(output: Any, given: Any, *sizes: Any, **keywords: Any) -> Any:
+        keywords |= dict(zip(SIZES, sizes, strict=False))
+        rows = {name: row.tolist() if hasattr(row, "tolist") else row for name, row in keywords.items()}
+        return original(output, given, **rows)
+
+    return exchange
 
 
 class Stream:

@@ -73,7 +73,7 @@ def context_positions(size: int, number: int) -> Any:
     return torch.cat([slices[number], slices[2 * size - 1 - number]])
 
 
-def forward_step(losses: list[Any], batches: Any, model: Any) -> Any:
+def forward_step(losses: list[Any], per_token: bool, batches: Any, model: Any) -> Any:
     """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
     import torch
 
@@ -81,12 +81,22 @@ def forward_step(losses: list[Any], batches: Any, model: Any) -> Any:
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
     output = model(batch.tokens, batch.positions, mask, labels=batch.labels, loss_mask=batch.mask)
-    return output, partial(masked_sum, losses, batch)
+    return output, partial(masked_sum, losses, per_token, batch)
 
 
-def masked_sum(losses: list[Any], batch: MicroBatch, output: Any) -> Any:
-    """Return (sum of the losses that count, their number, what is reported), as Megatron-LM's own function does."""
+def masked_sum(losses: list[Any], per_token: bool, batch: MicroBatch, output: Any) -> Any:
+    """Return (sum of the losses that count, their number, what is reported), as upstream's schedules take it.
+
+    Without the loss per token a schedule divides by the number and takes the mean over context parallel ranks: the
+    number is that of the whole samples.
+    """
+    import torch
+    from megatron.core import parallel_state
+
     losses.append((batch.places, output.detach().clone()))
-    total = (output * batch.mask).sum()
-    count = batch.mask.sum().int()
+    total, count = (output * batch.mask).sum(), batch.mask.sum().int()
+    size = parallel_state.get_context_parallel_world_size()
+    if size > 1 and not per_token:
+        torch.distributed.all_reduce(count, group=parallel_state.get_context_parallel_group())
+        total = total * size
     return total, count, {"lm loss": (total.detach().clone(), count)}

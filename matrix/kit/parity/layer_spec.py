@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from matrix.kit.parity import local_layers
 from matrix.kit.parity.factors import Point
 
 
@@ -12,9 +13,7 @@ def decoder(point: Point, config: Any, virtual: int | None) -> Any:
     """Return the spec of the layers of this stage."""
     from megatron.core.models.gpt import gpt_layer_specs as upstream
 
-    from matrix.kit.parity import local_layers
-
-    local_layers.install(config)
+    local_layers.install(attention=point["cp"] != 1 or point["attention"] == "mla")
     if point["moe_layers"] == "alternate" and point["experts"]:
         function = upstream.get_gpt_decoder_block_spec
         options = {"use_transformer_engine": False, "vp_stage": virtual}
@@ -27,7 +26,21 @@ def decoder(point: Point, config: Any, virtual: int | None) -> Any:
         "multi_latent_attention": point["attention"] == "mla",
         "normalization": config.normalization,
     }
-    return function(**_taken(function, options))
+    spec = function(**_taken(function, options))
+    return _duplicating(spec) if point["attention"] == "mla" else spec
+
+
+def _duplicating(spec: Any) -> Any:
+    """Return the spec of latent attention with the duplicated layers that it has in Transformer Engine's spec."""
+    from megatron.core.transformer import multi_latent_attention
+
+    if hasattr(multi_latent_attention, "TELinear"):
+        layer = multi_latent_attention.TELinear = (
+            multi_latent_attention.TELinear or local_layers.duplicated_linear_class()
+        )
+        submodules = spec.submodules.self_attention.submodules
+        submodules.linear_q_down_proj = submodules.linear_kv_down_proj = layer
+    return spec
 
 
 def mtp(point: Point, config: Any, virtual: int | None) -> Any:

@@ -82,7 +82,7 @@ def one_step(
     optimizer.zero_grad()
     batches = [global_batch.micro_batches(point, seed, number) for _ in chunks]
     get_forward_backward_func()(
-        forward_step_func=partial(global_batch.forward_step, step.losses),
+        forward_step_func=partial(global_batch.forward_step, step.losses, bool(point["per_token_loss"])),
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=point.count("micro_batches"),

@@ -33,6 +33,8 @@ def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
     """Yield the shards of one model chunk, in upstream's order."""
     layers, experts = layer_numbers(chunk), expert_offset(chunk)
     for name, parameter in chunk.named_parameters():
+        if tied and name == "output_layer.weight" and hasattr(chunk, "embedding"):
+            continue  # a last stage with multi-token prediction has an embedding of its own, and uses that for both
         size, number = sizes(name)
         pieces = 2 if config.gated_linear_unit and ".linear_fc1." in name else 1
         dimension = split_dimension(name, parameter)

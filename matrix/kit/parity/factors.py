@@ -161,7 +161,7 @@ class Point(Mapping[str, Value]):
     @property
     def micro_batch(self) -> int:
         """Samples of a micro-batch; GLOBAL_BATCH / (dp * micro_batches)."""
-        return GLOBAL_BATCH // (self.count("dp") * self.count("micro_batches"))
+        return max(1, GLOBAL_BATCH // (self.count("dp") * self.count("micro_batches")))
 
     @property
     def etp(self) -> int:
@@ -311,6 +311,12 @@ CONSTRAINTS: Final = (
         "divides the state of adam",
         ("optimizer", "distributed_optimizer"),
         lambda p: not p["distributed_optimizer"] or p["optimizer"] == "adam",
+    ),
+    Constraint(
+        "sinks under context parallel",
+        "are Transformer Engine's own: no attention of the CPU has both",
+        ("softmax", "cp"),
+        lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
     ),
     Constraint(
         "optimizer instances",

@@ -34,6 +34,7 @@ COMMUNICATION: Final = (
 def install(*, attention: bool) -> None:
     """Replace the norm in upstream's specs, in this process; with `attention` its attention, too."""
     _own_results()
+    _gate_without_kernel()
     replaced = {**dict.fromkeys(NORMS, norm_class()), **({"DotProductAttention": attention_class()} if attention else {})}
     for name in SPECS:
         try:
@@ -44,6 +45,13 @@ def install(*, attention: bool) -> None:
             setattr(module, attribute, replaced[attribute])
         if hasattr(module, "LocalSpecProvider"):
             module.LocalSpecProvider.layer_norm = lambda self, *_, **__: replaced["LNImpl"]
+
+
+def _gate_without_kernel() -> None:
+    """Define the kernel that a router reads: 0.14 - 0.16 do so beside Transformer Engine alone."""
+    from megatron.core.transformer.moe import moe_utils
+
+    moe_utils.te_general_gemm = None
 
 
 def _own_results() -> None:

@@ -115,6 +115,7 @@ def _shape(point: Point) -> dict[str, Any]:
         "rotary_interleaved": point["rotary_interleaved"],
         "use_mup": point["mup"],
         "mtp_num_layers": point["mtp"] or None,
+        "mtp_loss_scaling_factor": 0.1 if point["mtp"] else None,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "bias_dropout_fusion": False,

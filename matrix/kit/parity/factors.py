@@ -186,15 +186,27 @@ class Point(Mapping[str, Value]):
         """Return whether a megatron-core release has all that the point chooses."""
         return all(factors()[name].supported(value, release) for name, value in self.chosen)
 
-    def problems(self) -> list[str]:
-        """Return the names and reasons of the constraints that do not hold."""
+    def problems(self) -> list[Problem]:
+        """Return the constraints that do not hold, also those of `needs`."""
         idle = [
-            f"{name}: needs {other} = {', '.join(map(shown, some))}"
+            Problem((name, other), f"{name}: needs {other} = {' or '.join(map(shown, some))}")
             for name, _ in self.chosen
             for other, some in factors()[name].needs.items()
             if self[other] not in some
         ]
-        return idle + [f"{rule.name}: {rule.reason}" for rule in CONSTRAINTS if not rule.holds(self)]
+        broken = (rule for rule in CONSTRAINTS if not rule.holds(self))
+        return idle + [Problem(rule.reads, f"{rule.name}: {rule.reason}") for rule in broken]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What makes a point impossible: the factors that it depends on, and the reason."""
+
+    factors: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(frozen=True)

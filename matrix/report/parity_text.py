@@ -1,0 +1,111 @@
+"""What `megatrix parity` prints: the verdict first, then each deviation with a line that shows it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matrix.kit.parity.deviations import Deviation
+from matrix.kit.parity.factors import Point
+from matrix.parity.campaigns import CoreResult, first_and_last
+from matrix.parity.cause_search import Cause, Certainty
+from matrix.parity.judgements import DEVIATES, EQUAL
+from matrix.report.terminal import Part, Prose
+
+MOST = 3  # deviations of a point that are printed
+ORDER = (Certainty.CONFIRMED, Certainty.KNOWN, Certainty.SUSPECTED, Certainty.UNDECIDED)
+
+
+def command_line(core: str, point: Point, seed: int, environ: Mapping[str, str]) -> str:
+    """Return the command that judges a point again."""
+    command = environ.get("MEGATRIX_COMMAND", "megatrix")
+    return f"{command} parity --mcore {shlex.quote(core)} --layout {shlex.quote(str(point))} --seed {seed}"
+
+
+def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the text of a search."""
+    causes = [(result, cause) for result in results for cause in result.causes]
+    breaks = [cause for _, cause in causes if cause.deviates and cause.certainty.is_break]
+    judged, equal = sum(result.judged for result in results), sum(result.equal for result in results)
+    verdict = (
+        f"DEVIATES: {len(breaks)} cause{'s' * (len(breaks) != 1)}"
+        if breaks
+        else "EQUAL"
+        if equal
+        else "NOTHING DECIDED"
+    )
+    yield f"{verdict} ({equal} layouts equal, {judged} comparisons, {len(results)} cores, seed {seed})"
+    for certainty in ORDER:
+        for result, cause in causes:
+            if cause.certainty is certainty:
+                yield ""
+                title = f"{certainty.value} as {cause.entry}" if cause.entry else certainty.value
+                yield f"megatron-core {result.core}  {title}: {cause.point}"
+                yield from _details(result, cause, seed, environ)
+    yield ""
+    for result in results:
+        refused = sum(cause.certainty is Certainty.REFUSED for cause in result.causes)
+        yield Prose(
+            f"megatron-core {result.core} on {result.base}: {result.equal} layouts equal, {refused} combinations "
+            f"refused by upstream, {result.uncovered} pairs not covered, {result.seconds:.0f} s"
+        )
+
+
+def _details(result: CoreResult, cause: Cause, seed: int, environ: Mapping[str, str]) -> Iterator[Part]:
+    yield from (Prose(str(deviation), 2) for deviation in cause.judgement.deviations[:MOST])
+    if cause.judgement.text:
+        yield Prose(f"{cause.judgement.outcome}: {cause.judgement.text}", 2)
+    if arguments := cause.point.arguments():
+        yield Prose(f"on the command line of Megatron-LM: {shlex.join(arguments)}", 2)
+    yield f"  {command_line(result.core, cause.point, seed, environ)}"
+
+
+def layout_lines(point: Point, seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the text of one layout in some cores."""
+    judgements = [result.asked for result in results if result.asked]
+    outcomes = [judgement.outcome for judgement in judgements]
+    verdict = "DEVIATES" if DEVIATES in outcomes else "EQUAL" if EQUAL in outcomes else "NOTHING DECIDED"
+    spans = first_and_last(results)
+    yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
+    for result in results:
+        if result.asked:
+            yield f"megatron-core {result.core}: {result.asked.outcome}, {result.asked.largest:.2g} at most"
+            yield from (Prose(str(deviation), 2) for deviation in result.asked.deviations[:MOST])
+            if result.asked.text:
+                yield Prose(result.asked.text, 2)
+            if result.asked.outcome == DEVIATES:
+                yield f"  {command_line(result.core, point, seed, environ)}"
+
+
+def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result of one core as plain values."""
+    causes = [
+        {
+            "certainty": cause.certainty.value,
+            "entry": cause.entry,
+            "layout": str(cause.point),
+            "ranks": cause.point.ranks,
+            "arguments": cause.point.arguments(),
+            "outcome": cause.judgement.outcome,
+            "text": cause.judgement.text,
+            "deviations": list(map(deviation_json, cause.judgement.deviations)),
+            "reproduce": command_line(result.core, cause.point, seed, environ),
+        }
+        for cause in result.causes
+    ]
+    asked = result.asked and {
+        "layout": str(result.asked.point),
+        "outcome": result.asked.outcome,
+        "text": result.asked.text,
+        "deviations": list(map(deviation_json, result.asked.deviations)),
+        "reproduce": command_line(result.core, result.asked.point, seed, environ),
+    }
+    counts = {name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates")}
+    return {**counts, "seconds": round(result.seconds, 1), "causes": causes, "asked": asked}
+
+
+def deviation_json(deviation: Deviation) -> dict[str, Any]:
+    """Return a deviation as plain values; a size that is infinite is null."""
+    size = deviation.size if deviation.size < float("inf") else None
+    return {**vars(deviation), "size": size, "ranks": list(deviation.ranks)}

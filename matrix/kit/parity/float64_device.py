@@ -11,6 +11,7 @@ name                                          why megatron-core needs it
 ============================================  ========================================================================
 torch.float32, torch.float, Tensor.float      the precision of gradients, of the router, of the optimizer's state
 Tensor.type                                   clipping and the distributed optimizer compare it with torch.cuda's names
+all_to_all_single, all_gather, reduce_scatter  gloo takes sizes as lists; and refuses tensors of different sizes
 torch.cuda.Stream, Event, current_stream ...  overlaps, shared experts and dispatchers; one stream, all in order
 Tensor.record_stream, pin_memory              the same
 ============================================  ========================================================================
@@ -45,6 +46,8 @@ def install() -> None:
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.distributed.all_to_all_single = _with_lists(torch.distributed.all_to_all_single)
+    torch.distributed.all_gather = _gathering_uneven(torch.distributed.all_gather)
+    torch.distributed.reduce_scatter = _scattering_uneven(torch.distributed.reduce_scatter)
     torch.cuda.Stream = torch.cuda.Event = Stream
     torch.cuda.current_stream = torch.cuda.default_stream = lambda device=None: ONLY
     torch.cuda.stream = _within
@@ -63,6 +66,43 @@ def _with_lists(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(output, given, **rows)
 
     return exchange
+
+
+def _uneven(tensors: list[Any]) -> bool:
+    return len({tensor.shape for tensor in tensors}) > 1
+
+
+def _gathering_uneven(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return all_gather for tensors of different sizes, which gloo refuses: each rank sends its own to all."""
+    import torch
+
+    def gather(outputs: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        if not _uneven(outputs):
+            return original(outputs, tensor, group=group, async_op=async_op)
+        outputs[torch.distributed.get_rank(group)].copy_(tensor)
+        for rank, output in enumerate(outputs):
+            torch.distributed.broadcast(output, torch.distributed.get_global_rank(group, rank), group=group)
+        return None
+
+    return gather
+
+
+def _scattering_uneven(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return reduce_scatter for tensors of different sizes, which gloo refuses: all ranks sum all."""
+    import torch
+
+    def scatter(output: Any, tensors: list[Any], op: Any = None, group: Any = None, **keywords: Any) -> Any:
+        operation = op or torch.distributed.ReduceOp.SUM
+        if not _uneven(tensors):
+            return original(output, tensors, op=operation, group=group, **keywords)
+        for rank, tensor in enumerate(tensors):
+            total = tensor.clone()
+            torch.distributed.all_reduce(total, op=operation, group=group)
+            if rank == torch.distributed.get_rank(group):
+                output.copy_(total)
+        return None
+
+    return scatter
 
 
 class Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +81,9 @@ def forward_step(losses: list[Any], per_token: bool, batches: Any, model: Any) -
     batch = next(batches)
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
-    output = model(batch.tokens, batch.positions, mask, labels=batch.labels, loss_mask=batch.mask)
+    masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it
+    options = {"loss_mask": batch.mask} if masked else {}
+    output = model(batch.tokens, batch.positions, mask, labels=batch.labels, **options)
     return output, partial(masked_sum, losses, per_token, batch)
 
 

@@ -35,11 +35,10 @@ def _duplicating(spec: Any) -> Any:
     from megatron.core.transformer import multi_latent_attention
 
     if hasattr(multi_latent_attention, "TELinear"):
-        layer = multi_latent_attention.TELinear = (
-            multi_latent_attention.TELinear or local_layers.duplicated_linear_class()
-        )
+        if not inspect.isclass(multi_latent_attention.TELinear):  # None or a mock, without Transformer Engine
+            multi_latent_attention.TELinear = local_layers.duplicated_linear_class()
         submodules = spec.submodules.self_attention.submodules
-        submodules.linear_q_down_proj = submodules.linear_kv_down_proj = layer
+        submodules.linear_q_down_proj = submodules.linear_kv_down_proj = multi_latent_attention.TELinear
     return spec
 
 

@@ -34,6 +34,7 @@ COMMUNICATION: Final = (
 def install(*, attention: bool) -> None:
     """Replace the norm in upstream's specs, in this process; with `attention` its attention, too."""
     _own_results()
+    _define_absent()
     replaced = {**dict.fromkeys(NORMS, norm_class()), **({"DotProductAttention": attention_class()} if attention else {})}
     for name in SPECS:
         try:
@@ -44,6 +45,18 @@ def install(*, attention: bool) -> None:
             setattr(module, attribute, replaced[attribute])
         if hasattr(module, "LocalSpecProvider"):
             module.LocalSpecProvider.layer_norm = lambda self, *_, **__: replaced["LNImpl"]
+
+
+def _define_absent() -> None:
+    """Define what a router and an optimizer read, and some releases define beside Transformer Engine alone."""
+    from megatron.core.transformer.moe import moe_utils
+
+    moe_utils.te_general_gemm = None
+    try:
+        from megatron.core import fp8_utils
+    except ImportError:
+        return
+    fp8_utils._quantize_param_shard_impl = lambda *_, **__: None  # raises in 0.12, also for a list without parameters
 
 
 def _own_results() -> None:

@@ -115,6 +115,7 @@ def _shape(point: Point) -> dict[str, Any]:
         "rotary_interleaved": point["rotary_interleaved"],
         "use_mup": point["mup"],
         "mtp_num_layers": point["mtp"] or None,
+        "mtp_loss_scaling_factor": 0.1 if point["mtp"] else None,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "bias_dropout_fusion": False,
@@ -151,7 +152,7 @@ def _experts(point: Point) -> dict[str, Any]:
     }
     if point["groups"]:
         mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
-    plain = {"moe_router_score_function": "softmax", "moe_layer_freq": 1}
+    plain = {"moe_router_score_function": "softmax", "moe_layer_freq": 1, "moe_ffn_hidden_size": FFN}
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     return accepted(TransformerConfig, mixture, {**dict.fromkeys(mixture, False), "moe_latent_size": None, **plain})
@@ -220,13 +221,14 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
 
     from matrix.kit.parity import layer_spec
 
-    stage = {} if virtual is None else {"ignore_virtual": False, "vp_stage": virtual}
+    stage = {}
+    if virtual is not None:
+        parallel_state.set_virtual_pipeline_model_parallel_rank(virtual)
+        stage = {"ignore_virtual": False, "vp_stage": virtual}
     ends = [
         function(**accepted(function, stage, stage))
         for function in (parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage)
     ]
-    if virtual is not None:
-        parallel_state.set_virtual_pipeline_model_parallel_rank(virtual)
     options = {
         "mtp_block_spec": layer_spec.mtp(point, config, virtual),
         "vp_stage": virtual,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +134,11 @@ class Point(Mapping[str, Value]):
         return cls.of(values)
 
     def __getitem__(self, name: str) -> Value:
-        return dict(self.chosen).get(name, factors()[name].default)
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return {name: factor.default for name, factor in factors().items()} | dict(self.chosen)
 
     def __iter__(self) -> Iterator[str]:
         return iter(factors())

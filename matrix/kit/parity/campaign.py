@@ -1,7 +1,8 @@
 """Judge points of parity, one after the other, in one process that imports torch and megatron-core once.
 
-    python -m matrix.kit.parity.campaign < points > outcomes
+    python -m matrix.kit.parity.campaign [STAND_INS] < points > outcomes
 
+STAND_INS is JSON: the arguments of matrix.kit.absent_packages.install, for releases that import packages unasked.
 Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60, "localise": false}; all but `point` may be
 missing. A line of stdout answers it: the `point` and the `seed`, the `outcome`, `deviations`, `seconds` and `steps`.
 
@@ -30,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from matrix.kit import absent_packages
 from matrix.kit.parity import forked_ranks
 from matrix.kit.parity.deviations import Deviation, compare
 from matrix.kit.parity.factors import Point
@@ -142,18 +144,19 @@ def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
-def prepare() -> None:
-    """Import torch and megatron-core as float64 on the CPU, once for all ranks that are forked later."""
+def prepare(stand_ins: Mapping[str, Any]) -> None:
+    """Import torch and megatron-core as float64 on the CPU, once for all ranks that are forked later.
+
+    `stand_ins` are the arguments of matrix.kit.absent_packages.install.
+    """
     os.environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     from matrix.kit.parity import float64_device
 
     float64_device.install()
-    import torch.distributed
-
-    from matrix.kit.parity import layout_step, tiny_model
+    absent_packages.install(**stand_ins)
+    from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
-    assert layout_step, torch
 
 
 def serve(lines: TextIO, answers: TextIO) -> None:
@@ -176,7 +179,7 @@ def main() -> None:
     """Read stdin, write stdout; what libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    prepare()
+    prepare(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
     serve(sys.stdin, answers)
 
 

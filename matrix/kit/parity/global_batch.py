@@ -5,11 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
 
+from matrix.catalog.codec import decode
+from matrix.catalog.schema import read_toml
+from matrix.catalog.versions import Range
 from matrix.kit.parity.factors import GLOBAL_BATCH, Point
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY
+
+LOSSES: Final = Path(__file__).with_name("loss.toml")
 
 
 @dataclass(frozen=True)
@@ -88,18 +94,43 @@ def forward_step(losses: list[Any], per_token: bool, batches: Any, model: Any) -
 
 
 def masked_sum(losses: list[Any], per_token: bool, batch: MicroBatch, output: Any) -> Any:
-    """Return (sum of the losses that count, their number, what is reported), as upstream's schedules take it.
-
-    Without the loss per token a schedule divides by the number and takes the mean over context parallel ranks: the
-    number is that of the whole samples.
-    """
+    """Return what upstream's schedules take, as Megatron-LM's own function does: see loss.toml."""
     import torch
     from megatron.core import parallel_state
 
     losses.append((batch.places, output.detach().clone()))
+    contract = loss_contract()
     total, count = (output * batch.mask).sum(), batch.mask.sum().int()
     size = parallel_state.get_context_parallel_world_size()
-    if size > 1 and not per_token:
+    if size > 1 and contract.whole[per_token]:
         torch.distributed.all_reduce(count, group=parallel_state.get_context_parallel_group())
+    if contract.times_cp[per_token]:
         total = total * size
-    return total, count, {"lm loss": (total.detach().clone(), count)}
+    reported = {"lm loss": total.detach().clone()}
+    return (total, count, reported) if contract.summed else (total / count, reported)
+
+
+@dataclass(frozen=True)
+class LossContract:
+    """A row of loss.toml."""
+
+    mcore: Range
+    summed: bool
+    whole: tuple[bool, bool]
+    times_cp: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class LossTable:
+    """The file."""
+
+    loss: tuple[LossContract, ...]
+
+
+@cache
+def loss_contract() -> LossContract:
+    """Return the row of the megatron-core that is imported."""
+    from megatron.core import package_info
+
+    table = decode(LossTable, read_toml(LOSSES), str(LOSSES))
+    return next(row for row in table.loss if package_info.__version__ in row.mcore)

@@ -49,9 +49,12 @@ def install(*, attention: bool) -> None:
 
 def _define_absent() -> None:
     """Define what a router and an optimizer read, and some releases define beside Transformer Engine alone."""
+    from megatron.core.optimizer import distrib_optimizer
     from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = None
+    if hasattr(distrib_optimizer, "HAVE_APEX_OR_TE"):
+        distrib_optimizer.HAVE_APEX_OR_TE = True  # they have a faster Adam; torch's is used
     try:
         from megatron.core import fp8_utils
     except ImportError:

@@ -47,7 +47,7 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
     """Return the deviations, the same in every rank. Call it before megatron-core is imported."""
     from matrix.kit.parity import campaign, gathered
 
-    campaign.prepare()
+    campaign.prepare(rank.stand_ins)
     import torch
 
     reference = rank.workdir / "reference"

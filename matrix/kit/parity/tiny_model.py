@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -18,6 +17,24 @@ SEQUENCE: Final = 8  # tokens of a sample
 COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient to be seen
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
+
+ONE: Final = dict.fromkeys(
+    ("context_parallel_size", "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1
+)
+# What a release does that lacks the option.
+PLAIN: Final[Mapping[str, Any]] = {
+    **ONE,
+    "softmax_type": "vanilla",
+    "normalization": "LayerNorm",
+    "moe_router_score_function": "softmax",
+    "moe_layer_freq": 1,
+    "moe_ffn_hidden_size": FFN,
+    "moe_router_topk": 2,
+    "moe_token_dispatcher_type": "allgather",
+    "moe_router_load_balancing_type": "none",
+    "moe_aux_loss_coeff": 0.0,
+    "attention_softmax_in_fp32": True,
+}
 
 
 class UnsupportedError(Exception):
@@ -37,22 +54,22 @@ def initialize(point: Point) -> None:
         "expert_tensor_parallel_size": point.etp,
         "num_distributed_optimizer_instances": point.count("optimizer_instances"),
     }
-    plain = {"context_parallel_size": 1, "expert_model_parallel_size": 1, "num_distributed_optimizer_instances": 1}
-    plain["expert_tensor_parallel_size"] = point.count("tp")
-    parallel_state.initialize_model_parallel(**accepted(parallel_state.initialize_model_parallel, groups, plain))
+    function = parallel_state.initialize_model_parallel
+    function(**accepted(function, groups, **{**ONE, "expert_tensor_parallel_size": point.count("tp")}))
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     model_parallel_cuda_manual_seed(1)
 
 
-def accepted(function: Callable[..., Any], options: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(function: Callable[..., Any], options: Mapping[str, Any], **plain: Any) -> dict[str, Any]:
     """Return the options that a function or class of this release takes.
 
-    Raises UnsupportedError for one that it lacks and that has another value than `plain`, which means that it is off.
+    An option that it lacks is left out if it is None or False, or has the value in `plain`: what every release does
+    that lacks it. Raises UnsupportedError for another one.
     """
     names = inspect.signature(function).parameters
     for name, value in options.items():
-        if name not in names and value != plain.get(name):
+        if name not in names and value not in (None, False) and value != plain.get(name):
             raise UnsupportedError(f"this megatron-core has no {name}, which is {value!r}")
     return {name: value for name, value in options.items() if name in names}
 
@@ -67,27 +84,7 @@ def transformer_config(point: Point) -> Any:
         kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
         latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4, "v_head_dim": 4}
         options |= {**latent, "rope_type": "rope", "multi_latent_attention": True}
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return kind(**accepted(kind, options, {**dict.fromkeys(options, None), **OFF, **defaults}))
-
-
-# What an option that a release lacks does there: nothing.
-OFF: Final[Mapping[str, Any]] = {
-    "softmax_type": "vanilla",
-    "use_mup": False,
-    "attention_output_gate": False,
-    "qk_layernorm": False,
-    "add_qkv_bias": False,
-    "rotary_interleaved": False,
-    "calculate_per_token_loss": False,
-    "context_parallel_size": 1,
-    "expert_model_parallel_size": 1,
-    "batch_p2p_comm": False,
-    "overlap_p2p_comm": False,
-    "gradient_accumulation_fusion": False,
-    "perform_initialization": False,
-    "normalization": "LayerNorm",
-}
+    return kind(**accepted(kind, options, **PLAIN, expert_tensor_parallel_size=point.count("tp")))
 
 
 def _lacks(what: str) -> Any:
@@ -152,10 +149,7 @@ def _experts(point: Point) -> dict[str, Any]:
     }
     if point["groups"]:
         mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
-    plain = {"moe_router_score_function": "softmax", "moe_layer_freq": 1, "moe_ffn_hidden_size": FFN}
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    return accepted(TransformerConfig, mixture, {**dict.fromkeys(mixture, False), "moe_latent_size": None, **plain})
+    return mixture
 
 
 def _layout(point: Point) -> dict[str, Any]:
@@ -204,8 +198,7 @@ def model_chunks(point: Point, config: Any) -> list[Any]:
         "num_distributed_optimizer_instances": point.count("optimizer_instances"),
         "bucket_size": 2000 if point["small_buckets"] else None,
     }
-    plain = {**dict.fromkeys(options, False), "num_distributed_optimizer_instances": 1, "bucket_size": None}
-    wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, options, plain))
+    wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, options, **ONE))
     count = point.count("vpp")
     chunks = [chunk(point, config, number if count > 1 else None) for number in range(count)]
     return [
@@ -226,7 +219,7 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
         parallel_state.set_virtual_pipeline_model_parallel_rank(virtual)
         stage = {"ignore_virtual": False, "vp_stage": virtual}
     ends = [
-        function(**accepted(function, stage, stage))
+        function(**accepted(function, stage, **stage))
         for function in (parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage)
     ]
     options = {
@@ -243,7 +236,7 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
         pre_process=ends[0],
         post_process=ends[1],
         parallel_output=True,
-        **accepted(GPTModel, options, {"mtp_block_spec": None, "vp_stage": virtual}),
+        **accepted(GPTModel, options, vp_stage=virtual),
     )
     return model.to("cpu")
 
@@ -264,7 +257,7 @@ def optimizer(point: Point, chunks: list[Any]) -> Any:
         "overlap_param_gather": point["overlap_param_gather"],
         "params_dtype": torch.float64,
     }
-    config = OptimizerConfig(**accepted(OptimizerConfig, options, {"overlap_param_gather": False}))
+    config = OptimizerConfig(**accepted(OptimizerConfig, options))
     return get_megatron_optimizer(config, chunks)
 
 

@@ -297,12 +297,21 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "sinkhorn",
-        "routes by itself",
-        ("balancing", "score", "pre_softmax", "groups", "topk"),
+        "routes by itself, balanced over the tokens that one rank has",
+        ("balancing", "score", "pre_softmax", "groups", "topk", "cp", "sequence_parallel"),
         lambda p: (
             p["balancing"] != "sinkhorn"
-            or (p["score"] == "softmax" and p["topk"] == 2 and not (p["pre_softmax"] or p["groups"]))
+            or (
+                (p["score"], p["topk"], p["cp"], p["sequence_parallel"]) == ("softmax", 2, 1, False)
+                and not (p["pre_softmax"] or p["groups"])
+            )
         ),
+    ),
+    Constraint(
+        "multi-token prediction",
+        "takes no learned positions (megatron/training/arguments.py)",
+        ("mtp", "position"),
+        lambda p: not p["mtp"] or p["position"] == "rope",
     ),
     Constraint(
         "global aux loss",

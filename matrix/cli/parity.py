@@ -37,7 +37,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--consumer", action="append", default=[], metavar="DIR", help="the folder of a fork or of a release candidate"
     )
-    parser.add_argument("--layout", metavar="TEXT", help='judge this layout alone: "tp=2 sequence_parallel=on"')
+    parser.add_argument(
+        "--layout",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help='judge this layout alone: "tp=2 sequence_parallel=on"; may be repeated',
+    )
     parser.add_argument(
         "--seconds",
         type=float,
@@ -60,10 +66,10 @@ def parity_command(parsed: argparse.Namespace) -> int:
     catalog = loading.load()
     campaign = Campaign(catalog, parsed.out / "parity", parsed.seed, say)
     cores = cores_of(catalog, parsed)
-    if parsed.layout is not None:
-        point = possible(parsed.layout)
-        results = [campaign.asked(core, point) for core in cores]
-        lines = layout_lines(point, parsed.seed, results, os.environ)
+    if parsed.layout:
+        points = [possible(text) for text in parsed.layout]
+        results = [campaign.asked(core, points) for core in cores]
+        lines = layout_lines(points, parsed.seed, results, os.environ)
     else:
         campaign.entries = {} if parsed.all_known else catalog_causes(catalog)
         results = []

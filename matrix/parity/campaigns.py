@@ -12,7 +12,7 @@ from matrix.catalog.model import Catalog
 from matrix.kit.parity.factors import Point
 from matrix.parity.cause_search import Cause, JudgePoint, Search
 from matrix.parity.core_cells import CoreCell, core_cell
-from matrix.parity.judgements import DEVIATES, EQUAL, Judgement, Judgements
+from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement, Judgements
 from matrix.parity.points import Cover, Space
 
 REPRODUCTION = "matrix.kit.parity.reproduce:"  # what the `run` of a parity case begins with
@@ -22,7 +22,7 @@ REPRODUCTION = "matrix.kit.parity.reproduce:"  # what the `run` of a parity case
 class CoreResult:
     """What a campaign has of one core: the causes, the points judged now and those equal, and what is not covered.
 
-    `asked` is the judgement of a layout that the user named.
+    `asked` are the judgements of the layouts that the user named.
     """
 
     core: str
@@ -31,20 +31,19 @@ class CoreResult:
     judged: int = 0
     equal: int = 0
     uncovered: int = 0
-    asked: Judgement | None = None
+    asked: tuple[Judgement, ...] = ()
     seconds: float = 0.0
 
     @property
     def deviates(self) -> bool:
         """Whether a number is not that of one rank, beyond what is only suspected or known."""
-        return any(cause.deviates and cause.certainty.is_break for cause in self.causes) or bool(
-            self.asked and self.asked.outcome == DEVIATES
-        )
+        breaks = any(cause.deviates and cause.certainty.is_break for cause in self.causes)
+        return breaks or any(judgement.outcome == DEVIATES for judgement in self.asked)
 
     @property
     def decided(self) -> bool:
         """Whether at least one comparison came to an end."""
-        return self.equal > 0 or self.deviates or bool(self.asked and self.asked.outcome == EQUAL)
+        return self.equal > 0 or any(judgement.outcome in (EQUAL, DEVIATES) for judgement in self.asked)
 
 
 @dataclass
@@ -76,12 +75,17 @@ class Campaign:
 
             yield cell, judge
 
-    def asked(self, source: str, point: Point) -> CoreResult:
-        """Return the judgement of one layout in a core."""
+    def asked(self, source: str, points: Sequence[Point]) -> CoreResult:
+        """Return the judgements of some layouts in a core; one that the release does not have is refused."""
         started = self.clock()
         with self.judging(source) as (cell, judge):
-            judgement = judge(point, self.seed)
-        return CoreResult(source, cell.base, judged=1, asked=judgement, seconds=self.clock() - started)
+            judgements = tuple(
+                judge(point, self.seed)
+                if point.supported(cell.release)
+                else Judgement(point, self.seed, REFUSED, text="this release has no such option")
+                for point in points
+            )
+        return CoreResult(source, cell.base, judged=len(points), asked=judgements, seconds=self.clock() - started)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the judgements."""
@@ -107,11 +111,11 @@ def catalog_causes(catalog: Catalog) -> dict[str, Point]:
     }
 
 
-def first_and_last(results: Sequence[CoreResult]) -> str:
+def first_and_last(point: Point, results: Sequence[CoreResult]) -> str:
     """Return the spans of the cores in which a layout deviates: "0.12.0 .. 0.18.2"."""
     spans: list[list[str]] = [[]]
     for result in results:
-        if result.asked and result.asked.outcome == DEVIATES:
+        if any(judgement.point == point and judgement.outcome == DEVIATES for judgement in result.asked):
             spans[-1].append(result.core)
         else:
             spans.append([])

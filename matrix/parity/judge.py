@@ -23,6 +23,7 @@ from matrix.store import scratch
 MODULE: Final = "matrix.kit.parity.campaign"
 IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they take 3 - 20 on a busy machine
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
+SLACK_S: Final = 10.0
 CRASHES: Final = 3  # processes in a row that end without an answer
 
 
@@ -53,7 +54,7 @@ class Judge:
         started = time.monotonic()
         process = self._process or self._start()
         task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline}
-        limit = 2 * self.deadline + 10 + (0 if self._answered else IMPORT_S)  # the reference and the layout
+        limit = 2 * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)  # the reference and the layout
         try:
             assert process.stdin
             assert process.stdout

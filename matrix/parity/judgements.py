@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
+from matrix.errors import MatrixError
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.store.paths import make_folder, unwritable
@@ -76,7 +77,7 @@ class Judgements:
         for line in lines:
             try:
                 yield Judgement.read(json.loads(line))
-            except (ValueError, KeyError, TypeError):  # the end of a line that a kill cut
+            except (MatrixError, ValueError, KeyError, TypeError):  # cut by a kill, or of a factor that is gone
                 continue
 
     def get(self, point: Point, seed: int) -> Judgement | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from random import Random
 from typing import Final
@@ -40,8 +41,9 @@ class Space:
     release: str
     avoided: list[Point] = field(default_factory=list)
 
+    @cached_property
     def choices(self) -> dict[str, list[Value]]:
-        """Return the values of each factor that the release has."""
+        """The values of each factor that the release has."""
         return {
             name: [value for value in factor.values if factor.supported(value, self.release)]
             for name, factor in factors().items()
@@ -53,7 +55,6 @@ class Space:
 
     def repaired(self, point: Point, fixed: Collection[str], random: Random) -> Point | None:
         """Return a possible point that differs as little as possible; None where the fixed factors exclude one."""
-        choices = self.choices()
         for _ in range(REPAIRS):
             problems = point.problems()
             if not problems:
@@ -62,7 +63,7 @@ class Space:
                 name for name in dict.fromkeys(n for problem in problems for n in problem.factors) if name not in fixed
             ]
             changes = [
-                point.changed(**{name: value}) for name in free for value in choices[name] if value != point[name]
+                point.changed(**{name: value}) for name in free for value in self.choices[name] if value != point[name]
             ]
             best = min((len(change.problems()) for change in changes), default=len(problems))
             if best >= len(problems):
@@ -80,10 +81,11 @@ class Cover:
     uncovered: set[frozenset[Choice]] = field(init=False)
 
     def __post_init__(self) -> None:
-        choices = [[(name, value) for value in values] for name, values in self.space.choices().items()]
+        choices = [[(name, value) for value in values] for name, values in self.space.choices.items()]
         pairs = ((one, other) for left, right in combinations(choices, 2) for one in left for other in right)
         self._tries: dict[frozenset[Choice], int] = {}
         self.uncovered = {frozenset(pair) for pair in pairs}
+        self._left = sorted(self.uncovered, key=sorted_text)
         self._random = Random(self.seed)  # noqa: S311
 
     def judged(self, point: Point) -> None:
@@ -93,19 +95,18 @@ class Cover:
     def __iter__(self) -> Iterator[Point]:
         """Yield the plain point, then the next best one, again and again."""
         yield Point()
-        while self.uncovered:
+        while self._left:
             candidates = [point for _ in range(CANDIDATES) if (point := self._candidate())]
             if candidates:
                 yield max(candidates, key=self._gain)
+            self._left = [pair for pair in self._left if pair in self.uncovered]
 
     def _gain(self, point: Point) -> int:
         return sum(frozenset(pair) in self.uncovered for pair in combinations(point.items(), 2))
 
     def _candidate(self) -> Point | None:
         """Return a possible point with an uncovered pair; None where a random one can't be made possible."""
-        if not self.uncovered:
-            return None
-        pair = self._random.choice(sorted(self.uncovered, key=sorted_text))
+        pair = self._random.choice(self._left)
         self._tries[pair] = self._tries.get(pair, 0) + 1
         fixed = dict(pair)
         base = self.space.repaired(Point.of(fixed), fixed, self._random)
@@ -132,11 +133,11 @@ def sorted_text(pair: frozenset[Choice]) -> list[str]:
 
 def denser(space: Space, point: Point, density: float, random: Random) -> Point:
     """Return the point with further random choices; each is left out where it makes the point impossible."""
-    names = [name for name, values in space.choices().items() if len(values) > 1 and name not in dict(point.chosen)]
+    names = [name for name, values in space.choices.items() if len(values) > 1 and name not in dict(point.chosen)]
     random.shuffle(names)
     for name in names:
         if random.random() < density:
-            values = [value for value in space.choices()[name] if value != point[name]]
+            values = [value for value in space.choices[name] if value != point[name]]
             fixed = {*dict(point.chosen), name}
             point = space.repaired(point.changed(**{name: random.choice(values)}), fixed, random) or point
     return point

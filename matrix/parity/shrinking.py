@@ -41,7 +41,7 @@ def without(point: Point, names: Collection[str]) -> Point | None:
         involved = {name for problem in problems for name in problem.factors}
         changes = [point.changed(**{name: factors()[name].default}) for name, _ in point.chosen if name in involved]
         best = min(changes, key=lambda change: len(change.problems()), default=None)
-        if best is None or len(best.problems()) >= len(problems):
+        if best is None:
             return None
         point = best
     return point

@@ -13,6 +13,7 @@ from matrix.parity.cause_search import Cause, Certainty
 from matrix.parity.judgements import DEVIATES, EQUAL
 from matrix.report.terminal import Part, Prose
 
+VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}
 MOST = 3  # deviations of a point that are printed
 ORDER = (Certainty.CONFIRMED, Certainty.KNOWN, Certainty.SUSPECTED, Certainty.UNDECIDED)
 
@@ -61,21 +62,23 @@ def _details(result: CoreResult, cause: Cause, seed: int, environ: Mapping[str, 
     yield f"  {command_line(result.core, cause.point, seed, environ)}"
 
 
-def layout_lines(point: Point, seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:
-    """Yield the text of one layout in some cores."""
-    judgements = [result.asked for result in results if result.asked]
-    outcomes = [judgement.outcome for judgement in judgements]
-    verdict = "DEVIATES" if DEVIATES in outcomes else "EQUAL" if EQUAL in outcomes else "NOTHING DECIDED"
-    spans = first_and_last(results)
-    yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
-    for result in results:
-        if result.asked:
-            yield f"megatron-core {result.core}: {result.asked.outcome}, {result.asked.largest:.2g} at most"
-            yield from (Prose(str(deviation), 2) for deviation in result.asked.deviations[:MOST])
-            if result.asked.text:
-                yield Prose(result.asked.text, 2)
-            if result.asked.outcome == DEVIATES:
-                yield f"  {command_line(result.core, point, seed, environ)}"
+def layout_lines(
+    points: Sequence[Point], seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]
+) -> Iterator[Part]:
+    """Yield the text of some layouts in some cores."""
+    for point in points:
+        rows = [(result.core, row) for result in results for row in result.asked if row.point == point]
+        outcomes = {row.outcome for _, row in rows}
+        verdict = next((word for outcome, word in VERDICTS.items() if outcome in outcomes), "NOTHING DECIDED")
+        spans = first_and_last(point, results)
+        yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
+        for core, row in rows:
+            yield f"  megatron-core {core}: {row.outcome}, {row.largest:.2g} at most"
+            yield from (Prose(str(deviation), 4) for deviation in row.deviations[:MOST])
+            if row.text:
+                yield Prose(row.text, 4)
+            if row.outcome == DEVIATES:
+                yield f"    {command_line(core, point, seed, environ)}"
 
 
 def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -94,13 +97,16 @@ def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict
         }
         for cause in result.causes
     ]
-    asked = result.asked and {
-        "layout": str(result.asked.point),
-        "outcome": result.asked.outcome,
-        "text": result.asked.text,
-        "deviations": list(map(deviation_json, result.asked.deviations)),
-        "reproduce": command_line(result.core, result.asked.point, seed, environ),
-    }
+    asked = [
+        {
+            "layout": str(judgement.point),
+            "outcome": judgement.outcome,
+            "text": judgement.text,
+            "deviations": list(map(deviation_json, judgement.deviations)),
+            "reproduce": command_line(result.core, judgement.point, seed, environ),
+        }
+        for judgement in result.asked
+    ]
     counts = {name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates")}
     return {**counts, "seconds": round(result.seconds, 1), "causes": causes, "asked": asked}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +134,11 @@ class Point(Mapping[str, Value]):
         return cls.of(values)
 
     def __getitem__(self, name: str) -> Value:
-        return dict(self.chosen).get(name, factors()[name].default)
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return {name: factor.default for name, factor in factors().items()} | dict(self.chosen)
 
     def __iter__(self) -> Iterator[str]:
         return iter(factors())
@@ -161,7 +165,7 @@ class Point(Mapping[str, Value]):
     @property
     def micro_batch(self) -> int:
         """Samples of a micro-batch; GLOBAL_BATCH / (dp * micro_batches)."""
-        return GLOBAL_BATCH // (self.count("dp") * self.count("micro_batches"))
+        return max(1, GLOBAL_BATCH // (self.count("dp") * self.count("micro_batches")))
 
     @property
     def etp(self) -> int:
@@ -293,12 +297,21 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "sinkhorn",
-        "routes by itself",
-        ("balancing", "score", "pre_softmax", "groups", "topk"),
+        "routes by itself, balanced over the tokens that one rank has",
+        ("balancing", "score", "pre_softmax", "groups", "topk", "cp", "sequence_parallel"),
         lambda p: (
             p["balancing"] != "sinkhorn"
-            or (p["score"] == "softmax" and p["topk"] == 2 and not (p["pre_softmax"] or p["groups"]))
+            or (
+                (p["score"], p["topk"], p["cp"], p["sequence_parallel"]) == ("softmax", 2, 1, False)
+                and not (p["pre_softmax"] or p["groups"])
+            )
         ),
+    ),
+    Constraint(
+        "multi-token prediction",
+        "takes no learned positions (megatron/training/arguments.py)",
+        ("mtp", "position"),
+        lambda p: not p["mtp"] or p["position"] == "rope",
     ),
     Constraint(
         "global aux loss",
@@ -311,6 +324,12 @@ CONSTRAINTS: Final = (
         "divides the state of adam",
         ("optimizer", "distributed_optimizer"),
         lambda p: not p["distributed_optimizer"] or p["optimizer"] == "adam",
+    ),
+    Constraint(
+        "sinks under context parallel",
+        "are Transformer Engine's own: no attention of the CPU has both",
+        ("softmax", "cp"),
+        lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
     ),
     Constraint(
         "optimizer instances",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from matrix.kit import cpu_device, te_extension
@@ -50,7 +50,7 @@ def install() -> None:
     torch.distributed.reduce_scatter = _scattering_uneven(torch.distributed.reduce_scatter)
     torch.cuda.Stream = torch.cuda.Event = Stream
     torch.cuda.current_stream = torch.cuda.default_stream = lambda device=None: ONLY
-    torch.cuda.stream = _within
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()
     torch.cuda.set_device = lambda device: None
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_current_stream_capturing = lambda: False
@@ -131,11 +131,6 @@ class Stream:
 
 
 ONLY = Stream()
-
-
-@contextlib.contextmanager
-def _within(stream: Any) -> Iterator[None]:
-    yield
 
 
 def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,9 @@ class Failure:
     trace: str = ""
 
 
-def run(size: int, body: Callable[[int], None], folder: Path, deadline_s: float) -> list[Failure]:
+def run(
+    size: int, body: Callable[[int], None], folder: Path, deadline_s: float, grace_s: float = GRACE_S
+) -> list[Failure]:
     """Call `body` with the number of each rank, in a process each; return the failures, the likely cause first.
 
     Output goes to rank-N.log in `folder`. No process is left when this returns, and none when this process is killed.
@@ -53,7 +55,7 @@ def run(size: int, body: Callable[[int], None], folder: Path, deadline_s: float)
                 _child(rank, pids[0] if pids else 0, body, folder)
             pids.append(pid)
             _join_group(pid, pids[0])
-        late = _wait(pids, deadline_s)
+        late = _wait(pids, deadline_s, grace_s)
     finally:
         statuses = _end(pids)
     failures = [_failure(rank, status, folder, late) for rank, status in enumerate(statuses) if status]
@@ -102,8 +104,8 @@ def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) ->
         os._exit(status)  # not exit: this is a copy of its parent, whose buffers and finalizers are not its own
 
 
-def _wait(pids: list[int], deadline_s: float) -> bool:
-    """Wait until all ranks ended, or GRACE_S after one failed; return whether the deadline passed first."""
+def _wait(pids: list[int], deadline_s: float, grace_s: float) -> bool:
+    """Wait until all ranks ended, or `grace_s` after one failed; return whether the deadline passed first."""
     end = time.monotonic() + deadline_s
     poll, running = select.poll(), {}
     failed = False
@@ -118,7 +120,7 @@ def _wait(pids: list[int], deadline_s: float) -> bool:
                 os.close(descriptor)
                 info: Any = os.waitid(os.P_PID, running.pop(descriptor), os.WEXITED | os.WNOWAIT)
                 if info.si_status and not failed:
-                    failed, end = True, min(end, time.monotonic() + GRACE_S)
+                    failed, end = True, min(end, time.monotonic() + grace_s)
     finally:
         for descriptor in running:
             os.close(descriptor)

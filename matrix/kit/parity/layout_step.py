@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from matrix.kit.parity import global_batch, tiny_model
+from matrix.kit.parity import global_batch, logged, tiny_model
 from matrix.kit.parity.factors import Point
 from matrix.kit.parity.shards import Shard, initial, shards
 
@@ -56,6 +56,7 @@ def run(point: Point, seed: int, steps: int = STEPS) -> Numbers:
     numbers = Numbers({shard.name: shard.shape for shard in owned}, [])
     for number in range(steps):
         numbers.steps.append(one_step(point, seed, number, chunks, optimizer, owned))
+        numbers.steps[-1].logged = logged.logged(point, config)
     return numbers
 
 

@@ -95,7 +95,7 @@ def test_first_and_last_release_of_each_span() -> None:
     assert first_and_last(Point(), rows) == ""
 
 
-def test_known_cause_is_a_failure_that_the_command_line_reaches() -> None:
+def test_known_cause_is_reached_by_its_arguments() -> None:
     reach = ReachedBy(arguments=("--softmax-type == learnable", "--tensor-model-parallel-size >= 2"))
     entry = failure("sinks", topic="numbers", reached_by=(reach,), affected=(clause(mcore=">=0.15.0"),))
     other = failure("crash", reached_by=(reach,))

@@ -57,7 +57,7 @@ def test_what_never_answers_is_undecided() -> None:
     assert cause.certainty is Certainty.UNDECIDED
 
 
-def test_search_ends_where_the_plain_point_is_not_equal() -> None:
+def test_search_ends_where_plain_point_not_equal() -> None:
     def judge(point: Point, seed: int) -> PointResult:
         return PointResult(point, seed, "harness", text="all gradients are zero")
 

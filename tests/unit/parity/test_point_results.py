@@ -36,7 +36,7 @@ def test_other_content_has_other_judgements(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100])
-def test_a_line_that_a_kill_cut_is_judged_again(tmp_path: Path, cut: int) -> None:
+def test_line_kill_cut_judged_again(tmp_path: Path, cut: int) -> None:
     comparisons = PointResults(tmp_path, "0.19.2", "torch-2.15.0")
     comparisons.add(PointResult(Point(), 2, EQUAL))
     comparisons.add(ROW)

@@ -63,7 +63,7 @@ def test_each_factor_alone_states_its_need() -> None:
     ("text", "size"),
     [
         ("experts=4 balancing=aux_loss dp=2 micro_batches=2", 2),
-        ("experts=4 balancing=seq_aux_loss dp=2", 4),
+        ("experts=4 balancing=seq_aux_loss dp=2", GLOBAL_BATCH),
         ("mask=uneven dp=4", 2),
         ("mask=uneven per_token_loss=on dp=4", GLOBAL_BATCH),
         ("dp=4", GLOBAL_BATCH),

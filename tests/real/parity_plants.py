@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from matrix.kit.parity import campaign, layout_step
@@ -127,16 +128,27 @@ def main() -> None:
     for name, (plant, text, _) in PLANTS.items():
         point = Point.parse(text)
 
-        def run(chosen: Point, seed: int, plant: Any = plant, point: Point = point) -> Any:
+        def run(chosen: Point, seed: int, *, record: bool, plant: Any = plant, point: Point = point) -> Any:
             if plant is not None and chosen == point:  # not in the reference; in a rank, which is a process of its own
                 plant()
-            return original(chosen, seed)
+            return original(chosen, seed, record=record)
 
         layout_step.run = run
         for seed in (1, 2):
-            answer = campaign.Campaign().judge(campaign.Task(point, seed))
+            answer = campaign.Campaign().judge(campaign.Task(point, seed, localise=True))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
-            print(json.dumps({"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "plant": name,
+                        "seed": seed,
+                        "outcome": answer.outcome,
+                        "first": first,
+                        "module": asdict(answer.first) if answer.first else None,
+                    }
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

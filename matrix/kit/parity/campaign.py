@@ -33,6 +33,7 @@ from typing import Any, Final, TextIO
 
 from matrix.kit import absent_packages
 from matrix.kit.parity import forked_ranks
+from matrix.kit.parity.boundaries import Boundary, first_boundary
 from matrix.kit.parity.deviations import Deviation, compare
 from matrix.kit.parity.factors import Point
 
@@ -59,7 +60,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference."""
+    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference.
+
+    `first` is the first module that deviates, where the task asks for it.
+    """
 
     outcome: str
     deviations: tuple[Deviation, ...] = ()
@@ -68,6 +72,7 @@ class Answer:
     steps: int = 0
     largest: float = 0.0
     dead: tuple[str, ...] = ()
+    first: Boundary | None = None
 
 
 @dataclass
@@ -95,6 +100,7 @@ class Campaign:
                 steps=len(reference.steps),
                 largest=max(difference.size for difference in differences),
                 dead=tuple(gathered.dead(reference)),
+                first=localised(task) if deviations and task.localise else None,
             )
         except gathered.HarnessError as error:
             return Answer("harness", text=str(error))
@@ -112,11 +118,23 @@ class Campaign:
         return self.references[key]
 
 
-def measure(point: Point, seed: int, deadline_s: float) -> Any:
+def localised(task: Task) -> Boundary | None:
+    """Return the first module that deviates in the first step, from a run of each side that records modules."""
+    points = task.point.reference(), task.point
+    sides = [measure(point, task.seed, task.deadline, record=True) for point in points]
+    if any(isinstance(side, Answer) for side in sides):
+        return None
+    reference, ranks = ([numbers.recorder for numbers in side] for side in sides)
+    return first_boundary(task.point, reference[0], ranks)
+
+
+def measure(point: Point, seed: int, deadline_s: float, *, record: bool = False) -> Any:
     """Return the numbers of each rank of a point, or the Answer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
-        failures = forked_ranks.run(point.ranks, partial(save_numbers, point, seed, folder), folder, deadline_s)
+        failures = forked_ranks.run(
+            point.ranks, partial(save_numbers, point, seed, folder, record=record), folder, deadline_s
+        )
         if failures:
             first = failures[0]
             return Answer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
@@ -130,7 +148,7 @@ def load_numbers(folder: Path, rank: int) -> Any:
     return torch.load(folder / f"numbers-{rank}.pt", weights_only=False)
 
 
-def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
+def save_numbers(point: Point, seed: int, folder: Path, rank: int, *, record: bool = False) -> None:
     """Be a rank of a point: connect with the others through `folder`, train, and save the numbers there."""
     import torch
 
@@ -139,7 +157,7 @@ def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(point.ranks)}
     store = torch.distributed.FileStore(str(folder / "store"), point.ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
-    numbers = layout_step.run(point, seed)
+    numbers = layout_step.run(point, seed, record=record)
     torch.save(numbers, folder / f"numbers-{rank}.pt")
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
@@ -169,7 +187,10 @@ def serve(lines: TextIO, answers: TextIO) -> None:
         task = Task.read(line)
         answer = campaign.judge(task)
         row = {"point": dict(task.point.chosen), "seed": task.seed, **asdict(answer)}
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        memory = (
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
+        )
         row |= {"seconds": round(time.monotonic() - started, 3), "memory_mib": [kib // 1024 for kib in memory]}
         answers.write(json.dumps(row) + "\n")
         answers.flush()

@@ -80,11 +80,15 @@ def context_positions(size: int, number: int) -> Any:
     return torch.cat([slices[number], slices[2 * size - 1 - number]])
 
 
-def forward_step(losses: list[Any], per_token: bool, batches: Any, model: Any) -> Any:
-    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
+def forward_step(losses: list[Any], recorder: Any, per_token: bool, batches: Any, model: Any) -> Any:
+    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`.
+
+    `recorder` (see boundaries) is given the places of each micro-batch.
+    """
     import torch
 
     batch = next(batches)
+    recorder.places = batch.places
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
     masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it

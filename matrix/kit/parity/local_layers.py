@@ -35,7 +35,10 @@ def install(*, attention: bool) -> None:
     """Replace the norm in upstream's specs, in this process; with `attention` its attention, too."""
     _own_results()
     _define_absent()
-    replaced = {**dict.fromkeys(NORMS, norm_class()), **({"DotProductAttention": attention_class()} if attention else {})}
+    replaced = {
+        **dict.fromkeys(NORMS, norm_class()),
+        **({"DotProductAttention": attention_class()} if attention else {}),
+    }
     for name in SPECS:
         try:
             module: Any = importlib.import_module(name)

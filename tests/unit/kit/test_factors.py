@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import CONSTRAINTS, GLOBAL_BATCH, Point, Side, Value, factors, shown
 
-POINTS = st.fixed_dictionaries({name: st.sampled_from(factor.values) for name, factor in factors().items()}).map(Point.of)
+POINTS = st.fixed_dictionaries({name: st.sampled_from(factor.values) for name, factor in factors().items()}).map(
+    Point.of
+)
 
 
 class Reading(Point):
@@ -93,7 +95,12 @@ def test_impossible_point_states_its_reason(text, reason):
 def test_arguments_are_those_of_the_command_line():
     point = Point.parse("experts=4 balancing=aux_loss tp=2 sequence_parallel=on per_token_loss=on")
     arguments = " ".join(point.arguments())
-    for part in ("--num-experts 4", "--moe-aux-loss-coeff 0.1", "--tensor-model-parallel-size 2", "--sequence-parallel"):
+    for part in (
+        "--num-experts 4",
+        "--moe-aux-loss-coeff 0.1",
+        "--tensor-model-parallel-size 2",
+        "--sequence-parallel",
+    ):
         assert part in arguments
     assert "--calculate-per-token-loss" in arguments
     assert "--moe" not in " ".join(Point().arguments())

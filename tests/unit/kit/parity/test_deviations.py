@@ -20,7 +20,9 @@ DIFFERENCES = st.builds(
 )
 
 
-def difference(quantity: str = "gradient", size: float = 1.0, step: int = 0, rank: int = 0, name: str = "w") -> Difference:
+def difference(
+    quantity: str = "gradient", size: float = 1.0, step: int = 0, rank: int = 0, name: str = "w"
+) -> Difference:
     return Difference(quantity, name, step, rank, size, 1.0, 2.0)
 
 

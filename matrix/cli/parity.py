@@ -14,7 +14,7 @@ from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
 from matrix.kit.parity.factors import Point
-from matrix.parity.campaigns import Campaign, CoreResult, catalog_causes
+from matrix.parity.campaigns import Campaign, CoreResult
 from matrix.report.json_object import json_object
 from matrix.report.parity_text import core_json, layout_lines, search_lines
 from matrix.report.terminal import show
@@ -54,7 +54,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seed", type=int, default=1, metavar="S", help="seed of layouts, weights and data (default: 1)"
     )
-    parser.add_argument("--all-known", action="store_true", help="search what the catalog knows, too")
+    parser.add_argument(
+        "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
+    )
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"the output folder (default: {OUT})")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=parity_command, resume_hint="the same command line continues: what was judged is kept")
@@ -64,14 +66,13 @@ def parity_command(parsed: argparse.Namespace) -> int:
     """Print the verdict; return 0 where all is equal, 1 for a deviation, 3 where nothing was decided."""
     interrupt.once()
     catalog = loading.load()
-    campaign = Campaign(catalog, parsed.out / "parity", parsed.seed, say)
+    campaign = Campaign(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]
         results = [campaign.asked(core, points) for core in cores]
         lines = layout_lines(points, parsed.seed, results, os.environ)
     else:
-        campaign.entries = {} if parsed.all_known else catalog_causes(catalog)
         results = []
         for number, core in enumerate(cores):
             left = parsed.seconds - sum(result.seconds for result in results)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
+from matrix.catalog.reach import JobArguments, Reach
+from matrix.catalog.stack import MCORE
+from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import Cause, JudgePoint, Search
+from matrix.parity.cause_search import Cause, JudgePoint, KnownAs, Search, nothing_known
 from matrix.parity.core_cells import CoreCell, core_cell
 from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement, Judgements
 from matrix.parity.points import Cover, Space
 
-REPRODUCTION = "matrix.kit.parity.reproduce:"  # what the `run` of a parity case begins with
+NUMBERS = "numbers"  # the topic of failures whose numbers are wrong
 
 
 @dataclass(frozen=True)
 class CoreResult:
     """What a campaign has of one core: the causes, the points judged now and those equal, and what is not covered.
 
-    `asked` are the judgements of the layouts that the user named.
+    `asked` are the judgements of the layouts that the user named, `problem` is why there is no further one.
     """
 
     core: str
@@ -31,6 +35,7 @@ class CoreResult:
     judged: int = 0
     equal: int = 0
     uncovered: int = 0
+    problem: str = ""
     asked: tuple[Judgement, ...] = ()
     seconds: float = 0.0
 
@@ -48,14 +53,14 @@ class CoreResult:
 
 @dataclass
 class Campaign:
-    """Judges points in cores. `say` receives progress, `clock` is in seconds."""
+    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked."""
 
     catalog: Catalog
     folder: Path
     seed: int
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    entries: Mapping[str, Point] = field(default_factory=dict)
+    all_new: bool = False
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
@@ -77,38 +82,55 @@ class Campaign:
 
     def asked(self, source: str, points: Sequence[Point]) -> CoreResult:
         """Return the judgements of some layouts in a core; one that the release does not have is refused."""
-        started = self.clock()
-        with self.judging(source) as (cell, judge):
-            judgements = tuple(
-                judge(point, self.seed)
-                if point.supported(cell.release)
-                else Judgement(point, self.seed, REFUSED, text="this release has no such option")
-                for point in points
-            )
-        return CoreResult(source, cell.base, judged=len(points), asked=judgements, seconds=self.clock() - started)
+        started, base, judgements, problem = self.clock(), "", [], ""
+        try:
+            with self.judging(source) as (cell, judge):
+                base = cell.base
+                for point in points:
+                    lacking = Judgement(point, self.seed, REFUSED, text="this release has no such option")
+                    judgements.append(judge(point, self.seed) if point.supported(cell.release) else lacking)
+        except MatrixError as error:
+            problem = error.brief
+        seconds = self.clock() - started
+        return CoreResult(source, base, (), len(judgements), asked=tuple(judgements), seconds=seconds, problem=problem)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the judgements."""
         started = self.clock()
-        with self.judging(source) as (cell, judge):
-            cover = Cover(Space(cell.release), self.seed)
-            search = Search(judge, cover, lambda: self.clock() - started > seconds, self.entries)
-            causes = []
-            for cause in search:
-                self.say(f"{source}  {cause.certainty.value}: {cause.point}")
-                causes.append(cause)
-        result = CoreResult(source, cell.base, tuple(causes), search.judged, search.equal, len(cover.uncovered))
-        return replace(result, seconds=self.clock() - started)
+        causes: list[Cause] = []
+        result = CoreResult(source, "")
+        try:
+            with self.judging(source) as (cell, judge):
+                cover = Cover(Space(cell.release), self.seed)
+                known_as = nothing_known if self.all_new else known_causes(self.catalog, cell)
+                search = Search(judge, cover, lambda: self.clock() - started > seconds, known_as)
+                for cause in search:
+                    self.say(f"{source}  {cause.certainty.value}: {cause.point}")
+                    causes.append(cause)
+            result = CoreResult(source, cell.base, (), search.judged, search.equal, len(cover.uncovered))
+        except MatrixError as error:
+            result = replace(result, problem=error.brief)
+        return replace(result, causes=tuple(causes), seconds=self.clock() - started)
 
 
-def catalog_causes(catalog: Catalog) -> dict[str, Point]:
-    """Return the layouts of the catalog's parity cases, by failure and case."""
-    return {
-        f"{failure.id} {case.name}": Point.of({k: v for k, v in case.arguments.items() if k != "seed"})
+def known_causes(catalog: Catalog, cell: CoreCell) -> KnownAs:
+    """Return what names the failure of the catalog that a point reaches in a cell, by the point's command line.
+
+    Only failures of numbers count, and of those the ones that the arguments of a command can reach.
+    """
+    stack = catalog.cell(cell.base, {MCORE: cell.release}).stack
+    failures = [
+        failure
         for failure in catalog.failures
-        for case in failure.case
-        if case.run.startswith(REPRODUCTION)
-    }
+        if failure.topic == NUMBERS and failure.reached_by and failure.expectation(stack) is not Expectation.WORKS
+    ]
+
+    def known_as(point: Point) -> str:
+        arguments = JobArguments.parse(point.arguments())
+        reached = (failure.id for failure in failures if failure.reach(stack, arguments).reach <= Reach.OPEN)
+        return next(reached, "")
+
+    return known_as
 
 
 def first_and_last(point: Point, results: Sequence[CoreResult]) -> str:

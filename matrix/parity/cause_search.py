@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from matrix.kit.parity.factors import Point
 from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
-from matrix.parity.points import Cover, contains
+from matrix.parity.points import Cover
 from matrix.parity.shrinking import smallest
 
 JudgePoint = Callable[[Point, int], Judgement]
+KnownAs = Callable[[Point], str]
 SECOND_SEED = 1_000_003  # further on: other weights and data
 
 
@@ -50,13 +51,13 @@ class Cause:
 class Search:
     """Yields a Cause for each point that is not equal. `judge` keeps what it has judged; `over`: the time is up.
 
-    `entries` are the causes of the catalog, by failure.
+    `known_as` names the failure of the catalog that a point reaches, "" for none.
     """
 
     judge: JudgePoint
     cover: Cover
     over: Callable[[], bool] = lambda: False
-    entries: Mapping[str, Point] = field(default_factory=dict)
+    known_as: KnownAs = field(default_factory=lambda: nothing_known)
     judged: int = 0
     equal: int = 0
 
@@ -87,7 +88,7 @@ class Search:
 
         small = smallest(point, shows)
         first = self._judge(small)
-        entry = known_as(small, self.entries) if first.outcome == DEVIATES else ""
+        entry = self.known_as(small) if first.outcome == DEVIATES else ""
         return Cause(small, self._certainty(first, entry), first, point, entry)
 
     def _certainty(self, first: Judgement, entry: str) -> Certainty:
@@ -97,9 +98,10 @@ class Search:
             return Certainty.UNDECIDED
         if entry:
             return Certainty.KNOWN
-        return Certainty.CONFIRMED if self._judge(first.point, True).kind == first.kind else Certainty.SUSPECTED
+        again = not self.over() and self._judge(first.point, True).kind == first.kind  # else it may not be the smallest
+        return Certainty.CONFIRMED if again else Certainty.SUSPECTED
 
 
-def known_as(point: Point, entries: Mapping[str, Point]) -> str:
-    """Return the failure whose layout is part of a point, "" for none."""
-    return next((id for id, cause in entries.items() if contains(point, cause)), "")
+def nothing_known(point: Point) -> str:
+    """Name no failure."""
+    return ""

@@ -50,6 +50,7 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
         yield Prose(
             f"megatron-core {result.core} on {result.base}: {result.equal} layouts equal, {refused} combinations "
             f"refused by upstream, {result.uncovered} pairs not covered, {result.seconds:.0f} s"
+            + (f": {result.problem}" if result.problem else "")
         )
 
 
@@ -79,6 +80,7 @@ def layout_lines(
                 yield Prose(row.text, 4)
             if row.outcome == DEVIATES:
                 yield f"    {command_line(core, point, seed, environ)}"
+    yield from (Prose(f"megatron-core {result.core}: {result.problem}") for result in results if result.problem)
 
 
 def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -107,7 +109,9 @@ def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict
         }
         for judgement in result.asked
     ]
-    counts = {name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates")}
+    counts = {
+        name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates", "problem")
+    }
     return {**counts, "seconds": round(result.seconds, 1), "causes": causes, "asked": asked}
 
 

@@ -332,9 +332,9 @@ CONSTRAINTS: Final = (
         lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
     ),
     Constraint(
-        "optimizer instances",
-        "divide the data parallel ranks",
-        ("dp", "cp", "optimizer_instances"),
-        lambda p: (p.count("dp") * p.count("cp")) % p.count("optimizer_instances") == 0,
+        "biases of experts",
+        "megatron-core refuses them under tensor parallel and in a shared expert",
+        ("bias", "experts", "shared_expert", "tp", "etp"),
+        lambda p: not (p["bias"] and p["experts"]) or (p.etp == 1 and not p["shared_expert"]),
     ),
 )

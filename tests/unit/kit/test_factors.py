@@ -25,13 +25,13 @@ class Reading(Point):
 
 
 @given(POINTS)
-def test_point_text_round_trips(point):
+def test_point_text_round_trips(point: Point) -> None:
     assert Point.parse(str(point)) == point
     assert Point.of(dict(point)) == point
 
 
 @given(POINTS)
-def test_constraints_read_what_they_name(point):
+def test_constraints_read_what_they_name(point: Point) -> None:
     for rule in CONSTRAINTS:
         reading = Reading(point.chosen)
         rule.holds(reading)
@@ -39,7 +39,7 @@ def test_constraints_read_what_they_name(point):
 
 
 @given(POINTS)
-def test_reference_has_one_rank_and_the_same_model(point):
+def test_reference_has_one_rank_and_the_same_model(point: Point) -> None:
     reference = point.reference()
     assert reference.ranks == 1
     assert all(reference[name] == point[name] for name, factor in factors().items() if factor.kind is Side.MODEL)
@@ -47,12 +47,12 @@ def test_reference_has_one_rank_and_the_same_model(point):
     assert layouts <= {"micro_batches"}
 
 
-def test_plain_point_is_possible():
+def test_plain_point_is_possible() -> None:
     assert Point().problems() == []
     assert Point().reference() == Point()
 
 
-def test_each_factor_can_be_chosen_alone_or_states_its_need():
+def test_each_factor_can_be_chosen_alone_or_states_its_need() -> None:
     for name, factor in factors().items():
         for value in factor.values[1:]:
             problems = Point.of({name: value}).problems()
@@ -69,7 +69,7 @@ def test_each_factor_can_be_chosen_alone_or_states_its_need():
         ("dp=4", GLOBAL_BATCH),
     ],
 )
-def test_reference_keeps_the_micro_batch_only_where_a_loss_depends_on_it(text, size):
+def test_reference_keeps_the_micro_batch_only_where_a_loss_depends_on_it(text: str, size: int) -> None:
     assert Point.parse(text).reference().micro_batch == size
 
 
@@ -88,11 +88,11 @@ def test_reference_keeps_the_micro_batch_only_where_a_loss_depends_on_it(text, s
         ("softmax=learnable cp=2", "sinks under context parallel"),
     ],
 )
-def test_impossible_point_states_its_reason(text, reason):
+def test_impossible_point_states_its_reason(text: str, reason: str) -> None:
     assert any(reason in str(problem) for problem in Point.parse(text).problems())
 
 
-def test_arguments_are_those_of_the_command_line():
+def test_arguments_are_those_of_the_command_line() -> None:
     point = Point.parse("experts=4 balancing=aux_loss tp=2 sequence_parallel=on per_token_loss=on")
     arguments = " ".join(point.arguments())
     for part in (
@@ -106,7 +106,7 @@ def test_arguments_are_those_of_the_command_line():
     assert "--moe" not in " ".join(Point().arguments())
 
 
-def test_release_without_a_value_does_not_support_it():
+def test_release_without_a_value_does_not_support_it() -> None:
     assert not Point.parse("softmax=learnable").supported("0.14.0")
     assert Point.parse("softmax=learnable").supported("0.15.0")
     assert not Point.parse("experts=4 balancing=global_aux_loss").supported("0.14.0")
@@ -114,12 +114,12 @@ def test_release_without_a_value_does_not_support_it():
 
 
 @pytest.mark.parametrize("text", ["tp=3", "tp", "nothing=1", "tp=on", "bias=1"])
-def test_unknown_choice_is_an_error(text):
+def test_unknown_choice_is_an_error(text: str) -> None:
     with pytest.raises(MatrixError):
         Point.parse(text)
 
 
-def test_needs_and_texts_are_of_the_table():
+def test_needs_and_texts_are_of_the_table() -> None:
     for factor in factors().values():
         assert {*factor.options, *factor.since} <= {*map(shown, factor.values)}, factor.name
         for name, values in factor.needs.items():

@@ -9,7 +9,7 @@ from matrix.kit.parity.factors import Point
 from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
 from matrix.parity.points import contains
 
-SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("optimizer=muon")
+SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
 LOSS = Deviation("loss", "", 0, 0.5, 2.0, (0, 1))
 NORM = Deviation("norm", "", 1, 1e-3, 0.999, (0,))
 

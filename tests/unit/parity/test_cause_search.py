@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import SECOND_SEED, Certainty, Search, known_as
+from matrix.parity.cause_search import SECOND_SEED, Certainty, Search
 from matrix.parity.judgements import Judgement
 from matrix.parity.points import Cover, Space, contains
 from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
@@ -13,12 +14,12 @@ from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 MLA = Point.parse("attention=mla tp=2")
 
 
-def search(judge, *, points=60, **options):
+def search(judge: Any, *, points=60, **options):
     numbers = count()
     return Search(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
 
 
-def test_planted_causes_are_found_and_nothing_else():
+def test_planted_causes_are_found_and_nothing_else() -> None:
     judge = Planted({SINKS: NORM, MLA: LOSS})
     causes = {cause.point: cause for cause in search(judge)}
     assert {SINKS, MLA, REFUSAL} == causes.keys()
@@ -27,13 +28,13 @@ def test_planted_causes_are_found_and_nothing_else():
     assert causes[SINKS].judgement.deviations[0] == NORM
 
 
-def test_cause_is_not_met_twice():
+def test_cause_is_not_met_twice() -> None:
     judge = Planted()
     met = [cause.met for cause in search(judge)]
     assert sum(contains(point, SINKS) for point in met) == 1
 
 
-def test_deviation_with_one_seed_alone_is_suspected():
+def test_deviation_with_one_seed_alone_is_suspected() -> None:
     judge = Planted(seeds=(1,))
     (cause,) = [cause for cause in search(judge) if cause.deviates]
     assert cause.certainty is Certainty.SUSPECTED
@@ -41,14 +42,13 @@ def test_deviation_with_one_seed_alone_is_suspected():
     assert (SINKS, 1 + SECOND_SEED) in judge.asked
 
 
-def test_cause_of_the_catalog_is_known():
-    causes = list(search(Planted(), entries={"sinks tp2": Point.parse("tp=2")}))
+def test_cause_of_the_catalog_is_known() -> None:
+    causes = list(search(Planted(), known_as=lambda point: "sinks" if point["tp"] != 1 else ""))
     (cause,) = [cause for cause in causes if cause.deviates]
-    assert (cause.certainty, cause.entry) == (Certainty.KNOWN, "sinks tp2")
-    assert known_as(Point.parse("cp=2"), {"sinks tp2": Point.parse("tp=2")}) == ""
+    assert (cause.certainty, cause.entry) == (Certainty.KNOWN, "sinks")
 
 
-def test_what_never_answers_is_undecided():
+def test_what_never_answers_is_undecided() -> None:
     def judge(point: Point, seed: int) -> Judgement:
         return Judgement(point, seed, "timeout" if point["cp"] != 1 else "equal", text="no answer")
 
@@ -57,7 +57,7 @@ def test_what_never_answers_is_undecided():
     assert cause.certainty is Certainty.UNDECIDED
 
 
-def test_search_ends_where_the_plain_point_is_not_equal():
+def test_search_ends_where_the_plain_point_is_not_equal() -> None:
     def judge(point: Point, seed: int) -> Judgement:
         return Judgement(point, seed, "harness", text="all gradients are zero")
 
@@ -65,7 +65,7 @@ def test_search_ends_where_the_plain_point_is_not_equal():
     assert [cause.point for cause in causes] == [Point()]
 
 
-def test_equal_points_are_judged_once_and_counted():
+def test_equal_points_are_judged_once_and_counted() -> None:
     judge = Planted({}, ())
     run = Search(judge, Cover(Space("0.19.2"), 1))
     assert list(run) == []
@@ -73,7 +73,7 @@ def test_equal_points_are_judged_once_and_counted():
     assert not run.cover.uncovered
 
 
-def test_search_ends_when_the_time_is_up():
+def test_search_ends_when_the_time_is_up() -> None:
     judge = Planted()
     run = Search(judge, Cover(Space("0.19.2"), 1), lambda: len(judge.asked) >= 5)
     list(run)

@@ -27,7 +27,7 @@ def judge(tmp_path: Path, body: str = "pass", deadline: float = 45.0) -> Judge:
     return Judge([sys.executable, "-c", code], dict(os.environ), tmp_path / "log", deadline)
 
 
-def test_one_process_judges_all_points(tmp_path):
+def test_one_process_judges_all_points(tmp_path: Path) -> None:
     with judge(tmp_path) as process:
         answers = [process.judge(Point.parse("tp=2"), seed) for seed in (1, 2, 3)]
     assert {answer.outcome for answer in answers} == {"equal"}
@@ -36,13 +36,13 @@ def test_one_process_judges_all_points(tmp_path):
     assert not Path(f"/proc/{answers[0].text}").exists()
 
 
-def test_a_crash_is_an_outcome_and_the_next_point_has_another_process(tmp_path):
+def test_a_crash_is_an_outcome_and_the_next_point_has_another_process(tmp_path: Path) -> None:
     with judge(tmp_path, "if task['seed'] == 2: os._exit(9)") as process:
         outcomes = [process.judge(Point(), seed).outcome for seed in (1, 2, 3)]
     assert outcomes == ["equal", "crashed", "equal"]
 
 
-def test_a_hang_is_a_timeout_and_its_process_ends(tmp_path, monkeypatch):
+def test_a_hang_is_a_timeout_and_its_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matrix.parity.judge.SLACK_S", 0.0)
     with judge(tmp_path, "task['seed'] == 2 and time.sleep(600)", deadline=0.2) as process:
         first = process.judge(Point(), 1)
@@ -51,13 +51,13 @@ def test_a_hang_is_a_timeout_and_its_process_ends(tmp_path, monkeypatch):
         assert process.judge(Point(), 3).outcome == "equal"
 
 
-def test_a_process_that_never_answers_is_an_error(tmp_path):
+def test_a_process_that_never_answers_is_an_error(tmp_path: Path) -> None:
     with judge(tmp_path, "sys.exit('no megatron')") as process, pytest.raises(MatrixError, match="without an answer"):
         process.judge(Point(), 1)
     assert "no megatron" in (tmp_path / "log").read_text()
 
 
-def test_crashes_in_a_row_are_an_error(tmp_path):
+def test_crashes_in_a_row_are_an_error(tmp_path: Path) -> None:
     with judge(tmp_path, "if number: os._exit(9)") as process:
         assert process.judge(Point(), 1).outcome == "equal"
         assert process.judge(Point(), 2).outcome == "crashed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 
 from hypothesis import given, settings
@@ -23,20 +24,20 @@ DENSE = list(islice(Cover(Space("0.19.2"), 1), 1, 25))
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(DENSE), st.sampled_from(CAUSES))
-def test_smallest_point_is_the_planted_cause(point, text):
+def test_smallest_point_is_the_planted_cause(point: Point, text: str) -> None:
     cause = Point.parse(text)
     if contains(point, cause):
         assert smallest(point, lambda smaller: contains(smaller, cause)) == cause
 
 
-def test_every_cause_is_met_or_made():
+def test_every_cause_is_met_or_made() -> None:
     for text in CAUSES:
         cause = Point.parse(text)
         assert not cause.problems()
-        assert smallest(cause, lambda smaller, cause=cause: contains(smaller, cause)) == cause
+        assert smallest(cause, partial(contains, cause=cause)) == cause
 
 
-def test_judged_points_are_possible_and_few():
+def test_judged_points_are_possible_and_few() -> None:
     judged = []
 
     def shows(point: Point) -> bool:
@@ -52,14 +53,14 @@ def test_judged_points_are_possible_and_few():
     assert len(judged) < 20
 
 
-def test_sizes_are_lowered():
+def test_sizes_are_lowered() -> None:
     def shows(point: Point) -> bool:
         return point.count("tp") >= 2
 
     assert smallest(Point.parse("tp=4 bias=on"), shows) == Point.parse("tp=2")
 
 
-def test_what_needs_a_dropped_choice_is_dropped_as_well():
+def test_what_needs_a_dropped_choice_is_dropped_as_well() -> None:
     point = Point.parse("experts=4 shared_expert=on dispatcher=alltoall shared_overlap=on dp=2 ep=2")
     assert without(point, ["experts"]) == Point.parse("dp=2")
     assert without(Point.parse("tp=2 sequence_parallel=on"), ["tp"]) == Point()

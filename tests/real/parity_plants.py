@@ -91,7 +91,7 @@ def wrong_mask() -> None:
                 batch = dataclasses.replace(batch, mask=mask)
             yield batch
 
-    global_batch.micro_batches = batches
+    global_batch.micro_batches = batches  # type: ignore[assignment]
 
 
 def other_replica() -> None:
@@ -133,23 +133,14 @@ def main() -> None:
                 plant()
             return original(chosen, seed, record=record)
 
-        layout_step.run = run
+        layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            answer = campaign.Campaign().judge(campaign.Task(point, seed, localise=True))
+            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed, localise=True))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
-            print(
-                json.dumps(
-                    {
-                        "plant": name,
-                        "seed": seed,
-                        "outcome": answer.outcome,
-                        "first": first,
-                        "module": asdict(answer.first) if answer.first else None,
-                    }
-                ),
-                flush=True,
-            )
+            module = asdict(answer.first) if answer.first else None
+            row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first, "module": module}
+            sys.stdout.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

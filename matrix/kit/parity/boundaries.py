@@ -1,4 +1,4 @@
-"""Where a layout first deviates: the outputs of modules, and their gradients, recorded on both sides of a comparison."""
+"""Where a layout first deviates: outputs of modules, and their gradients, recorded on both sides of a comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE: Final = (GLOBAL_BATCH * SEQUENCE * HIDDEN,)
 
 
 @dataclass
-class Recorder:
+class BoundaryRecorder:
     """What one rank records in one step: (module, flat index in the global batch, values), in the order of execution.
 
     `places` are those of the micro-batch that runs, see global_batch.
@@ -76,7 +76,7 @@ class Boundary:
     size: float
 
 
-def first_boundary(point: Point, reference: Recorder, ranks: Sequence[Recorder]) -> Boundary:
+def first_boundary(point: Point, reference: BoundaryRecorder, ranks: Sequence[BoundaryRecorder]) -> Boundary:
     """Return the first module that deviates: forward in the order of execution, else backward."""
     order = list(dict.fromkeys(name for name, *_ in reference.forward))
     # A rank's loss is the mean over its own samples: the mean over ranks is taken of the parameters' gradients.

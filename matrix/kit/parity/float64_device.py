@@ -1,7 +1,7 @@
 """The CPU stands in for CUDA, and float64 for float32, in a process that compares training steps.
 
-In float64 two orders of a reduction differ by 1e-15 and a defect by more than 1e-9; in float32 a real defect was not
-told from rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
+In float64 two orders of a reduction differ by 1e-15, and a defect by more than 1e-9; in float32 a real defect was as
+small as rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
 names themselves are replaced, before it is imported.
 
 This adds to matrix.kit.cpu_device what a whole training step needs:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from matrix.kit.parity import global_batch, logged, tiny_model
-from matrix.kit.parity.boundaries import Recorder
+from matrix.kit.parity.boundaries import BoundaryRecorder
 from matrix.kit.parity.factors import Point
 from matrix.kit.parity.shards import Shard, initial, shards
 
@@ -38,7 +38,7 @@ class Numbers:
 
     shapes: dict[str, tuple[int, ...]]
     steps: list[Step]
-    recorder: Recorder
+    recorder: BoundaryRecorder
 
 
 def run(point: Point, seed: int, *, record: bool = False) -> Numbers:
@@ -58,7 +58,7 @@ def run(point: Point, seed: int, *, record: bool = False) -> Numbers:
             shard.parameter.copy_(initial(shard, seed))
     optimizer = tiny_model.optimizer(point, chunks)
     prepare(config, chunks, optimizer, point)
-    numbers = Numbers({shard.name: shard.shape for shard in owned}, [], Recorder())
+    numbers = Numbers({shard.name: shard.shape for shard in owned}, [], BoundaryRecorder())
     if record:
         numbers.recorder.attach(chunks)
     for number in range(1 if record else STEPS):
@@ -80,7 +80,7 @@ def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> Non
 
 
 def one_step(
-    point: Point, batches: list[Any], chunks: list[Any], optimizer: Any, owned: list[Shard], recorder: Recorder
+    point: Point, batches: list[Any], chunks: list[Any], optimizer: Any, owned: list[Shard], recorder: BoundaryRecorder
 ) -> Step:
     """Run forward, backward, the reduction of gradients and the optimizer's step once."""
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func

@@ -23,6 +23,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
 TRANSPORT: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
+ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,12 @@ def run(
 
 
 def origin(error: BaseException) -> str:
-    """Return whose code raised an exception: of the innermost frame of this project, upstream or torch.distributed."""
+    """Return whose code raised an exception: of the innermost frame of this project, upstream or torch.distributed.
+
+    A kernel that the CPU lacks is the harness's fault.
+    """
+    if ABSENT_KERNEL in str(error):
+        return "harness"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         for part, name in ((TRANSPORT, "transport"), (UPSTREAM, "upstream"), (SELF, "harness")):
             if part in frame.filename:

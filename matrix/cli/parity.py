@@ -14,7 +14,7 @@ from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
 from matrix.kit.parity.factors import Point
-from matrix.parity.campaigns import Campaign, CoreResult
+from matrix.parity.campaigns import CoreResult, ParityRun
 from matrix.report.json_object import json_object
 from matrix.report.parity_text import core_json, layout_lines, search_lines
 from matrix.report.terminal import show
@@ -66,7 +66,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
     """Print the verdict; return 0 where all is equal, 1 for a deviation, 3 where nothing was decided."""
     interrupt.once()
     catalog = loading.load()
-    campaign = Campaign(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]

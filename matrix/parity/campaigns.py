@@ -1,4 +1,4 @@
-"""A campaign: cores one after the other, each with its own cell, judgements and part of the time."""
+"""A campaign: cores one after the other, each with its own cell, comparisons and part of the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.parity.cause_search import Cause, JudgePoint, KnownAs, Search, nothing_known
 from matrix.parity.core_cells import CoreCell, core_cell
-from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement, Judgements
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult, PointResults
 from matrix.parity.points import Cover, Space
 
 NUMBERS = "numbers"  # the topic of failures whose numbers are wrong
@@ -26,7 +26,7 @@ NUMBERS = "numbers"  # the topic of failures whose numbers are wrong
 class CoreResult:
     """What a campaign has of one core: the causes, the points judged now and those equal, and what is not covered.
 
-    `asked` are the judgements of the layouts that the user named, `problem` is why there is no further one.
+    `asked` are the comparisons of the layouts that the user named, `problem` is why there is no further one.
     """
 
     core: str
@@ -36,23 +36,23 @@ class CoreResult:
     equal: int = 0
     uncovered: int = 0
     problem: str = ""
-    asked: tuple[Judgement, ...] = ()
+    asked: tuple[PointResult, ...] = ()
     seconds: float = 0.0
 
     @property
     def deviates(self) -> bool:
         """Whether a number is not that of one rank, beyond what is only suspected or known."""
         breaks = any(cause.deviates and cause.certainty.is_break for cause in self.causes)
-        return breaks or any(judgement.outcome == DEVIATES for judgement in self.asked)
+        return breaks or any(comparison.outcome == DEVIATES for comparison in self.asked)
 
     @property
     def decided(self) -> bool:
         """Whether at least one comparison came to an end."""
-        return self.equal > 0 or any(judgement.outcome in (EQUAL, DEVIATES) for judgement in self.asked)
+        return self.equal > 0 or any(comparison.outcome in (EQUAL, DEVIATES) for comparison in self.asked)
 
 
 @dataclass
-class Campaign:
+class ParityRun:
     """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked."""
 
     catalog: Catalog
@@ -64,38 +64,40 @@ class Campaign:
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
-        """Give the cell of a core, and what judges a point there, or knows its judgement from before."""
+        """Give the cell of a core, and what judges a point there, or knows its comparison from before."""
         log = self.folder / f"{Path(source).name}.log"
         cell = core_cell(self.catalog, source, log, self.say)
-        judgements = Judgements(self.folder, cell.release, f"{cell.base} {cell.identity}")
+        comparisons = PointResults(self.folder, cell.release, f"{cell.base} {cell.identity}")
         with cell.judge(log) as process:
 
-            def judge(point: Point, seed: int) -> Judgement:
-                judgement = judgements.get(point, seed)
-                if judgement is None:
-                    judgement = process.judge(point, seed)
-                    judgements.add(judgement)
-                    self.say(f"{source}  {judgement.kind[:70]:30}  {point}  [{judgement.seconds:.1f} s]")
-                return judgement
+            def judge(point: Point, seed: int) -> PointResult:
+                comparison = comparisons.get(point, seed)
+                if comparison is None:
+                    comparison = process.judge(point, seed)
+                    comparisons.add(comparison)
+                    self.say(f"{source}  {comparison.kind[:70]:30}  {point}  [{comparison.seconds:.1f} s]")
+                return comparison
 
             yield cell, judge
 
     def asked(self, source: str, points: Sequence[Point]) -> CoreResult:
-        """Return the judgements of some layouts in a core; one that the release does not have is refused."""
-        started, base, judgements, problem = self.clock(), "", [], ""
+        """Return the comparisons of some layouts in a core; one that the release does not have is refused."""
+        started, base, comparisons, problem = self.clock(), "", [], ""
         try:
             with self.judging(source) as (cell, judge):
                 base = cell.base
                 for point in points:
-                    lacking = Judgement(point, self.seed, REFUSED, text="this release has no such option")
-                    judgements.append(judge(point, self.seed) if point.supported(cell.release) else lacking)
+                    lacking = PointResult(point, self.seed, REFUSED, text="this release has no such option")
+                    comparisons.append(judge(point, self.seed) if point.supported(cell.release) else lacking)
         except MatrixError as error:
             problem = error.brief
         seconds = self.clock() - started
-        return CoreResult(source, base, (), len(judgements), asked=tuple(judgements), seconds=seconds, problem=problem)
+        return CoreResult(
+            source, base, (), len(comparisons), asked=tuple(comparisons), seconds=seconds, problem=problem
+        )
 
     def searched(self, source: str, seconds: float) -> CoreResult:
-        """Search a core for this time; what is found until a Ctrl-C is in the judgements."""
+        """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""
         started = self.clock()
         causes: list[Cause] = []
         result = CoreResult(source, "")
@@ -137,7 +139,7 @@ def first_and_last(point: Point, results: Sequence[CoreResult]) -> str:
     """Return the spans of the cores in which a layout deviates: "0.12.0 .. 0.18.2"."""
     spans: list[list[str]] = [[]]
     for result in results:
-        if any(judgement.point == point and judgement.outcome == DEVIATES for judgement in result.asked):
+        if any(comparison.point == point and comparison.outcome == DEVIATES for comparison in result.asked):
             spans[-1].append(result.core)
         else:
             spans.append([])

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from matrix.kit.parity.factors import Point
-from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
 from matrix.parity.points import Cover
 from matrix.parity.shrinking import smallest
 
-JudgePoint = Callable[[Point, int], Judgement]
+JudgePoint = Callable[[Point, int], PointResult]
 KnownAs = Callable[[Point], str]
 SECOND_SEED = 1_000_003  # further on: other weights and data
 
@@ -33,18 +33,18 @@ class Certainty(str, Enum):
 
 @dataclass(frozen=True)
 class Cause:
-    """The smallest point that shows what a point showed, with its judgement; `entry` is that of the catalog."""
+    """The smallest point that shows what a point showed, with its comparison; `entry` is that of the catalog."""
 
     point: Point
     certainty: Certainty
-    judgement: Judgement
+    comparison: PointResult
     met: Point
     entry: str = ""
 
     @property
     def deviates(self) -> bool:
         """Whether numbers differ."""
-        return self.judgement.outcome == DEVIATES
+        return self.comparison.outcome == DEVIATES
 
 
 @dataclass
@@ -65,33 +65,33 @@ class Search:
         for point in self.cover:
             if self.over():
                 return
-            judgement = self._judge(point)
-            if judgement.outcome == EQUAL:
+            comparison = self._judge(point)
+            if comparison.outcome == EQUAL:
                 self.equal += 1
                 self.cover.judged(point)
                 continue
-            cause = self.cause(point, judgement)
+            cause = self.cause(point, comparison)
             yield cause
             if not cause.point.chosen:  # not even the plain point is equal: all others show the same
                 return
             self.cover.space.avoided.append(cause.point)
 
-    def _judge(self, point: Point, second: bool = False) -> Judgement:
+    def _judge(self, point: Point, second: bool = False) -> PointResult:
         self.judged += 1
         return self.judge(point, self.cover.seed + SECOND_SEED * second)
 
-    def cause(self, point: Point, judgement: Judgement) -> Cause:
-        """Return the cause of a judgement that is not equal."""
+    def cause(self, point: Point, comparison: PointResult) -> Cause:
+        """Return the cause of a comparison that is not equal."""
 
         def shows(smaller: Point) -> bool:
-            return not self.over() and self._judge(smaller).kind == judgement.kind
+            return not self.over() and self._judge(smaller).kind == comparison.kind
 
         small = smallest(point, shows)
         first = self._judge(small)
         entry = self.known_as(small) if first.outcome == DEVIATES else ""
         return Cause(small, self._certainty(first, entry), first, point, entry)
 
-    def _certainty(self, first: Judgement, entry: str) -> Certainty:
+    def _certainty(self, first: PointResult, entry: str) -> Certainty:
         if first.outcome == REFUSED:
             return Certainty.REFUSED
         if first.outcome != DEVIATES:

@@ -13,7 +13,7 @@ from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.execution.engine import Tox, environment_folder, run_process, tox_command, work_folder
 from matrix.execution.engine import settings as cell_variables
-from matrix.parity.judge import Judge, command
+from matrix.parity.point_process import PointProcess, command
 from matrix.provision import configuration, package_source, project
 from matrix.provision import installed as environments
 from matrix.provision.cache_folders import default_root
@@ -36,11 +36,11 @@ class CoreCell:
     python: Path
     overlay: Path
 
-    def judge(self, log: Path) -> Judge:
+    def judge(self, log: Path) -> PointProcess:
         """Return the judge of this cell; its process starts with the first point."""
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         environment = {**kept, **CELL_SETTINGS, **cell_variables(), "PYTHONPATH": str(self.overlay)}
-        return Judge(command(self.python, project.folder()), environment, log)
+        return PointProcess(command(self.python, project.folder()), environment, log)
 
 
 def base_of(catalog: Catalog, release: str) -> Wheels:

@@ -10,7 +10,7 @@ from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.parity.campaigns import CoreResult, first_and_last
 from matrix.parity.cause_search import Cause, Certainty
-from matrix.parity.judgements import DEVIATES, EQUAL
+from matrix.parity.point_results import DEVIATES, EQUAL
 from matrix.report.terminal import Part, Prose
 
 VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}
@@ -55,9 +55,9 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
 
 
 def _details(result: CoreResult, cause: Cause, seed: int, environ: Mapping[str, str]) -> Iterator[Part]:
-    yield from (Prose(str(deviation), 2) for deviation in cause.judgement.deviations[:MOST])
-    if cause.judgement.text:
-        yield Prose(f"{cause.judgement.outcome}: {cause.judgement.text}", 2)
+    yield from (Prose(str(deviation), 2) for deviation in cause.comparison.deviations[:MOST])
+    if cause.comparison.text:
+        yield Prose(f"{cause.comparison.outcome}: {cause.comparison.text}", 2)
     if arguments := cause.point.arguments():
         yield Prose(f"on the command line of Megatron-LM: {shlex.join(arguments)}", 2)
     yield f"  {command_line(result.core, cause.point, seed, environ)}"
@@ -92,22 +92,22 @@ def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict
             "layout": str(cause.point),
             "ranks": cause.point.ranks,
             "arguments": cause.point.arguments(),
-            "outcome": cause.judgement.outcome,
-            "text": cause.judgement.text,
-            "deviations": list(map(deviation_json, cause.judgement.deviations)),
+            "outcome": cause.comparison.outcome,
+            "text": cause.comparison.text,
+            "deviations": list(map(deviation_json, cause.comparison.deviations)),
             "reproduce": command_line(result.core, cause.point, seed, environ),
         }
         for cause in result.causes
     ]
     asked = [
         {
-            "layout": str(judgement.point),
-            "outcome": judgement.outcome,
-            "text": judgement.text,
-            "deviations": list(map(deviation_json, judgement.deviations)),
-            "reproduce": command_line(result.core, judgement.point, seed, environ),
+            "layout": str(comparison.point),
+            "outcome": comparison.outcome,
+            "text": comparison.text,
+            "deviations": list(map(deviation_json, comparison.deviations)),
+            "reproduce": command_line(result.core, comparison.point, seed, environ),
         }
-        for judgement in result.asked
+        for comparison in result.asked
     ]
     counts = {
         name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates", "problem")

@@ -67,7 +67,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BatchBound:
     """Where a loss is not invariant under the size of micro-batches, with the reason."""
 
     needs: Mapping[str, tuple[Value, ...]]
@@ -79,7 +79,7 @@ class FactorTable:
     """The file."""
 
     factor: tuple[Factor, ...]
-    bound: tuple[Bound, ...]
+    bound: tuple[BatchBound, ...]
 
 
 def shown(value: Value) -> str:

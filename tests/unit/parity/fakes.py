@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
-from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
 from matrix.parity.points import contains
 
 SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
@@ -23,11 +23,11 @@ class Planted:
     seeds: tuple[int, ...] = ()  # with which alone they deviate; () for all
     asked: list[tuple[Point, int]] = field(default_factory=list)
 
-    def __call__(self, point: Point, seed: int) -> Judgement:
+    def __call__(self, point: Point, seed: int) -> PointResult:
         self.asked.append((point, seed))
         if any(contains(point, cause) for cause in self.refused):
-            return Judgement(point, seed, REFUSED, text="ImportError: no such package 1")
+            return PointResult(point, seed, REFUSED, text="ImportError: no such package 1")
         deviations = tuple(row for cause, row in self.deviating.items() if contains(point, cause))
         if deviations and (not self.seeds or seed in self.seeds):
-            return Judgement(point, seed, DEVIATES, deviations, largest=0.5, seconds=0.1)
-        return Judgement(point, seed, EQUAL, largest=1e-15, seconds=0.1)
+            return PointResult(point, seed, DEVIATES, deviations, largest=0.5, seconds=0.1)
+        return PointResult(point, seed, EQUAL, largest=1e-15, seconds=0.1)

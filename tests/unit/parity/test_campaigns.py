@@ -13,16 +13,16 @@ from matrix.catalog.reach import ReachedBy
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.parity import campaigns
-from matrix.parity.campaigns import Campaign, CoreResult, first_and_last, known_causes
+from matrix.parity.campaigns import CoreResult, ParityRun, first_and_last, known_causes
 from matrix.parity.cause_search import Cause, Certainty
 from matrix.parity.core_cells import CoreCell
-from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
 from tests.unit import catalogs
 from tests.unit.catalogs import clause, failure
 from tests.unit.parity.fakes import NORM, SINKS, Planted
 
 BASE = next(iter(catalogs.catalog().wheels)).id
-ROW = Judgement(SINKS, 1, DEVIATES, (NORM,))
+ROW = PointResult(SINKS, 1, DEVIATES, (NORM,))
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     return judge
 
 
-def campaign(folder: Path, **options: Any) -> Campaign:
-    return Campaign(catalogs.catalog(), folder, 1, lambda text: None, **options)
+def campaign(folder: Path, **options: Any) -> ParityRun:
+    return ParityRun(catalogs.catalog(), folder, 1, lambda text: None, **options)
 
 
 def test_a_second_search_judges_nothing_again(tmp_path: Path, planted: Planted) -> None:
@@ -59,7 +59,7 @@ def test_a_search_that_was_killed_continues(tmp_path: Path, planted: Planted) ->
             raise KilledError
 
     with pytest.raises(KilledError):
-        Campaign(catalogs.catalog(), tmp_path, 1, say).searched("0.19.2", 1e9)
+        ParityRun(catalogs.catalog(), tmp_path, 1, say).searched("0.19.2", 1e9)
     campaign(tmp_path).searched("0.19.2", 1e9)
     assert len(planted.asked) == len(set(planted.asked))
 
@@ -87,7 +87,7 @@ def test_only_what_is_certain_is_a_break() -> None:
 
 def test_first_and_last_release_of_each_span() -> None:
     def result(core: str, outcome: str) -> CoreResult:
-        return CoreResult(core, "torch", asked=(Judgement(SINKS, 1, outcome),))
+        return CoreResult(core, "torch", asked=(PointResult(SINKS, 1, outcome),))
 
     rows = [result("0.1", EQUAL), *(result(core, DEVIATES) for core in ("0.2", "0.3")), result("0.4", REFUSED)]
     assert first_and_last(SINKS, rows) == "0.2 .. 0.3"
@@ -95,7 +95,7 @@ def test_first_and_last_release_of_each_span() -> None:
     assert first_and_last(Point(), rows) == ""
 
 
-def test_known_cause_is_a_failure_that_the_command_line_reaches() -> None:
+def test_known_cause_is_reached_by_its_arguments() -> None:
     reach = ReachedBy(arguments=("--softmax-type == learnable", "--tensor-model-parallel-size >= 2"))
     entry = failure("sinks", topic="numbers", reached_by=(reach,), affected=(clause(mcore=">=0.15.0"),))
     other = failure("crash", reached_by=(reach,))

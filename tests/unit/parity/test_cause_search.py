@@ -6,15 +6,15 @@ from itertools import count
 from typing import Any
 
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import SECOND_SEED, Certainty, Search
-from matrix.parity.judgements import Judgement
+from matrix.parity.cause_search import SECOND_SEED, Certainty, JudgePoint, Search
+from matrix.parity.point_results import PointResult
 from matrix.parity.points import Cover, Space, contains
 from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 
 MLA = Point.parse("attention=mla tp=2")
 
 
-def search(judge: Any, *, points=60, **options):
+def search(judge: JudgePoint, *, points: int = 60, **options: Any) -> Search:
     numbers = count()
     return Search(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
 
@@ -25,7 +25,7 @@ def test_planted_causes_are_found_and_nothing_else() -> None:
     assert {SINKS, MLA, REFUSAL} == causes.keys()
     assert causes[SINKS].certainty is causes[MLA].certainty is Certainty.CONFIRMED
     assert causes[REFUSAL].certainty is Certainty.REFUSED
-    assert causes[SINKS].judgement.deviations[0] == NORM
+    assert causes[SINKS].comparison.deviations[0] == NORM
 
 
 def test_cause_is_not_met_twice() -> None:
@@ -49,17 +49,17 @@ def test_cause_of_the_catalog_is_known() -> None:
 
 
 def test_what_never_answers_is_undecided() -> None:
-    def judge(point: Point, seed: int) -> Judgement:
-        return Judgement(point, seed, "timeout" if point["cp"] != 1 else "equal", text="no answer")
+    def judge(point: Point, seed: int) -> PointResult:
+        return PointResult(point, seed, "timeout" if point["cp"] != 1 else "equal", text="no answer")
 
     (cause,) = search(judge)
     assert cause.point == Point.parse("cp=2")
     assert cause.certainty is Certainty.UNDECIDED
 
 
-def test_search_ends_where_the_plain_point_is_not_equal() -> None:
-    def judge(point: Point, seed: int) -> Judgement:
-        return Judgement(point, seed, "harness", text="all gradients are zero")
+def test_search_ends_where_plain_point_not_equal() -> None:
+    def judge(point: Point, seed: int) -> PointResult:
+        return PointResult(point, seed, "harness", text="all gradients are zero")
 
     causes = list(search(judge))
     assert [cause.point for cause in causes] == [Point()]

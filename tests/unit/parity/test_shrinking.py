@@ -60,7 +60,7 @@ def test_sizes_are_lowered() -> None:
     assert smallest(Point.parse("tp=4 bias=on"), shows) == Point.parse("tp=2")
 
 
-def test_what_needs_a_dropped_choice_is_dropped_as_well() -> None:
+def test_what_needs_dropped_choice_dropped_as_well() -> None:
     point = Point.parse("experts=4 shared_expert=on dispatcher=alltoall shared_overlap=on dp=2 ep=2")
     assert without(point, ["experts"]) == Point.parse("dp=2")
     assert without(Point.parse("tp=2 sequence_parallel=on"), ["tp"]) == Point()

@@ -11,16 +11,16 @@ from typing import Any
 from matrix.kit.parity.factors import Point
 from matrix.parity.campaigns import CoreResult
 from matrix.parity.cause_search import Cause, Certainty
-from matrix.parity.judgements import DEVIATES, EQUAL, REFUSED, Judgement
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
 from matrix.report.json_object import json_object
 from matrix.report.parity_text import command_line, core_json, layout_lines, search_lines
 from matrix.report.terminal import Prose
 from tests.schemas import items_of
 from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS
 
-ROW = Judgement(SINKS, 1, DEVIATES, (NORM, replace(LOSS, size=math.inf, ratio=None)), largest=0.5)
+ROW = PointResult(SINKS, 1, DEVIATES, (NORM, replace(LOSS, size=math.inf, ratio=None)), largest=0.5)
 BREAK = Cause(SINKS, Certainty.CONFIRMED, ROW, SINKS)
-REFUSED_CAUSE = Cause(REFUSAL, Certainty.REFUSED, Judgement(REFUSAL, 1, REFUSED, text="ImportError: no"), REFUSAL)
+REFUSED_CAUSE = Cause(REFUSAL, Certainty.REFUSED, PointResult(REFUSAL, 1, REFUSED, text="ImportError: no"), REFUSAL)
 
 
 def text(lines: Any) -> list[str]:
@@ -56,10 +56,10 @@ def test_known_cause_names_its_entry() -> None:
 
 def test_layout_names_its_releases() -> None:
     rows = [
-        CoreResult("0.14.0", "torch", asked=(Judgement(SINKS, 1, REFUSED, text="no such option"),)),
+        CoreResult("0.14.0", "torch", asked=(PointResult(SINKS, 1, REFUSED, text="no such option"),)),
         CoreResult("0.15.0", "torch", asked=(ROW,)),
         CoreResult("0.16.0", "torch", asked=(ROW,)),
-        CoreResult("0.20.0", "torch", asked=(Judgement(SINKS, 1, EQUAL, largest=1e-15),)),
+        CoreResult("0.20.0", "torch", asked=(PointResult(SINKS, 1, EQUAL, largest=1e-15),)),
     ]
     printed = text(layout_lines([SINKS], 3, rows, {"MEGATRIX_COMMAND": "tox run -e megatrix --"}))
     assert printed[0] == "DEVIATES in 0.15.0 .. 0.16.0: softmax=learnable tp=2 (seed 3)"

@@ -39,7 +39,7 @@ def test_constraints_read_what_they_name(point: Point) -> None:
 
 
 @given(POINTS)
-def test_reference_has_one_rank_and_the_same_model(point: Point) -> None:
+def test_reference_has_one_rank_and_its_model(point: Point) -> None:
     reference = point.reference()
     assert reference.ranks == 1
     assert all(reference[name] == point[name] for name, factor in factors().items() if factor.kind is Side.MODEL)
@@ -52,7 +52,7 @@ def test_plain_point_is_possible() -> None:
     assert Point().reference() == Point()
 
 
-def test_each_factor_can_be_chosen_alone_or_states_its_need() -> None:
+def test_each_factor_alone_states_its_need() -> None:
     for name, factor in factors().items():
         for value in factor.values[1:]:
             problems = Point.of({name: value}).problems()
@@ -69,7 +69,7 @@ def test_each_factor_can_be_chosen_alone_or_states_its_need() -> None:
         ("dp=4", GLOBAL_BATCH),
     ],
 )
-def test_reference_keeps_the_micro_batch_only_where_a_loss_depends_on_it(text: str, size: int) -> None:
+def test_reference_keeps_micro_batches_where_losses_depend(text: str, size: int) -> None:
     assert Point.parse(text).reference().micro_batch == size
 
 

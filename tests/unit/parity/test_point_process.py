@@ -1,4 +1,4 @@
-"""Tests of matrix.parity.judge, with small programs in place of the process in a cell."""
+"""Tests of matrix.parity.point_process, with small programs in place of the process in a cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.parity.judge import Judge
+from matrix.parity.point_process import PointProcess
 
 ANSWER = """
 import json, os, sys, time
@@ -22,9 +22,9 @@ for number, line in enumerate(sys.stdin):
 """
 
 
-def judge(tmp_path: Path, body: str = "pass", deadline: float = 45.0) -> Judge:
+def judge(tmp_path: Path, body: str = "pass", deadline: float = 45.0) -> PointProcess:
     code = ANSWER.replace("BODY", body)
-    return Judge([sys.executable, "-c", code], dict(os.environ), tmp_path / "log", deadline)
+    return PointProcess([sys.executable, "-c", code], dict(os.environ), tmp_path / "log", deadline)
 
 
 def test_one_process_judges_all_points(tmp_path: Path) -> None:
@@ -36,14 +36,14 @@ def test_one_process_judges_all_points(tmp_path: Path) -> None:
     assert not Path(f"/proc/{answers[0].text}").exists()
 
 
-def test_a_crash_is_an_outcome_and_the_next_point_has_another_process(tmp_path: Path) -> None:
+def test_crash_is_an_outcome_of_one_point(tmp_path: Path) -> None:
     with judge(tmp_path, "if task['seed'] == 2: os._exit(9)") as process:
         outcomes = [process.judge(Point(), seed).outcome for seed in (1, 2, 3)]
     assert outcomes == ["equal", "crashed", "equal"]
 
 
-def test_a_hang_is_a_timeout_and_its_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matrix.parity.judge.SLACK_S", 0.0)
+def test_hang_timeout_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matrix.parity.point_process.SLACK_S", 0.0)
     with judge(tmp_path, "task['seed'] == 2 and time.sleep(600)", deadline=0.2) as process:
         first = process.judge(Point(), 1)
         assert process.judge(Point(), 2).outcome == "timeout"

@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.parity.judgements import Judgement
+from matrix.parity.point_results import PointResult
 from matrix.provision.commands import python_module
 from matrix.store import scratch
 
@@ -28,7 +28,7 @@ CRASHES: Final = 3  # processes in a row that end without an answer
 
 
 @dataclass
-class Judge:
+class PointProcess:
     """Judges points in one cell. `command` and `environment` start the process, whose stderr goes to `log`.
 
     A point whose process ends, or does not answer, has the outcome `crashed` or `timeout`; the next one gets another
@@ -43,14 +43,14 @@ class Judge:
     _answered: bool = field(default=False, init=False)
     _crashes: int = field(default=0, init=False)
 
-    def __enter__(self) -> Judge:
+    def __enter__(self) -> PointProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.end()
 
-    def judge(self, point: Point, seed: int) -> Judgement:
-        """Return the judgement of a point. Raises MatrixError when no process of this cell answers."""
+    def judge(self, point: Point, seed: int) -> PointResult:
+        """Return the comparison of a point. Raises MatrixError when no process of this cell answers."""
         started = time.monotonic()
         process = self._process or self._start()
         task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline}
@@ -65,7 +65,7 @@ class Judge:
             line = ""
         if line and line.endswith("\n"):
             self._answered, self._crashes = True, 0
-            return Judgement.read(json.loads(line))
+            return PointResult.read(json.loads(line))
         late = line is None
         self.end()
         if not late:
@@ -75,7 +75,7 @@ class Judge:
                 "the process that judges points ends without an answer", where=str(self.log), got=str(point)
             )
         outcome, text = ("timeout", f"no answer within {limit:.0f} s") if late else ("crashed", "the process ended")
-        return Judgement(point, seed, outcome, text=text, seconds=time.monotonic() - started)
+        return PointResult(point, seed, outcome, text=text, seconds=time.monotonic() - started)
 
     def _start(self) -> subprocess.Popen[str]:
         self.log.parent.mkdir(parents=True, exist_ok=True)

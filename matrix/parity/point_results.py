@@ -25,7 +25,7 @@ REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PointResult:
     """One answer. `outcome` is one of matrix.kit.parity.campaign's, or `crashed`.
 
     `largest` is the largest relative difference.
@@ -47,8 +47,8 @@ class Judgement:
         return f"{self.outcome} {first}".strip()
 
     @classmethod
-    def read(cls, row: Mapping[str, Any]) -> Judgement:
-        """Return the judgement of a row of JSON. Raises MatrixError, KeyError or TypeError for another one."""
+    def read(cls, row: Mapping[str, Any]) -> PointResult:
+        """Return the comparison of a row of JSON. Raises MatrixError, KeyError or TypeError for another one."""
         point = Point.of(row["point"])
         deviations = tuple(
             Deviation(**{**deviation, "ranks": tuple(deviation["ranks"])}) for deviation in row.get("deviations", ())
@@ -61,34 +61,34 @@ class Judgement:
         return {**asdict(self), "point": dict(self.point.chosen)}
 
 
-class Judgements:
-    """The judgements of one release, in a file named after it and the content of what judges."""
+class PointResults:
+    """The comparisons of one release, in a file named after it and the content of what judges."""
 
     def __init__(self, folder: Path, release: str, base: str) -> None:
         digest = hashlib.sha256(f"{content()} {release} {base}".encode()).hexdigest()[:10]
         self.path = folder / f"{Path(release).name}-{digest}.jsonl"
         self._known = {(row.point, row.seed): row for row in self._rows()}
 
-    def _rows(self) -> Iterator[Judgement]:
+    def _rows(self) -> Iterator[PointResult]:
         try:
             lines = read_regular_text(self.path).splitlines()
         except UnreadableError:
             return
         for line in lines:
             try:
-                yield Judgement.read(json.loads(line))
+                yield PointResult.read(json.loads(line))
             except (MatrixError, ValueError, KeyError, TypeError):  # cut by a kill, or of a factor that is gone
                 continue
 
-    def get(self, point: Point, seed: int) -> Judgement | None:
+    def get(self, point: Point, seed: int) -> PointResult | None:
         """Return what is known of a point."""
         return self._known.get((point, seed))
 
-    def add(self, judgement: Judgement) -> None:
+    def add(self, comparison: PointResult) -> None:
         """Write one line at the end: whole lines of several writers do not mix."""
-        self._known[judgement.point, judgement.seed] = judgement
+        self._known[comparison.point, comparison.seed] = comparison
         make_folder(self.path.parent, exist_ok=True)
-        line = json.dumps(judgement.to_json()) + "\n"
+        line = json.dumps(comparison.to_json()) + "\n"
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:

@@ -116,9 +116,11 @@ class AnyFinder(MetaPathFinder, Loader):
         self.packages = packages
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
+        """Return a spec for these packages and every module in them."""
         return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self.packages else None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return a module with any name."""
         return _Anything(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:

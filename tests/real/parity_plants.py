@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from matrix.kit.parity import campaign, layout_step
@@ -90,7 +91,7 @@ def wrong_mask() -> None:
                 batch = dataclasses.replace(batch, mask=mask)
             yield batch
 
-    global_batch.micro_batches = batches
+    global_batch.micro_batches = batches  # type: ignore[assignment]
 
 
 def other_replica() -> None:
@@ -127,17 +128,19 @@ def main() -> None:
     for name, (plant, text, _) in PLANTS.items():
         point = Point.parse(text)
 
-        def run(chosen: Point, seed: int, plant: Any = plant, point: Point = point) -> Any:
+        def run(chosen: Point, seed: int, *, record: bool, plant: Any = plant, point: Point = point) -> Any:
             if plant is not None and chosen == point:  # not in the reference; in a rank, which is a process of its own
                 plant()
-            return original(chosen, seed)
+            return original(chosen, seed, record=record)
 
-        layout_step.run = run
+        layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            answer = campaign.Campaign().judge(campaign.Task(point, seed))
+            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed, localise=True))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
-            print(json.dumps({"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}), flush=True)
+            module = asdict(answer.first) if answer.first else None
+            row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first, "module": module}
+            sys.stdout.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

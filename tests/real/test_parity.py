@@ -69,5 +69,8 @@ def test_auxiliary_loss_of_issue_5047_deviates(cells: Mapping[str, CoreCell]) ->
 
 def test_token_prediction_of_issue_7452_deviates(cells: Mapping[str, CoreCell]) -> None:
     """Megatron-LM#7452, finding 3: other micro-batches are another loss."""
-    points = ("mtp=1 per_token_loss=on mask=uneven dp=4 micro_batches=2", "mtp=1 per_token_loss=on dp=4 micro_batches=2")
+    points = (
+        "mtp=1 per_token_loss=on mask=uneven dp=4 micro_batches=2",
+        "mtp=1 per_token_loss=on dp=4 micro_batches=2",
+    )
     assert outcomes(cells["0.19.2"], *points) == [("deviates", "gradient"), ("equal", "")]

@@ -33,6 +33,7 @@ from typing import Any, Final, TextIO
 
 from matrix.kit import absent_packages
 from matrix.kit.parity import forked_ranks
+from matrix.kit.parity.boundaries import Boundary, first_boundary
 from matrix.kit.parity.deviations import Deviation, compare
 from matrix.kit.parity.factors import Point
 
@@ -41,7 +42,7 @@ OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "har
 
 
 @dataclass(frozen=True)
-class Task:
+class ParityTask:
     """One line of stdin."""
 
     point: Point
@@ -50,7 +51,7 @@ class Task:
     localise: bool = False
 
     @classmethod
-    def read(cls, line: str) -> Task:
+    def read(cls, line: str) -> ParityTask:
         """Return the task of a line. Raises MatrixError for an impossible point, ValueError for no JSON."""
         row = json.loads(line)
         point = Point.of(row["point"]) if isinstance(row["point"], Mapping) else Point.parse(row["point"])
@@ -58,8 +59,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference."""
+class ParityAnswer:
+    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference.
+
+    `first` is the first module that deviates, where the task asks for it.
+    """
 
     outcome: str
     deviations: tuple[Deviation, ...] = ()
@@ -68,58 +72,72 @@ class Answer:
     steps: int = 0
     largest: float = 0.0
     dead: tuple[str, ...] = ()
+    first: Boundary | None = None
 
 
 @dataclass
-class Campaign:
+class Comparisons:
     """Judges tasks. `references` are kept, by reference point and seed: many layouts share one."""
 
     references: dict[tuple[Point, int], Any] = field(default_factory=dict)
 
-    def judge(self, task: Task) -> Answer:
+    def judge(self, task: ParityTask) -> ParityAnswer:
         """Return the answer to a task."""
         from matrix.kit.parity import gathered
 
         try:
             reference = self._reference(task)
-            if isinstance(reference, Answer):
+            if isinstance(reference, ParityAnswer):
                 return reference
             ranks = measure(task.point, task.seed, task.deadline)
-            if isinstance(ranks, Answer):
+            if isinstance(ranks, ParityAnswer):
                 return ranks
             differences = tuple(gathered.differences(reference, ranks))
             deviations = compare(differences)
-            return Answer(
+            return ParityAnswer(
                 "deviates" if deviations else "equal",
                 deviations,
                 steps=len(reference.steps),
                 largest=max(difference.size for difference in differences),
                 dead=tuple(gathered.dead(reference)),
+                first=localised(task) if deviations and task.localise else None,
             )
         except gathered.HarnessError as error:
-            return Answer("harness", text=str(error))
+            return ParityAnswer("harness", text=str(error))
 
-    def _reference(self, task: Task) -> Any:
+    def _reference(self, task: ParityTask) -> Any:
         from matrix.kit.parity import gathered
 
         key = (task.point.reference(), task.seed)
         if key not in self.references:
             numbers = measure(*key, task.deadline)
-            if not isinstance(numbers, Answer):
+            if not isinstance(numbers, ParityAnswer):
                 numbers = numbers[0]
                 gathered.check_reference(numbers)
             self.references[key] = numbers
         return self.references[key]
 
 
-def measure(point: Point, seed: int, deadline_s: float) -> Any:
-    """Return the numbers of each rank of a point, or the Answer why there are none."""
+def localised(task: ParityTask) -> Boundary | None:
+    """Return the first module that deviates in the first step, from a run of each side that records modules."""
+    points = task.point.reference(), task.point
+    sides = [measure(point, task.seed, task.deadline, record=True) for point in points]
+    if any(isinstance(side, ParityAnswer) for side in sides):
+        return None
+    reference, ranks = ([numbers.recorder for numbers in side] for side in sides)
+    return first_boundary(task.point, reference[0], ranks)
+
+
+def measure(point: Point, seed: int, deadline_s: float, *, record: bool = False) -> Any:
+    """Return the numbers of each rank of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
-        failures = forked_ranks.run(point.ranks, partial(save_numbers, point, seed, folder), folder, deadline_s)
+        failures = forked_ranks.run(
+            point.ranks, partial(save_numbers, point, seed, folder, record=record), folder, deadline_s
+        )
         if failures:
             first = failures[0]
-            return Answer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
+            return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
         return [load_numbers(folder, rank) for rank in range(point.ranks)]
 
 
@@ -130,7 +148,7 @@ def load_numbers(folder: Path, rank: int) -> Any:
     return torch.load(folder / f"numbers-{rank}.pt", weights_only=False)
 
 
-def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
+def save_numbers(point: Point, seed: int, folder: Path, rank: int, *, record: bool = False) -> None:
     """Be a rank of a point: connect with the others through `folder`, train, and save the numbers there."""
     import torch
 
@@ -139,7 +157,7 @@ def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(point.ranks)}
     store = torch.distributed.FileStore(str(folder / "store"), point.ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
-    numbers = layout_step.run(point, seed)
+    numbers = layout_step.run(point, seed, record=record)
     torch.save(numbers, folder / f"numbers-{rank}.pt")
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
@@ -160,16 +178,19 @@ def prepare(stand_ins: Mapping[str, Any]) -> None:
 
 
 def serve(lines: TextIO, answers: TextIO) -> None:
-    """Answer every line."""
-    campaign = Campaign()
+    """ParityAnswer every line."""
+    campaign = Comparisons()
     for line in lines:
         if not line.strip():
             continue
         started = time.monotonic()
-        task = Task.read(line)
+        task = ParityTask.read(line)
         answer = campaign.judge(task)
         row = {"point": dict(task.point.chosen), "seed": task.seed, **asdict(answer)}
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        memory = (
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
+        )
         row |= {"seconds": round(time.monotonic() - started, 3), "memory_mib": [kib // 1024 for kib in memory]}
         answers.write(json.dumps(row) + "\n")
         answers.flush()

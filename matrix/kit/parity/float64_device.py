@@ -1,7 +1,7 @@
 """The CPU stands in for CUDA, and float64 for float32, in a process that compares training steps.
 
-In float64 two orders of a reduction differ by 1e-15 and a defect by more than 1e-9; in float32 a real defect was not
-told from rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
+In float64 two orders of a reduction differ by 1e-15, and a defect by more than 1e-9; in float32 a real defect was as
+small as rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
 names themselves are replaced, before it is imported.
 
 This adds to matrix.kit.cpu_device what a whole training step needs:
@@ -12,6 +12,7 @@ name                                          why megatron-core needs it
 torch.float32, torch.float, Tensor.float      the precision of gradients, of the router, of the optimizer's state
 Tensor.type                                   clipping and the distributed optimizer compare it with torch.cuda's names
 all_to_all_single, all_gather, reduce_scatter  gloo takes sizes as lists; and refuses tensors of different sizes
+torch.histc                                   routers before 0.11 count the tokens of experts: integers
 torch.cuda.Stream, Event, current_stream ...  overlaps, shared experts and dispatchers; one stream, all in order
 Tensor.record_stream, pin_memory              the same
 ============================================  ========================================================================
@@ -45,6 +46,7 @@ def install() -> None:
     torch.Tensor.type = _cuda_names(torch.Tensor.type)
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.histc = _counting_integers(torch.histc)
     torch.distributed.all_to_all_single = _with_lists(torch.distributed.all_to_all_single)
     torch.distributed.all_gather = _gathering_uneven(torch.distributed.all_gather)
     torch.distributed.reduce_scatter = _scattering_uneven(torch.distributed.reduce_scatter)
@@ -66,6 +68,16 @@ def _with_lists(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(output, given, **rows)
 
     return exchange
+
+
+def _counting_integers(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return histc for integers, which CUDA counts and the CPU refuses; routers count the tokens of experts with it."""
+
+    def count(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+        counts = original(tensor.double(), *arguments, **keywords)
+        return counts if tensor.is_floating_point() else counts.to(tensor.dtype)
+
+    return count
 
 
 def _uneven(tensors: list[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -22,10 +23,11 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
 TRANSPORT: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
+ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """Why a rank ended without its result.
 
     `origin` is "upstream", "harness" (this project), "transport" (torch.distributed: mostly a peer that ended),
@@ -40,7 +42,7 @@ class Failure:
 
 def run(
     size: int, body: Callable[[int], None], folder: Path, deadline_s: float, grace_s: float = GRACE_S
-) -> list[Failure]:
+) -> list[RankFailure]:
     """Call `body` with the number of each rank, in a process each; return the failures, the likely cause first.
 
     Output goes to rank-N.log in `folder`. No process is left when this returns, and none when this process is killed.
@@ -64,7 +66,12 @@ def run(
 
 
 def origin(error: BaseException) -> str:
-    """Return whose code raised an exception: of the innermost frame of this project, upstream or torch.distributed."""
+    """Return whose code raised an exception: of the innermost frame of this project, upstream or torch.distributed.
+
+    A kernel that the CPU lacks is the harness's fault.
+    """
+    if ABSENT_KERNEL in str(error):
+        return "harness"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         for part, name in ((TRANSPORT, "transport"), (UPSTREAM, "upstream"), (SELF, "harness")):
             if part in frame.filename:
@@ -74,10 +81,8 @@ def origin(error: BaseException) -> str:
 
 def _join_group(pid: int, leader: int) -> None:
     """Put a child into the process group of the ranks; it does so itself, too, whoever is first."""
-    try:
+    with contextlib.suppress(PermissionError, ProcessLookupError):  # it has ended
         os.setpgid(pid, leader)
-    except (PermissionError, ProcessLookupError):
-        pass  # it has ended
 
 
 def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) -> None:
@@ -130,17 +135,15 @@ def _wait(pids: list[int], deadline_s: float, grace_s: float) -> bool:
 def _end(pids: list[int]) -> list[int]:
     """Kill what still runs, reap all, return their exit statuses; a signal is negative."""
     if pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(pids[0], signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
-def _failure(rank: int, status: int, folder: Path, late: bool) -> Failure:
+def _failure(rank: int, status: int, folder: Path, late: bool) -> RankFailure:
     file = folder / f"failure-{rank}.json"
     if file.exists():
-        return Failure(rank, **json.loads(file.read_text(encoding="utf-8")))
+        return RankFailure(rank, **json.loads(file.read_text(encoding="utf-8")))
     if late:
-        return Failure(rank, "timeout", "the deadline passed")
-    return Failure(rank, "transport" if status == -signal.SIGKILL else "killed", f"exit status {status}")
+        return RankFailure(rank, "timeout", "the deadline passed")
+    return RankFailure(rank, "transport" if status == -signal.SIGKILL else "killed", f"exit status {status}")

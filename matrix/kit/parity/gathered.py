@@ -63,7 +63,9 @@ def check_reference(reference: Numbers) -> None:
     for (name, _, before), (_, _, after) in zip(
         reference.steps[0].parameters, reference.steps[-1].parameters, strict=True
     ):
-        moved = any(float(values.abs().max()) > 0 for other, _, values in reference.steps[-1].gradients if other == name)
+        moved = any(
+            float(values.abs().max()) > 0 for other, _, values in reference.steps[-1].gradients if other == name
+        )
         if len(reference.steps) > 1 and moved and bool((before == after).all()):
             raise HarnessError(f"{name} has a gradient and is not updated")
 
@@ -95,7 +97,9 @@ def whole(shapes: dict[str, tuple[int, ...]], by_name: dict[str, Parts]) -> dict
         for _, index, part in reversed(by_name.get(name, [])):
             values[index], covered[index] = part, True
         if not bool(covered.all()):
-            raise HarnessError(f"{int((~covered).sum())} of {len(covered)} elements of {name or 'the loss'} are missing")
+            raise HarnessError(
+                f"{int((~covered).sum())} of {len(covered)} elements of {name or 'the loss'} are missing"
+            )
         gathered[name] = values
     return gathered
 

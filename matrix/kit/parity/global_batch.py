@@ -13,6 +13,7 @@ from matrix.catalog.codec import decode
 from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range
 from matrix.kit.parity.factors import GLOBAL_BATCH, Point
+from matrix.kit.parity.shards import context_positions
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY
 
 LOSSES: Final = Path(__file__).with_name("loss.toml")
@@ -56,7 +57,7 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
     text, mask = global_batch(point, seed, step)
     size, number = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     positions = context_positions(
-        parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
+        parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank(), SEQUENCE
     )
     for index in range(point.count("micro_batches")):
         first = (index * size + number) * point.micro_batch
@@ -70,21 +71,15 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
         )
 
 
-def context_positions(size: int, number: int) -> Any:
-    """Return the positions of a context parallel rank: slice r and slice r from the end, of 2 * size slices."""
-    import torch
+def forward_step(losses: list[Any], recorder: Any, per_token: bool, batches: Any, model: Any) -> Any:
+    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`.
 
-    if size == 1:
-        return torch.arange(SEQUENCE)
-    slices = torch.arange(SEQUENCE).chunk(2 * size)
-    return torch.cat([slices[number], slices[2 * size - 1 - number]])
-
-
-def forward_step(losses: list[Any], per_token: bool, batches: Any, model: Any) -> Any:
-    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
+    `recorder` (see boundaries) is given the places of each micro-batch.
+    """
     import torch
 
     batch = next(batches)
+    recorder.places = batch.places
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
     masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it

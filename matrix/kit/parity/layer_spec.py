@@ -16,10 +16,10 @@ def decoder(point: Point, config: Any, virtual: int | None) -> Any:
     local_layers.install(attention=point["cp"] != 1 or point["attention"] == "mla")
     if point["moe_layers"] == "alternate" and point["experts"]:
         function = upstream.get_gpt_decoder_block_spec
-        options = {"use_transformer_engine": False, "vp_stage": virtual}
-        return function(config, **_taken(function, options))
+        block = {"use_transformer_engine": False, "vp_stage": virtual}
+        return function(config, **_taken(function, block))
     function = upstream.get_gpt_layer_local_spec
-    options = {
+    options: dict[str, Any] = {
         "num_experts": config.num_moe_experts,
         "moe_grouped_gemm": False,
         "qk_layernorm": point["qk_norm"],

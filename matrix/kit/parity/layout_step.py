@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from matrix.kit.parity import global_batch, logged, tiny_model
+from matrix.kit.parity.boundaries import BoundaryRecorder
 from matrix.kit.parity.factors import Point
 from matrix.kit.parity.shards import Shard, initial, shards
 
@@ -33,14 +34,18 @@ class Step:
 
 @dataclass
 class Numbers:
-    """The numbers of one rank: the whole shape of each of its parameters, and its steps."""
+    """The numbers of one rank: the whole shape of each of its parameters, its steps, what its modules recorded."""
 
     shapes: dict[str, tuple[int, ...]]
     steps: list[Step]
+    recorder: BoundaryRecorder
 
 
-def run(point: Point, seed: int, steps: int = STEPS) -> Numbers:
-    """Initialise upstream's groups, build the model, train it, destroy the groups. Needs a process group."""
+def run(point: Point, seed: int, *, record: bool = False) -> Numbers:
+    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process.
+
+    With `record` one step is run, and the outputs of modules are recorded.
+    """
     import torch
 
     tiny_model.initialize(point)
@@ -53,9 +58,12 @@ def run(point: Point, seed: int, steps: int = STEPS) -> Numbers:
             shard.parameter.copy_(initial(shard, seed))
     optimizer = tiny_model.optimizer(point, chunks)
     prepare(config, chunks, optimizer, point)
-    numbers = Numbers({shard.name: shard.shape for shard in owned}, [])
-    for number in range(steps):
-        numbers.steps.append(one_step(point, seed, number, chunks, optimizer, owned))
+    numbers = Numbers({shard.name: shard.shape for shard in owned}, [], BoundaryRecorder())
+    if record:
+        numbers.recorder.attach(chunks)
+    for number in range(1 if record else STEPS):
+        batches = [global_batch.micro_batches(point, seed, number) for _ in chunks]
+        numbers.steps.append(one_step(point, batches, chunks, optimizer, owned, numbers.recorder))
         numbers.steps[-1].logged = logged.logged(point, config)
     return numbers
 
@@ -72,7 +80,7 @@ def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> Non
 
 
 def one_step(
-    point: Point, seed: int, number: int, chunks: list[Any], optimizer: Any, owned: list[Shard]
+    point: Point, batches: list[Any], chunks: list[Any], optimizer: Any, owned: list[Shard], recorder: BoundaryRecorder
 ) -> Step:
     """Run forward, backward, the reduction of gradients and the optimizer's step once."""
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
@@ -81,9 +89,8 @@ def one_step(
     for wrapped in chunks:
         wrapped.zero_grad_buffer()
     optimizer.zero_grad()
-    batches = [global_batch.micro_batches(point, seed, number) for _ in chunks]
     get_forward_backward_func()(
-        forward_step_func=partial(global_batch.forward_step, step.losses, bool(point["per_token_loss"])),
+        forward_step_func=partial(global_batch.forward_step, step.losses, recorder, bool(point["per_token_loss"])),
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=point.count("micro_batches"),

@@ -35,7 +35,10 @@ def install(*, attention: bool) -> None:
     """Replace the norm in upstream's specs, in this process; with `attention` its attention, too."""
     _own_results()
     _define_absent()
-    replaced = {**dict.fromkeys(NORMS, norm_class()), **({"DotProductAttention": attention_class()} if attention else {})}
+    replaced = {
+        **dict.fromkeys(NORMS, norm_class()),
+        **({"DotProductAttention": attention_class()} if attention else {}),
+    }
     for name in SPECS:
         try:
             module: Any = importlib.import_module(name)
@@ -106,7 +109,9 @@ def attention_class() -> Any:
     import torch
     from megatron.core import parallel_state
 
-    from matrix.kit.parity.global_batch import context_positions
+    from matrix.kit.parity.shards import context_positions
+
+    gather = _gather_class().apply
 
     class GatheringAttention(torch.nn.Module):
         """softmax(q k' * scale) v, of [positions, samples, heads, channels]; keys and values may have fewer heads."""
@@ -117,11 +122,12 @@ def attention_class() -> Any:
 
         def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
             size = parallel_state.get_context_parallel_world_size()
-            mine = context_positions(size, parallel_state.get_context_parallel_rank())
-            positions = torch.cat([context_positions(size, number) for number in range(size)])
+            length = size * query.shape[0]
+            mine = context_positions(size, parallel_state.get_context_parallel_rank(), length)
+            positions = torch.cat([context_positions(size, number, length) for number in range(size)])
             if size > 1:
                 group = parallel_state.get_context_parallel_group()
-                key, value = (_Gather.apply(tensor, group) for tensor in (key, value))
+                key, value = (gather(tensor, group) for tensor in (key, value))
             repeats = query.shape[2] // key.shape[2]
             key, value = (tensor.repeat_interleave(repeats, dim=2) for tensor in (key, value))
             scale = self.scale or query.shape[-1] ** -0.5
@@ -130,7 +136,14 @@ def attention_class() -> Any:
             weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
             return torch.einsum("bhqk,kbhc->qbhc", weights, value).flatten(2)
 
-    class _Gather(torch.autograd.Function):
+    return GatheringAttention
+
+
+def _gather_class() -> Any:
+    """Return an autograd function that gathers the tensors of all ranks of a group."""
+    import torch
+
+    class Gather(torch.autograd.Function):
         """All ranks' tensors one after the other; backward sums the gradients of all ranks for the own part."""
 
         @staticmethod
@@ -146,7 +159,7 @@ def attention_class() -> Any:
             torch.distributed.all_reduce(total, group=context.group)
             return total.chunk(context.group.size())[context.group.rank()], None
 
-    return GatheringAttention
+    return Gather
 
 
 def duplicated_linear_class() -> Any:

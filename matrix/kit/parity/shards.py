@@ -118,6 +118,19 @@ def part(whole: Any, dimension: int | None, size: int, number: int, pieces: int)
     return torch.cat([piece.chunk(size, 0)[number] for piece in whole.chunk(pieces, 0)])
 
 
+def context_positions(size: int, number: int, length: int) -> Any:
+    """Return the positions of context parallel rank `number` of `size`: its slice, and as far from the end another.
+
+    There are 2 * size slices.
+    """
+    import torch
+
+    if size == 1:
+        return torch.arange(length)
+    slices = torch.arange(length).chunk(2 * size)
+    return torch.cat([slices[number], slices[2 * size - 1 - number]])
+
+
 def initial(shard: Shard, seed: int) -> Any:
     """Return the initial values of a shard: normal, neither zero nor one anywhere, so that each element matters."""
     import torch

@@ -243,9 +243,8 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
 
 def optimizer(point: Point, chunks: list[Any]) -> Any:
     """Return upstream's optimizer of the chunks."""
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-
     import torch
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     options = {
         "optimizer": point["optimizer"],

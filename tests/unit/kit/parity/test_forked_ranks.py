@@ -9,6 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from matrix.kit.parity import forked_ranks
 
@@ -81,15 +84,14 @@ def test_origin_is_that_of_the_innermost_frame() -> None:
         "harness": "/x/matrix/kit/a.py",
     }
     names = {name: compile("def call(next_): return next_()", path, "exec") for name, path in sources.items()}
-    calls = {}
+    calls: dict[str, Any] = {}
     for name, code in names.items():
-        scope: dict[str, object] = {}
+        scope: dict[str, Any] = {}
         exec(code, scope)
         calls[name] = scope["call"]
 
     for inner in sources:
         for outer in sources:
-            try:
-                calls[outer](lambda inner=inner: calls[inner](eval("lambda: 1 / 0")))  # type: ignore[operator]
-            except ZeroDivisionError as error:
-                assert forked_ranks.origin(error) == inner
+            with pytest.raises(ZeroDivisionError) as caught:
+                calls[outer](lambda inner=inner: calls[inner](eval("lambda: 1 / 0")))
+            assert forked_ranks.origin(caught.value) == inner

@@ -20,6 +20,12 @@ SPECS: Final = (
 )
 NORMS: Final = ("LNImpl", "LayerNormImpl", "FusedLayerNorm", "WrappedTorchLayerNorm", "WrappedTorchNorm")
 
+ABSENT: Final = (
+    "TEColumnParallelGroupedLinear",
+    "TERowParallelGroupedLinear",
+    "TEColumnParallelLinear",
+    "TERowParallelLinear",
+)
 COMMUNICATION: Final = (
     "_reduce",
     "_split_along_last_dim",
@@ -44,6 +50,8 @@ def install(*, attention: bool) -> None:
             module: Any = importlib.import_module(name)
         except ModuleNotFoundError:
             continue  # an older release
+        for attribute in ABSENT:
+            vars(module).setdefault(attribute, None)  # 0.10 reads them also for local layers
         for attribute in replaced.keys() & vars(module).keys():
             setattr(module, attribute, replaced[attribute])
         if hasattr(module, "LocalSpecProvider"):

@@ -24,7 +24,10 @@ def test_sizes_of_an_exchange_become_lists() -> None:
 
     exchange = float64_device._with_lists(original)
     expected = {"output_split_sizes": [1, 2], "input_split_sizes": [3, 0], "group": "g"}
-    for arguments, keywords in (((Sizes([1, 2]), [3, 0]), {}), ((), {"output_split_sizes": Sizes([1, 2]), "input_split_sizes": [3, 0]})):
+    for arguments, keywords in (
+        ((Sizes([1, 2]), [3, 0]), {}),
+        ((), {"output_split_sizes": Sizes([1, 2]), "input_split_sizes": [3, 0]}),
+    ):
         result = exchange("out", "in", *arguments, group="g", **keywords)
         assert result == expected
         assert all(type(value) in (list, str) for value in result.values())

@@ -40,6 +40,6 @@ def test_losses_of_experts_are_logged(calls: list[dict[str, Any]]) -> None:
 
 
 def test_model_without_such_losses_logs_none(calls: list[dict[str, Any]]) -> None:
-    for values in ({}, {"experts": 4}, {"experts": 4, "balancing": "sinkhorn"}):
-        assert logged(Point.of(values), SimpleNamespace(num_layers=2)) == {}
+    for text in ("", "experts=4", "experts=4 balancing=sinkhorn"):
+        assert logged(Point.parse(text), SimpleNamespace(num_layers=2)) == {}
     assert calls == []

@@ -38,6 +38,7 @@ from matrix.kit.parity.deviations import Deviation, compare
 from matrix.kit.parity.factors import Point
 
 DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
+KEPT: Final = 100  # references; each takes about 0.3 MiB
 OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "harness"}
 
 
@@ -114,6 +115,8 @@ class Comparisons:
             if not isinstance(numbers, ParityAnswer):
                 numbers = numbers[0]
                 gathered.check_reference(numbers)
+            if len(self.references) >= KEPT:
+                del self.references[next(iter(self.references))]
             self.references[key] = numbers
         return self.references[key]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 # Relative. In float64 two orders of a reduction over a few thousand terms differ by 1e-13 of the largest term at most;
-# good layouts differ by up to 1e-14, and the smallest defect that was met by 4e-4.
+# good layouts differ by up to 6e-14, and the smallest defect that was met by 4e-4.
 TOLERANCE: Final = 1e-9
 # A gradient that is zero in theory (a key's bias) is rounding noise: its scale is at least this part of the largest.
 FLOOR: Final = 1e-3

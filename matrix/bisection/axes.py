@@ -122,7 +122,7 @@ def affected_packages(failure: Failure) -> dict[str, Value]:
 
 
 @dataclass(frozen=True)
-class Point:
+class AxisPoint:
     """A point of an axis: `id` names it on the command line, `label` adds its twin, or its date and subject."""
 
     id: str
@@ -134,7 +134,7 @@ class BisectionAxis:
     """A stretch of a component's history, both ends included. `case_at` plans the case of a place on demand."""
 
     component: str
-    points: tuple[Point, ...]
+    points: tuple[AxisPoint, ...]
     order: Ancestry
     case_at: Callable[[int], Planned]
     notes: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def releases(
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     axis_of_releases = BisectionAxis(
         axis,
-        tuple(Point(id, id if release_of[id] == id else f"{id} ({release_of[id]})") for id in included),
+        tuple(AxisPoint(id, id if release_of[id] == id else f"{id} ({release_of[id]})") for id in included),
         Ancestry.chain(len(included)),
         lambda place: subjects[included[place]].planned(),
         notes,
@@ -263,7 +263,7 @@ def commits(subject: Subject, axis: str, clone: Clone, old: Commit, new: Commit)
         )
     return BisectionAxis(
         axis,
-        tuple(Point(commit.id, str(commit)) for commit in changed),
+        tuple(AxisPoint(commit.id, str(commit)) for commit in changed),
         Ancestry.of_parents(parents, unchanged_from),
         lambda place: at_commit(subject, axis, clone, changed[place].id),
         tuple(notes),

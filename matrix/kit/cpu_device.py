@@ -79,12 +79,13 @@ class _OneGenerator:
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `factory` with every CUDA device replaced by the CPU."""
+    """Return `factory` with every CUDA device replaced by the CPU, whose memory is not pinned."""
 
     @functools.wraps(factory)
     def make(*args: Any, **kwargs: Any) -> Any:
         if str(kwargs.get("device", "")).startswith("cuda"):
             kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
         return factory(*args, **kwargs)
 
     return make

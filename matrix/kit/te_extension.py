@@ -79,7 +79,7 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     sys.path.insert(0, str(folder))
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # TE's own switch, from 1.8 on: load no shared library
     absent_packages.install(["flash_attn"])  # TE <= 1.11 reads its version, and uses it only on a GPU
-    sys.meta_path.append(_AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
+    sys.meta_path.append(AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
     stand_in = _Empty(answers or {}, package)
     importlib.util.spec_from_file_location = _answering(importlib.util.spec_from_file_location, stand_in)
     sys.modules[BEFORE_1_8] = stand_in.create_module(ModuleSpec(BEFORE_1_8, stand_in))
@@ -109,16 +109,18 @@ class _Anything(types.ModuleType):
         return self
 
 
-class _AnyFinder(MetaPathFinder, Loader):
+class AnyFinder(MetaPathFinder, Loader):
     """Import hook for absent packages and every module in them."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = packages
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
+        """Return a spec for these packages and every module in them."""
         return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self.packages else None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return a module with any name."""
         return _Anything(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -54,7 +54,7 @@ def test_pip_show_is_replaced_for_one_package(tmp_path: Path) -> None:
 
 
 def test_any_finder_provides_all_names_of_a_package() -> None:
-    finder = te_extension._AnyFinder(["nowhere_of_test"])
+    finder = te_extension.AnyFinder(["nowhere_of_test"])
     sys.meta_path.append(finder)
     try:
         import nowhere_of_test.language as tl  # type: ignore[import-not-found]

@@ -1,0 +1,112 @@
+"""`megatrix parity`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.catalog.model import Catalog
+from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus, MatrixError
+from matrix.execution import interrupt
+from matrix.kit.parity.factors import Point
+from matrix.parity.campaigns import CoreResult, ParityRun
+from matrix.report.json_object import json_object
+from matrix.report.parity_text import core_json, layout_lines, search_lines
+from matrix.report.terminal import show
+from matrix.store.paths import OUT
+from matrix.verdicts.text import visible
+
+SECONDS = 600  # of a search, for all cores together
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "parity")
+    parser.add_argument(
+        "--mcore",
+        action="append",
+        default=[],
+        metavar="CORE",
+        help="a release, `all`, a wheel or CLONE@REVISION; may be repeated (default: the newest release)",
+    )
+    parser.add_argument(
+        "--consumer", action="append", default=[], metavar="DIR", help="the folder of a fork or of a release candidate"
+    )
+    parser.add_argument(
+        "--layout",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help='judge this layout alone: "tp=2 sequence_parallel=on"; may be repeated',
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="N",
+        help=f"time of the search over all cores (default: {SECONDS})",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="seed of layouts, weights and data (default: 1)"
+    )
+    parser.add_argument(
+        "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
+    )
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"the output folder (default: {OUT})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=parity_command, resume_hint="the same command line continues: what was judged is kept")
+
+
+def parity_command(parsed: argparse.Namespace) -> int:
+    """Print the verdict; return 0 where all is equal, 1 for a deviation, 3 where nothing was decided."""
+    interrupt.once()
+    catalog = loading.load()
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
+    cores = cores_of(catalog, parsed)
+    if parsed.layout:
+        points = [possible(text) for text in parsed.layout]
+        results = [campaign.asked(core, points) for core in cores]
+        lines = layout_lines(points, parsed.seed, results, os.environ)
+    else:
+        results = []
+        for number, core in enumerate(cores):
+            left = parsed.seconds - sum(result.seconds for result in results)
+            results.append(campaign.searched(core, left / (len(cores) - number)))
+        lines = search_lines(parsed.seed, results, os.environ)
+    if parsed.json:
+        print(json_object("parity/1", [core_json(result, parsed.seed, os.environ) for result in results]))
+    else:
+        show(*lines)
+    return status_of(results)
+
+
+def status_of(results: list[CoreResult]) -> ExitStatus:
+    """Return the exit status of the results."""
+    if any(result.deviates for result in results):
+        return ExitStatus.BAD
+    return ExitStatus.GOOD if results and all(result.decided for result in results) else ExitStatus.NOTHING
+
+
+def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
+    """Return the cores that the options name, the newest release by default."""
+    releases = [str(release.version) for release in catalog.megatron_core]
+    named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
+    return [*named, *parsed.consumer] or releases[-1:]
+
+
+def possible(text: str) -> Point:
+    """Return the point of a text. Raises MatrixError for an impossible one, with the reasons."""
+    point = Point.parse(text)
+    if problems := point.problems():
+        raise MatrixError("this layout is impossible", got=str(point), expected="; ".join(map(str, problems)))
+    return point
+
+
+def say(text: str) -> None:
+    """Print progress to standard error."""
+    print(visible(text), file=sys.stderr, flush=True)

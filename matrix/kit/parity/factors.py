@@ -1,0 +1,340 @@
+"""The factors of parity (factors.toml), a point of their product, and what makes a point possible."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.codec import decode
+from matrix.catalog.schema import read_toml
+from matrix.catalog.versions import Range
+from matrix.errors import MatrixError, closest
+
+TABLE: Final = Path(__file__).with_name("factors.toml")
+MOST_RANKS: Final = 4
+GLOBAL_BATCH: Final = 8  # samples of a step
+EVERY: Final = Range(">=0")
+Value = bool | int | str
+SWITCH: Final = {True: "on", False: "off"}
+
+
+class Side(str, Enum):
+    """Where a factor holds."""
+
+    MODEL = "model"  # on both sides of a comparison
+    LAYOUT = "layout"  # not in the reference
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One thing that a point chooses; the head of the table describes the fields."""
+
+    name: str
+    kind: Side
+    values: tuple[Value, ...]
+    mcore: Range = EVERY
+    since: Mapping[str, Range] = field(default_factory=dict)
+    option: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    @property
+    def default(self) -> Value:
+        """The simplest value."""
+        return self.values[0]
+
+    def read(self, text: str) -> Value:
+        """Return the value of a text. Raises MatrixError."""
+        for value in self.values:
+            if shown(value) == text:
+                return value
+        expected = ", ".join(map(shown, self.values))
+        raise MatrixError(f"no such value of {self.name}", got=text, expected=expected)
+
+    def arguments(self, value: Value) -> str:
+        """Return the arguments of Megatron-LM's command line that choose the value; "" where it has none."""
+        plain = "" if value == self.default else self.option.format(shown(value))
+        return self.options.get(shown(value), plain)
+
+    def supported(self, value: Value, release: str) -> bool:
+        """Return whether a megatron-core release has the value."""
+        return value == self.default or (release in self.mcore and release in self.since.get(shown(value), EVERY))
+
+
+@dataclass(frozen=True)
+class BatchBound:
+    """Where a loss is not invariant under the size of micro-batches, with the reason."""
+
+    needs: Mapping[str, tuple[Value, ...]]
+    reason: str
+
+
+@dataclass(frozen=True)
+class FactorTable:
+    """The file."""
+
+    factor: tuple[Factor, ...]
+    bound: tuple[BatchBound, ...]
+
+
+def shown(value: Value) -> str:
+    """Return the text of a value: on and off for a switch."""
+    return SWITCH[value] if isinstance(value, bool) else str(value)
+
+
+@cache
+def factors() -> Mapping[str, Factor]:
+    """Return the factors by name, in the order of the table: models first."""
+    return {factor.name: factor for factor in _table().factor}
+
+
+@cache
+def _table() -> FactorTable:
+    return decode(FactorTable, read_toml(TABLE), str(TABLE))
+
+
+@dataclass(frozen=True)
+class Point(Mapping[str, Value]):
+    """A value of every factor; `chosen` has those that are not the default, in the order of the table."""
+
+    chosen: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value]) -> Point:
+        """Return the point with these values, all others being the default. Raises MatrixError for others."""
+        for name, value in values.items():
+            if name not in factors():
+                raise MatrixError(
+                    "no such factor", got=name, expected=", ".join(factors()), fix=closest(name, factors())
+                )
+            factors()[name].read(shown(value))
+        rows = ((name, values.get(name, factor.default), factor.default) for name, factor in factors().items())
+        return cls(tuple((name, value) for name, value, default in rows if value != default))
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """Return the point of a text such as "tp=2 sequence_parallel=on". Raises MatrixError."""
+        values: dict[str, Value] = {}
+        for part in re.split(r"[\s,]+", text.strip()) if text.strip() else []:
+            name, equals, value = part.partition("=")
+            factor = factors().get(name)
+            if not equals or factor is None:
+                raise MatrixError(
+                    "not a choice of a layout",
+                    got=part,
+                    expected="tp=2 sequence_parallel=on",
+                    fix=closest(name, factors()),
+                )
+            values[name] = factor.read(value)
+        return cls.of(values)
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return {name: factor.default for name, factor in factors().items()} | dict(self.chosen)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(factors())
+
+    def __len__(self) -> int:
+        return len(factors())
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={shown(value)}" for name, value in self.chosen) or "layers=2"
+
+    def count(self, name: str) -> int:
+        """Return the number that a factor such as tp has."""
+        return int(self[name])
+
+    def changed(self, **values: Value) -> Point:
+        """Return the point with other values of some factors."""
+        return Point.of({**dict(self.chosen), **values})
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes."""
+        return self.count("tp") * self.count("pp") * self.count("cp") * self.count("dp")
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of a micro-batch; GLOBAL_BATCH / (dp * micro_batches)."""
+        return max(1, GLOBAL_BATCH // (self.count("dp") * self.count("micro_batches")))
+
+    @property
+    def etp(self) -> int:
+        """Expert tensor parallel ranks."""
+        return self.count("tp") if self["etp"] == "tp" else self.count("etp")
+
+    def reference(self) -> Point:
+        """Return the same model on one rank; with micro-batches of the same size where a loss depends on that."""
+        model = Point.of({name: value for name, value in self.chosen if factors()[name].kind is Side.MODEL})
+        bound = any(all(self[name] in some for name, some in row.needs.items()) for row in _table().bound)
+        return model.changed(micro_batches=GLOBAL_BATCH // self.micro_batch) if bound else model
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of Megatron-LM's command line that choose this model and layout."""
+        texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._means(factor)]
+        return [word for text in texts for word in text.split()]
+
+    def _means(self, factor: Factor) -> bool:
+        return all(self[name] in some for name, some in factor.needs.items())
+
+    def supported(self, release: str) -> bool:
+        """Return whether a megatron-core release has all that the point chooses."""
+        return all(factors()[name].supported(value, release) for name, value in self.chosen)
+
+    def problems(self) -> list[Problem]:
+        """Return the constraints that do not hold, also those of `needs`."""
+        idle = [
+            Problem((name, other), f"{name}: needs {other} = {' or '.join(map(shown, some))}")
+            for name, _ in self.chosen
+            for other, some in factors()[name].needs.items()
+            if self[other] not in some
+        ]
+        broken = (rule for rule in CONSTRAINTS if not rule.holds(self))
+        return idle + [Problem(rule.reads, f"{rule.name}: {rule.reason}") for rule in broken]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What makes a point impossible: the factors that it depends on, and the reason."""
+
+    factors: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the values of some factors must have in common, with the reason. `holds` reads only these factors."""
+
+    name: str
+    reason: str
+    reads: tuple[str, ...]
+    holds: Callable[[Point], bool]
+
+
+CONSTRAINTS: Final = (
+    Constraint("ranks", f"at most {MOST_RANKS} processes", ("tp", "pp", "cp", "dp"), lambda p: p.ranks <= MOST_RANKS),
+    Constraint(
+        "global batch",
+        f"dp * micro_batches divides {GLOBAL_BATCH} samples",
+        ("dp", "micro_batches"),
+        lambda p: p.count("dp") * p.count("micro_batches") <= GLOBAL_BATCH,
+    ),
+    Constraint(
+        "stages",
+        "pp * vpp divides the layers",
+        ("layers", "pp", "vpp"),
+        lambda p: p.count("layers") % (p.count("pp") * p.count("vpp")) == 0,
+    ),
+    Constraint(
+        "uneven stages",
+        "1 + 3 layers need layers=4 pp=2",
+        ("layers", "pp", "vpp", "uneven_stages"),
+        lambda p: not p["uneven_stages"] or (p["layers"], p["pp"], p["vpp"]) == (4, 2, 1),
+    ),
+    Constraint(
+        "virtual stages",
+        "need a pipeline, and micro-batches that its ranks divide",
+        ("pp", "vpp", "micro_batches"),
+        lambda p: p["vpp"] == 1 or (p["pp"] != 1 and p.count("micro_batches") % p.count("pp") == 0),
+    ),
+    Constraint(
+        "sequence parallel",
+        "divides the work of tensor parallel ranks: tp=2",
+        ("tp", "sequence_parallel"),
+        lambda p: not p["sequence_parallel"] or p["tp"] != 1,
+    ),
+    Constraint(
+        "experts under tensor parallel",
+        "megatron-core refuses them without sequence_parallel=on",
+        ("tp", "experts", "sequence_parallel"),
+        lambda p: not p["experts"] or p["tp"] == 1 or p["sequence_parallel"] is True,
+    ),
+    Constraint(
+        "expert ranks",
+        "etp * ep divides tp * cp * dp",
+        ("tp", "cp", "dp", "ep", "etp"),
+        lambda p: (p.count("tp") * p.count("cp") * p.count("dp")) % (p.etp * p.count("ep")) == 0,
+    ),
+    Constraint(
+        "query groups",
+        "two of gqa can't be divided by four ranks",
+        ("attention", "tp"),
+        lambda p: p["attention"] != "gqa" or p.count("tp") <= 2,
+    ),
+    Constraint(
+        "latent attention",
+        "has rope, and no output gate or biases of its own",
+        ("attention", "position", "rotary_interleaved", "output_gate", "qkv_bias"),
+        lambda p: (
+            p["attention"] != "mla"
+            or (p["position"] == "rope" and not (p["rotary_interleaved"] or p["output_gate"] or p["qkv_bias"]))
+        ),
+    ),
+    Constraint("groups", "choose two experts", ("groups", "topk"), lambda p: not p["groups"] or p["topk"] == 2),
+    Constraint(
+        "top 1",
+        "the softmax over one expert is constant: its router has no gradient",
+        ("topk", "score", "pre_softmax"),
+        lambda p: p["topk"] == 2 or p["score"] == "sigmoid" or p["pre_softmax"] is True,
+    ),
+    Constraint(
+        "pre-softmax",
+        "is of the softmax",
+        ("pre_softmax", "score"),
+        lambda p: not p["pre_softmax"] or p["score"] == "softmax",
+    ),
+    Constraint(
+        "sinkhorn",
+        "routes by itself, balanced over the tokens that one rank has",
+        ("balancing", "score", "pre_softmax", "groups", "topk", "cp", "sequence_parallel"),
+        lambda p: (
+            p["balancing"] != "sinkhorn"
+            or (
+                (p["score"], p["topk"], p["cp"], p["sequence_parallel"]) == ("softmax", 2, 1, False)
+                and not (p["pre_softmax"] or p["groups"])
+            )
+        ),
+    ),
+    Constraint(
+        "multi-token prediction",
+        "takes no learned positions (megatron/training/arguments.py)",
+        ("mtp", "position"),
+        lambda p: not p["mtp"] or p["position"] == "rope",
+    ),
+    Constraint(
+        "global aux loss",
+        "accumulates over micro-batches: micro_batches=1",
+        ("balancing", "micro_batches"),
+        lambda p: p["balancing"] != "global_aux_loss" or p["micro_batches"] == 1,
+    ),
+    Constraint(
+        "distributed optimizer",
+        "divides the state of adam",
+        ("optimizer", "distributed_optimizer"),
+        lambda p: not p["distributed_optimizer"] or p["optimizer"] == "adam",
+    ),
+    Constraint(
+        "sinks under context parallel",
+        "are Transformer Engine's own: no attention of the CPU has both",
+        ("softmax", "cp"),
+        lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
+    ),
+    Constraint(
+        "biases of experts",
+        "megatron-core refuses them under tensor parallel and in a shared expert",
+        ("bias", "experts", "shared_expert", "tp", "etp"),
+        lambda p: not (p["bias"] and p["experts"]) or (p.etp == 1 and not p["shared_expert"]),
+    ),
+)

@@ -1,0 +1,269 @@
+"""The model, wrapper and optimizer of a point: upstream's own classes, at a size that a CPU core trains in a second."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from matrix.kit.parity.factors import Point
+
+HIDDEN: Final = 16
+HEADS: Final = 4
+QUERY_GROUPS: Final = 2  # of gqa
+FFN: Final = 32
+VOCABULARY: Final = 32  # tokens
+SEQUENCE: Final = 8  # tokens of a sample
+COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient to be seen
+CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
+RATE: Final = 0.1
+
+ONE: Final = dict.fromkeys(
+    ("context_parallel_size", "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1
+)
+# What a release does that lacks the option.
+PLAIN: Final[Mapping[str, Any]] = {
+    **ONE,
+    "softmax_type": "vanilla",
+    "normalization": "LayerNorm",
+    "moe_router_score_function": "softmax",
+    "moe_layer_freq": 1,
+    "moe_ffn_hidden_size": FFN,
+    "moe_router_topk": 2,
+    "moe_token_dispatcher_type": "allgather",
+    "moe_router_load_balancing_type": "none",
+    "moe_aux_loss_coeff": 0.0,
+    "attention_softmax_in_fp32": True,
+}
+
+
+class UnsupportedError(Exception):
+    """The release has no such option."""
+
+
+def initialize(point: Point) -> None:
+    """Set up upstream's process groups for the layout of a point."""
+    from megatron.core import parallel_state
+
+    groups = {
+        "tensor_model_parallel_size": point.count("tp"),
+        "pipeline_model_parallel_size": point.count("pp"),
+        "virtual_pipeline_model_parallel_size": point.count("vpp") if point["vpp"] != 1 else None,
+        "context_parallel_size": point.count("cp"),
+        "expert_model_parallel_size": point.count("ep"),
+        "expert_tensor_parallel_size": point.etp,
+        "num_distributed_optimizer_instances": point.count("optimizer_instances"),
+    }
+    function = parallel_state.initialize_model_parallel
+    function(**accepted(function, groups, **{**ONE, "expert_tensor_parallel_size": point.count("tp")}))
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    model_parallel_cuda_manual_seed(1)
+
+
+def accepted(function: Callable[..., Any], options: Mapping[str, Any], **plain: Any) -> dict[str, Any]:
+    """Return the options that a function or class of this release takes.
+
+    An option that it lacks is left out if it is None or False, or has the value in `plain`: what every release does
+    that lacks it. Raises UnsupportedError for another one.
+    """
+    names = inspect.signature(function).parameters
+    for name, value in options.items():
+        if name not in names and value not in (None, False) and value != plain.get(name):
+            raise UnsupportedError(f"this megatron-core has no {name}, which is {value!r}")
+    return {name: value for name, value in options.items() if name in names}
+
+
+def transformer_config(point: Point) -> Any:
+    """Return upstream's TransformerConfig of a point; MLATransformerConfig for latent attention."""
+    from megatron.core.transformer import transformer_config as upstream
+
+    options = {**_shape(point), **_experts(point), **_layout(point), **_loss(point)}
+    kind = upstream.TransformerConfig
+    if point["attention"] == "mla":
+        kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
+        latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4, "v_head_dim": 4}
+        options |= {**latent, "rope_type": "rope", "multi_latent_attention": True}
+    return kind(**accepted(kind, options, **PLAIN, expert_tensor_parallel_size=point.count("tp")))
+
+
+def _lacks(what: str) -> Any:
+    raise UnsupportedError(f"this megatron-core has no {what}")
+
+
+def _shape(point: Point) -> dict[str, Any]:
+    import torch
+
+    gated = point["activation"] == "swiglu"
+    return {
+        "num_layers": point.count("layers"),
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "num_query_groups": QUERY_GROUPS if point["attention"] == "gqa" else None,
+        "ffn_hidden_size": FFN,
+        "gated_linear_unit": gated,
+        "activation_func": torch.nn.functional.silu if gated else torch.nn.functional.gelu,
+        "normalization": "RMSNorm" if point["norm"] == "rmsnorm" else "LayerNorm",
+        "add_bias_linear": point["bias"],
+        "add_qkv_bias": point["qkv_bias"],
+        "qk_layernorm": point["qk_norm"],
+        "attention_output_gate": point["output_gate"],
+        "softmax_type": point["softmax"],
+        "rotary_interleaved": point["rotary_interleaved"],
+        "use_mup": point["mup"],
+        "mtp_num_layers": point["mtp"] or None,
+        "mtp_loss_scaling_factor": 0.1 if point["mtp"] else None,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": False,
+        "masked_softmax_fusion": False,
+        "apply_rope_fusion": False,
+        "persist_layer_norm": False,
+        "attention_softmax_in_fp32": True,
+        "use_cpu_initialization": True,
+        "gradient_accumulation_fusion": False,
+    }
+
+
+def _experts(point: Point) -> dict[str, Any]:
+    if not point["experts"]:
+        return {}
+    mixture = {
+        "num_moe_experts": point["experts"],
+        "moe_ffn_hidden_size": FFN,
+        "moe_router_topk": point["topk"],
+        "moe_router_load_balancing_type": point["balancing"],
+        "moe_aux_loss_coeff": COEFFICIENT if "aux_loss" in str(point["balancing"]) else 0.0,
+        "moe_z_loss_coeff": COEFFICIENT if point["z_loss"] else None,
+        "moe_router_score_function": point["score"],
+        "moe_router_pre_softmax": point["pre_softmax"],
+        "moe_router_enable_expert_bias": point["expert_bias"],
+        "moe_token_dispatcher_type": point["dispatcher"],
+        "moe_shared_expert_intermediate_size": FFN if point["shared_expert"] else None,
+        "moe_shared_expert_gate": point["shared_gate"],
+        "moe_shared_expert_overlap": point["shared_overlap"],
+        "moe_latent_size": point["latent"] or None,
+        "moe_layer_freq": 2 if point["moe_layers"] == "alternate" else 1,
+        "moe_grouped_gemm": False,
+    }
+    if point["groups"]:
+        mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
+    return mixture
+
+
+def _layout(point: Point) -> dict[str, Any]:
+    import torch
+
+    recompute: dict[str, Any] = {}
+    if point["recompute"] != "none":
+        recompute["recompute_granularity"] = point["recompute"]
+    if point["recompute"] == "full":
+        recompute |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    stages = {"num_layers_in_first_pipeline_stage": 1} if point["uneven_stages"] else {}
+    interleaved = point["vpp"] != 1
+    return {
+        **recompute,
+        **stages,
+        "tensor_model_parallel_size": point.count("tp"),
+        "pipeline_model_parallel_size": point.count("pp"),
+        "virtual_pipeline_model_parallel_size": point.count("vpp") if interleaved else None,
+        "context_parallel_size": point.count("cp"),
+        "expert_model_parallel_size": point.count("ep"),
+        "expert_tensor_parallel_size": point.etp if point["experts"] else None,
+        "sequence_parallel": point["sequence_parallel"],
+        "pipeline_dtype": torch.float64,
+        "params_dtype": torch.float64,
+        # Gloo matches the sends and receives of a batch in their order, which two chunks of one rank do not share.
+        "batch_p2p_comm": not interleaved,
+        "overlap_p2p_comm": interleaved,
+        "deallocate_pipeline_outputs": False,
+    }
+
+
+def _loss(point: Point) -> dict[str, Any]:
+    return {"calculate_per_token_loss": point["per_token_loss"]}
+
+
+def model_chunks(point: Point, config: Any) -> list[Any]:
+    """Return the chunks of this rank, one for each of its virtual stages, in upstream's data parallel wrapper."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    options = {
+        "grad_reduce_in_fp32": True,
+        "use_distributed_optimizer": point["distributed_optimizer"],
+        "overlap_grad_reduce": point["overlap_grad_reduce"],
+        "overlap_param_gather": point["overlap_param_gather"],
+        "average_in_collective": point["average_in_collective"],
+        "num_distributed_optimizer_instances": point.count("optimizer_instances"),
+        "bucket_size": 2000 if point["small_buckets"] else None,
+    }
+    wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, options, **ONE))
+    count = point.count("vpp")
+    chunks = [chunk(point, config, number if count > 1 else None) for number in range(count)]
+    return [
+        DistributedDataParallel(config, wrapper, module, disable_bucketing=number > 0)
+        for number, module in enumerate(chunks)
+    ]
+
+
+def chunk(point: Point, config: Any, virtual: int | None) -> Any:
+    """Return upstream's GPTModel for one stage."""
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    from matrix.kit.parity import layer_spec
+
+    stage = {}
+    if virtual is not None:
+        parallel_state.set_virtual_pipeline_model_parallel_rank(virtual)
+        stage = {"ignore_virtual": False, "vp_stage": virtual}
+    ends = [
+        function(**accepted(function, stage, **stage))
+        for function in (parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage)
+    ]
+    options = {
+        "mtp_block_spec": layer_spec.mtp(point, config, virtual),
+        "vp_stage": virtual,
+        "position_embedding_type": "rope" if point["position"] == "rope" else "learned_absolute",
+        "share_embeddings_and_output_weights": not point["untied"],
+    }
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=layer_spec.decoder(point, config, virtual),
+        vocab_size=VOCABULARY,
+        max_sequence_length=SEQUENCE,
+        pre_process=ends[0],
+        post_process=ends[1],
+        parallel_output=True,
+        **accepted(GPTModel, options, vp_stage=virtual),
+    )
+    return model.to("cpu")
+
+
+def optimizer(point: Point, chunks: list[Any]) -> Any:
+    """Return upstream's optimizer of the chunks."""
+    import torch
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    options = {
+        "optimizer": point["optimizer"],
+        "lr": RATE if point["optimizer"] == "sgd" else RATE / 10,
+        "weight_decay": 0.1 if point["weight_decay"] else 0.0,
+        "clip_grad": CLIP if point["clip"] else 0.0,
+        "sgd_momentum": 0.9,
+        "use_distributed_optimizer": point["distributed_optimizer"],
+        "overlap_param_gather": point["overlap_param_gather"],
+        "params_dtype": torch.float64,
+    }
+    config = OptimizerConfig(**accepted(OptimizerConfig, options))
+    return get_megatron_optimizer(config, chunks)
+
+
+def preload() -> None:
+    """Import what a step uses: the ranks that are forked from this process share it."""
+    import megatron.core.distributed
+    import megatron.core.models.gpt.gpt_layer_specs
+    import megatron.core.models.gpt.gpt_model
+    import megatron.core.optimizer
+    import megatron.core.pipeline_parallel.schedules  # noqa: F401

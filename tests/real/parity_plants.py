@@ -1,0 +1,146 @@
+"""Plant a defect in the ranks of a layout, not in the reference, and print what parity finds.
+
+    python -m tests.real.parity_plants        in the interpreter of a cell with megatron-core
+
+Each line: the defect, the point, the outcome, the first deviation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from matrix.kit.parity import campaign, layout_step
+from matrix.kit.parity.factors import Point
+
+
+def wrong_reduction() -> None:
+    """The sum over tensor parallel ranks, after a row parallel layer, misses one rank."""
+    import torch
+    from megatron.core.tensor_parallel import mappings
+
+    original = mappings._reduce
+
+    def reduce(tensor: Any, *groups: Any, **keywords: Any) -> Any:
+        if torch.distributed.get_rank() == 0:
+            tensor = tensor * 0.999
+        return original(tensor, *groups, **keywords)
+
+    mappings._reduce = reduce
+
+
+def dropped_gradient() -> None:
+    """One rank does not contribute its gradient of one bias to the data parallel sum."""
+    import torch
+    from megatron.core.distributed import DistributedDataParallel
+
+    original = DistributedDataParallel.finish_grad_sync
+
+    def finish(self: Any, *arguments: Any, **keywords: Any) -> None:
+        if torch.distributed.get_rank() == 1:
+            for name, parameter in self.module.named_parameters():
+                if name.endswith("final_layernorm.bias"):
+                    parameter.main_grad.zero_()
+        original(self, *arguments, **keywords)
+
+    DistributedDataParallel.finish_grad_sync = finish
+
+
+def wrong_scale() -> None:
+    """The gradients are divided by one rank too many."""
+    from megatron.core.distributed import DistributedDataParallel
+
+    original = DistributedDataParallel.finish_grad_sync
+
+    def finish(self: Any, *arguments: Any, **keywords: Any) -> None:
+        original(self, *arguments, **keywords)
+        for parameter in self.module.parameters():
+            parameter.main_grad *= 2 / 3
+
+    DistributedDataParallel.finish_grad_sync = finish
+
+
+def wrong_norm() -> None:
+    """The norm counts a part of the gradients twice."""
+    from megatron.core.optimizer import optimizer
+
+    original = optimizer.get_grad_norm_fp32
+    optimizer.get_grad_norm_fp32 = lambda gradients, *rest, **keywords: original(
+        [*gradients, *gradients[-1:]], *rest, **keywords
+    )
+
+
+def wrong_mask() -> None:
+    """A token of one rank that is masked counts."""
+    import dataclasses
+
+    import torch
+
+    from matrix.kit.parity import global_batch
+
+    original = global_batch.micro_batches
+
+    def batches(*arguments: Any) -> Any:
+        for batch in original(*arguments):
+            if torch.distributed.get_rank() == 1:
+                mask = batch.mask.clone()
+                mask.view(-1)[int(mask.view(-1).argmin())] = 1.0
+                batch = dataclasses.replace(batch, mask=mask)
+            yield batch
+
+    global_batch.micro_batches = batches  # type: ignore[assignment]
+
+
+def other_replica() -> None:
+    """One data parallel rank updates a parameter by a millionth more."""
+    import torch
+    from megatron.core.optimizer.optimizer import FP32Optimizer
+
+    original = FP32Optimizer.step_with_ready_grads
+
+    def step(self: Any) -> Any:
+        result = original(self)
+        if torch.distributed.get_rank() == 1:
+            self.get_parameters()[0].data *= 1 + 1e-6
+        return result
+
+    FP32Optimizer.step_with_ready_grads = step
+
+
+PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
+    "none": (None, "tp=2", ""),
+    "wrong reduction": (wrong_reduction, "tp=2", "loss"),
+    "dropped gradient": (dropped_gradient, "dp=2", "gradient"),
+    "wrong scale": (wrong_scale, "dp=2", "gradient"),
+    "wrong norm": (wrong_norm, "tp=2", "norm"),
+    "wrong mask": (wrong_mask, "dp=2 per_token_loss=on mask=uneven", "gradient"),
+    "other replica": (other_replica, "dp=2", "parameter"),
+}
+
+
+def main() -> None:
+    """Judge the point of each defect, by two seeds."""
+    campaign.prepare({})
+    original = layout_step.run
+    for name, (plant, text, _) in PLANTS.items():
+        point = Point.parse(text)
+
+        def run(chosen: Point, seed: int, *, record: bool, plant: Any = plant, point: Point = point) -> Any:
+            if plant is not None and chosen == point:  # not in the reference; in a rank, which is a process of its own
+                plant()
+            return original(chosen, seed, record=record)
+
+        layout_step.run = run  # type: ignore[assignment]
+        for seed in (1, 2):
+            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed, localise=True))
+            first = str(answer.deviations[0]) if answer.deviations else answer.text
+            module = asdict(answer.first) if answer.first else None
+            row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first, "module": module}
+            sys.stdout.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

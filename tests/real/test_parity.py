@@ -1,0 +1,76 @@
+"""The parity oracle on real releases of megatron-core: planted defects, and deviations known from issues."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from matrix.catalog.loading import load
+from matrix.parity.core_cells import CoreCell, core_cell
+from tests.real.conftest import ROOT
+from tests.real.parity_plants import PLANTS
+
+POINT = "experts=4 per_token_loss=on balancing=aux_loss"
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CoreCell]:
+    """Return a cell for each release; its base and overlay are made where missing."""
+    log, catalog = tmp_path_factory.mktemp("log") / "log", load()
+    return {core: core_cell(catalog, core, log, print) for core in ("0.16.1", "0.19.2")}
+
+
+def environment(cell: CoreCell) -> dict[str, str]:
+    """Return the variables of a process in a cell."""
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{cell.overlay}", "PYTHONWARNINGS": "ignore"}
+
+
+def run(cell: CoreCell, module: str, lines: str = "") -> list[dict[str, Any]]:
+    """Run a module in a cell and return the JSON lines of its output."""
+    command = [str(cell.python), "-m", module]
+    done = subprocess.run(
+        command, env=environment(cell), cwd=ROOT, input=lines, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def outcomes(cell: CoreCell, *points: str) -> list[tuple[str, str]]:
+    """Return the outcome of each point, by two seeds, with the quantity that deviates first."""
+    lines = "\n".join(json.dumps({"point": point, "seed": seed}) for point in points for seed in (1, 2))
+    rows = run(cell, "matrix.kit.parity.campaign", lines)
+    found: list[tuple[str, str]] = [
+        (row["outcome"], row["deviations"][0]["quantity"] if row["deviations"] else "") for row in rows
+    ]
+    assert found[::2] == found[1::2]
+    return found[::2]
+
+
+def test_every_planted_defect_deviates(cells: Mapping[str, CoreCell]) -> None:
+    rows = run(cells["0.19.2"], "tests.real.parity_plants")
+    assert len(rows) == 2 * len(PLANTS)
+    for row in rows:
+        quantity = PLANTS[row["plant"]][2]
+        assert row["outcome"] == ("deviates" if quantity else "equal"), row
+        assert row["first"].startswith(quantity), row
+
+
+def test_auxiliary_loss_of_issue_5047_deviates(cells: Mapping[str, CoreCell]) -> None:
+    """Megatron-LM#5047 and #1652: repaired in 0.19."""
+    points = (f"{POINT} tp=2 sequence_parallel=on", f"{POINT} cp=2")
+    assert outcomes(cells["0.16.1"], *points) == [("deviates", "gradient")] * 2
+    assert outcomes(cells["0.19.2"], *points) == [("equal", "")] * 2
+
+
+def test_token_prediction_of_issue_7452_deviates(cells: Mapping[str, CoreCell]) -> None:
+    """Megatron-LM#7452, finding 3: other micro-batches are another loss."""
+    points = (
+        "mtp=1 per_token_loss=on mask=uneven dp=4 micro_batches=2",
+        "mtp=1 per_token_loss=on dp=4 micro_batches=2",
+    )
+    assert outcomes(cells["0.19.2"], *points) == [("deviates", "gradient"), ("equal", "")]

@@ -1,0 +1,55 @@
+"""Lines of points, and lines of answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.kit.parity import campaign
+from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
+from matrix.kit.parity.deviations import Deviation
+from matrix.kit.parity.factors import Point
+
+
+def test_line_may_be_text_or_values() -> None:
+    texts = ('{"point": "tp=2", "seed": 3}', '{"point": {"tp": 2}, "seed": 3}')
+    assert [ParityTask.read(text) for text in texts] == [ParityTask(Point.of({"tp": 2}), 3)] * 2
+
+
+def test_unknown_factor_is_refused() -> None:
+    with pytest.raises(MatrixError):
+        ParityTask.read('{"point": "heads=2"}')
+
+
+def test_every_line_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    deviation = Deviation("norm", "", 0, 0.5, 1.5, (0,))
+    answers = {"tp=2": ParityAnswer("deviates", (deviation,), steps=2), "layers=2": ParityAnswer("equal", steps=2)}
+    monkeypatch.setattr(Comparisons, "judge", lambda self, task: answers[str(task.point)])
+    output = io.StringIO()
+    campaign.serve(io.StringIO('{"point": "tp=2", "seed": 5}\n\n{"point": {}}\n'), output)
+    first, second = map(json.loads, output.getvalue().splitlines())
+    assert (first["point"], first["seed"], first["outcome"], first["steps"]) == ({"tp": 2}, 5, "deviates", 2)
+    assert first["deviations"] == [
+        {"quantity": "norm", "parameter": "", "step": 0, "size": 0.5, "ratio": 1.5, "ranks": [0]}
+    ]
+    assert (second["point"], second["outcome"], second["deviations"]) == ({}, "equal", [])
+    assert second["seconds"] >= 0
+
+
+def test_reference_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not run is not run again for another layout of the same model."""
+    measured: list[Any] = []
+
+    def measure(point: Point, seed: int, deadline_s: float) -> ParityAnswer:
+        measured.append((str(point), seed))
+        return ParityAnswer("refused", text="no")
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    comparisons = Comparisons()
+    for text, seed in (("tp=2 untied=on", 1), ("pp=2 untied=on", 1), ("pp=2 untied=on", 2)):
+        assert comparisons.judge(ParityTask(Point.parse(text), seed)).outcome == "refused"
+    assert measured == [("untied=on", 1), ("untied=on", 2)]

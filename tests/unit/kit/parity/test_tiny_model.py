@@ -1,0 +1,67 @@
+"""The options that a release takes."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from matrix.kit.parity import tiny_model
+from matrix.kit.parity.factors import Point, factors
+
+
+def old(layers: int, hidden: int = 1) -> None:
+    """A class of a release with two options."""
+
+
+def test_absent_option_that_is_off_is_left_out() -> None:
+    options = {"layers": 2, "mtp": None, "mup": False, "softmax": "vanilla"}
+    assert tiny_model.accepted(old, options, softmax="vanilla") == {"layers": 2}
+
+
+@pytest.mark.parametrize("value", [True, 1, "learnable", 0.1])
+def test_absent_option_that_is_on_is_refused(value: Any) -> None:
+    with pytest.raises(tiny_model.UnsupportedError, match="this megatron-core has no softmax"):
+        tiny_model.accepted(old, {"softmax": value}, softmax="vanilla")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a torch with the names that options use in place of the real one."""
+    torch: Any = ModuleType("torch")
+    torch.nn = SimpleNamespace(functional=SimpleNamespace(silu="silu", gelu="gelu"))
+    torch.float64 = "float64"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def options(point: Point) -> dict[str, Any]:
+    """Return the options of upstream's configuration."""
+    return {
+        **tiny_model._shape(point),
+        **tiny_model._experts(point),
+        **tiny_model._layout(point),
+        **tiny_model._loss(point),
+    }
+
+
+# Chosen elsewhere: in the attention's class, the model, the wrapper, the optimizer and the data.
+ELSEWHERE = {
+    "attention", "position", "untied", "mask", "optimizer", "clip", "weight_decay", "dp", "micro_batches",
+    "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "average_in_collective", "small_buckets",
+    "optimizer_instances",
+}  # fmt: skip
+
+
+def test_every_factor_reaches_the_step(torch: Any) -> None:
+    """A factor that the step ignores would be equal under every layout."""
+    mixture = Point.of({"experts": 4, "tp": 4})
+    for name, factor in factors().items():
+        if name in ELSEWHERE:
+            continue
+        needed = {other: values[0] for other, values in factor.needs.items()}
+        for value in factor.values[1:]:
+            plain = mixture.changed(**{**needed, name: factor.default})
+            assert options(plain.changed(**{name: value})) != options(plain), (name, value)

@@ -1,0 +1,116 @@
+"""Tests of matrix.parity.campaigns."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from matrix.catalog.reach import ReachedBy
+from matrix.errors import MatrixError
+from matrix.kit.parity.factors import Point
+from matrix.parity import campaigns
+from matrix.parity.campaigns import CoreResult, ParityRun, first_and_last, known_causes
+from matrix.parity.cause_search import Cause, Certainty
+from matrix.parity.core_cells import CoreCell
+from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
+from tests.unit import catalogs
+from tests.unit.catalogs import clause, failure
+from tests.unit.parity.fakes import NORM, SINKS, Planted
+
+BASE = next(iter(catalogs.catalog().wheels)).id
+ROW = PointResult(SINKS, 1, DEVIATES, (NORM,))
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+    judge = Planted()
+
+    def cell(catalog: Any, source: str, log: Path, say: Any) -> Any:
+        process = nullcontext(SimpleNamespace(judge=judge))
+        return SimpleNamespace(release=source, base=BASE, identity=source, judge=lambda log: process)
+
+    monkeypatch.setattr(campaigns, "core_cell", cell)
+    return judge
+
+
+def campaign(folder: Path, **options: Any) -> ParityRun:
+    return ParityRun(catalogs.catalog(), folder, 1, lambda text: None, **options)
+
+
+def test_a_second_search_judges_nothing_again(tmp_path: Path, planted: Planted) -> None:
+    first = campaign(tmp_path).searched("0.19.2", 1e9)
+    number = len(planted.asked)
+    assert first.deviates
+    assert {cause.point for cause in first.causes if cause.deviates} == {SINKS}
+    assert campaign(tmp_path).searched("0.19.2", 1e9).causes == first.causes
+    assert len(planted.asked) == number
+
+
+def test_a_search_that_was_killed_continues(tmp_path: Path, planted: Planted) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def say(text: str) -> None:
+        if len(planted.asked) == 10:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        ParityRun(catalogs.catalog(), tmp_path, 1, say).searched("0.19.2", 1e9)
+    campaign(tmp_path).searched("0.19.2", 1e9)
+    assert len(planted.asked) == len(set(planted.asked))
+
+
+def test_a_budget_ends_a_search(tmp_path: Path, planted: Planted) -> None:
+    times = iter(range(1000))
+    result = campaign(tmp_path, clock=lambda: float(next(times))).searched("0.19.2", 20.0)
+    assert result.judged < 30
+    assert result.uncovered
+
+
+def test_layout_that_a_release_lacks_is_not_judged(tmp_path: Path, planted: Planted) -> None:
+    result = campaign(tmp_path).asked("0.14.0", [SINKS, Point.parse("dp=2")])
+    assert [row.outcome for row in result.asked] == [REFUSED, EQUAL]
+    assert len(planted.asked) == 1
+
+
+def test_only_what_is_certain_is_a_break() -> None:
+    for certainty in Certainty:
+        result = CoreResult("0.19.2", "torch", (Cause(SINKS, certainty, ROW, SINKS),), equal=1)
+        assert result.deviates is (certainty in (Certainty.CONFIRMED, Certainty.KNOWN))
+        assert result.decided
+    assert not CoreResult("0.19.2", "torch").decided
+
+
+def test_first_and_last_release_of_each_span() -> None:
+    def result(core: str, outcome: str) -> CoreResult:
+        return CoreResult(core, "torch", asked=(PointResult(SINKS, 1, outcome),))
+
+    rows = [result("0.1", EQUAL), *(result(core, DEVIATES) for core in ("0.2", "0.3")), result("0.4", REFUSED)]
+    assert first_and_last(SINKS, rows) == "0.2 .. 0.3"
+    assert first_and_last(SINKS, [*rows, result("0.5", DEVIATES)]) == "0.2 .. 0.3, 0.5"
+    assert first_and_last(Point(), rows) == ""
+
+
+def test_known_cause_is_reached_by_its_arguments() -> None:
+    reach = ReachedBy(arguments=("--softmax-type == learnable", "--tensor-model-parallel-size >= 2"))
+    entry = failure("sinks", topic="numbers", reached_by=(reach,), affected=(clause(mcore=">=0.15.0"),))
+    other = failure("crash", reached_by=(reach,))
+    catalog = catalogs.catalog(other, entry)
+    cells = [CoreCell(core, core, core, BASE, Path(), Path()) for core in ("0.19.2", "0.14.0")]
+    known = known_causes(catalog, cells[0])
+    assert known(SINKS) == known(Point.parse("softmax=learnable tp=4 bias=on")) == "sinks"
+    assert known(Point.parse("tp=2")) == known(Point.parse("softmax=learnable dp=2")) == ""
+
+
+def test_core_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cell(*arguments: Any) -> Any:
+        raise MatrixError("no base of wheels", got="0.1")
+
+    monkeypatch.setattr(campaigns, "core_cell", cell)
+    for result in (campaign(tmp_path).asked("0.1", [SINKS]), campaign(tmp_path).searched("0.1", 10)):
+        assert "no base of wheels" in result.problem
+        assert not result.decided

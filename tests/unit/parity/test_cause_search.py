@@ -1,0 +1,80 @@
+"""Tests of matrix.parity.cause_search."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from matrix.kit.parity.factors import Point
+from matrix.parity.cause_search import SECOND_SEED, Certainty, JudgePoint, Search
+from matrix.parity.point_results import PointResult
+from matrix.parity.points import Cover, Space, contains
+from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
+
+MLA = Point.parse("attention=mla tp=2")
+
+
+def search(judge: JudgePoint, *, points: int = 60, **options: Any) -> Search:
+    numbers = count()
+    return Search(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
+
+
+def test_planted_causes_are_found_and_nothing_else() -> None:
+    judge = Planted({SINKS: NORM, MLA: LOSS})
+    causes = {cause.point: cause for cause in search(judge)}
+    assert {SINKS, MLA, REFUSAL} == causes.keys()
+    assert causes[SINKS].certainty is causes[MLA].certainty is Certainty.CONFIRMED
+    assert causes[REFUSAL].certainty is Certainty.REFUSED
+    assert causes[SINKS].comparison.deviations[0] == NORM
+
+
+def test_cause_is_not_met_twice() -> None:
+    judge = Planted()
+    met = [cause.met for cause in search(judge)]
+    assert sum(contains(point, SINKS) for point in met) == 1
+
+
+def test_deviation_with_one_seed_alone_is_suspected() -> None:
+    judge = Planted(seeds=(1,))
+    (cause,) = [cause for cause in search(judge) if cause.deviates]
+    assert cause.certainty is Certainty.SUSPECTED
+    assert not cause.certainty.is_break
+    assert (SINKS, 1 + SECOND_SEED) in judge.asked
+
+
+def test_cause_of_the_catalog_is_known() -> None:
+    causes = list(search(Planted(), known_as=lambda point: "sinks" if point["tp"] != 1 else ""))
+    (cause,) = [cause for cause in causes if cause.deviates]
+    assert (cause.certainty, cause.entry) == (Certainty.KNOWN, "sinks")
+
+
+def test_what_never_answers_is_undecided() -> None:
+    def judge(point: Point, seed: int) -> PointResult:
+        return PointResult(point, seed, "timeout" if point["cp"] != 1 else "equal", text="no answer")
+
+    (cause,) = search(judge)
+    assert cause.point == Point.parse("cp=2")
+    assert cause.certainty is Certainty.UNDECIDED
+
+
+def test_search_ends_where_plain_point_not_equal() -> None:
+    def judge(point: Point, seed: int) -> PointResult:
+        return PointResult(point, seed, "harness", text="all gradients are zero")
+
+    causes = list(search(judge))
+    assert [cause.point for cause in causes] == [Point()]
+
+
+def test_equal_points_are_judged_once_and_counted() -> None:
+    judge = Planted({}, ())
+    run = Search(judge, Cover(Space("0.19.2"), 1))
+    assert list(run) == []
+    assert run.equal == run.judged == len(judge.asked) == len(set(judge.asked))
+    assert not run.cover.uncovered
+
+
+def test_search_ends_when_the_time_is_up() -> None:
+    judge = Planted()
+    run = Search(judge, Cover(Space("0.19.2"), 1), lambda: len(judge.asked) >= 5)
+    list(run)
+    assert 5 <= len(judge.asked) <= 7

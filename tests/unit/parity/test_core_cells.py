@@ -1,0 +1,35 @@
+"""Tests of matrix.parity.core_cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.catalog.stack import MCORE
+from matrix.errors import MatrixError
+from matrix.parity import core_cells
+from tests.unit import catalogs
+
+
+@pytest.mark.parametrize("release", [release.version for release in loading.load().megatron_core])
+def test_every_core_has_a_base_that_takes_it(release: str) -> None:
+    catalog = loading.load()
+    base = core_cells.base_of(catalog, release)
+    assert catalog.excluded(catalog.cell(base.id, {MCORE: release}).stack) is None
+    assert not base.variant
+
+
+def test_core_without_a_base_is_an_error() -> None:
+    with pytest.raises(MatrixError, match="no base of wheels"):
+        core_cells.base_of(catalogs.catalog(wheels=()), "0.19.2")
+
+
+def test_process_starts_with_the_overlay_and_few_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    cell = core_cells.CoreCell("0.19.2", "0.19.2", "pypi", "torch-2.15.0", tmp_path / "python", tmp_path / "overlay")
+    judge = cell.judge(tmp_path / "log")
+    assert judge.environment["PYTHONPATH"] == str(tmp_path / "overlay")
+    assert "CUDA_VISIBLE_DEVICES" not in judge.environment
+    assert str(tmp_path / "python") in judge.command

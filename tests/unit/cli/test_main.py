@@ -83,6 +83,7 @@ JSON_LINES = {
     "contract": "contract --consumer megatron-core --mcore 0.8.0 --te 1.9.0 --json",
     "explain": f"explain {CELL} --json",
     "match": "match no-such.log --json",
+    "parity": "parity --layout tp=3 --json",
     "plan": "plan --json",
     "report": "report --json",
     "run": "run --select mcore==0.8.0 --json",

@@ -14,7 +14,7 @@ from matrix.catalog.job_options import NO_OPTIONS, PreflightOptions
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
 from matrix.catalog.schema import Identifier, Month, Pattern, VersionText
-from matrix.catalog.stack import COMPONENT_KEYS, Stack
+from matrix.catalog.stack import COMPONENT_KEYS, SM, Stack
 from matrix.catalog.versions import Range
 
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
@@ -86,7 +86,7 @@ class Case:
     matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
     folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
     `gpus` are required at level gpu, one for each rank, and `needs`. `bases` are the bases that it runs on above level
-    contract; without them, every base that tox makes. `releases` are, by component, those that have the code it runs.
+    contract; without them, every base that tox makes. `releases` are, by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the
     base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
     lower; `catalog check` refuses one that is not above it.
@@ -129,8 +129,9 @@ class Case:
         return _function(self.write)
 
     def is_for(self, stack: Stack) -> bool:
-        """Return whether the stack's releases are in the case's ranges."""
-        return all((version := stack.version(name)) and version in bound for name, bound in self.releases.items())
+        """Return whether the stack's releases are in the case's ranges; its GPUs are a requirement of the machine."""
+        bounds = [(name, bound) for name, bound in self.releases.items() if name != SM]
+        return all((version := stack.version(name)) and version in bound for name, bound in bounds)
 
 
 def _function(text: str) -> tuple[str, str]:

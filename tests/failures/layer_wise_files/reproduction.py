@@ -30,7 +30,7 @@ def save_and_load(rank: Rank, *, context_parallel: int) -> float:
     torch = megatron.start(rank, context_parallel_size=context_parallel)
     from megatron.training import checkpointing
 
-    model, optimizer = build(torch)
+    model, optimizer = build(rank, torch)
     for parameter in model.parameters():
         parameter.main_grad = torch.full_like(parameter, rank.rank + 1.0)
     optimizer.step()
@@ -48,7 +48,7 @@ def save_and_load(rank: Rank, *, context_parallel: int) -> float:
 
     optimizer.save_state_dict_to_file = in_turn
     checkpointing.save_checkpoint(1, [model], optimizer, None, 0)
-    _, fresh = build(torch)
+    _, fresh = build(rank, torch)
     fresh.load_state_dict_from_file(paths[0])
     loaded = momentum(fresh)
     megatron.stop()
@@ -57,7 +57,7 @@ def save_and_load(rank: Rank, *, context_parallel: int) -> float:
     return saved
 
 
-def build(torch: Any) -> tuple[Any, Any]:
+def build(rank: Rank, torch: Any) -> tuple[Any, Any]:
     """Return a model of two weights, and the layer-wise optimizer of which this rank has one of them."""
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.optimizer.layer_wise_optimizer import LayerWiseDistributedOptimizer
@@ -68,7 +68,7 @@ def build(torch: Any) -> tuple[Any, Any]:
 
     model = MegatronModule(TransformerConfig(num_layers=1, hidden_size=WIDTH, num_attention_heads=2))
     for name in ("first", "second"):
-        model.register_parameter(name, torch.nn.Parameter(torch.ones(WIDTH, WIDTH)))
+        model.register_parameter(name, torch.nn.Parameter(torch.ones(WIDTH, WIDTH, device=megatron.device(rank))))
     config = OptimizerConfig(optimizer="sgd", lr=0.1, clip_grad=0.0)
     names = {"wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False}
     inner = torch.optim.SGD([{"params": list(model.parameters()), **names}], lr=0.1, momentum=0.9)

@@ -26,7 +26,7 @@ def save_and_load(rank: Rank, *, decoupled: bool) -> list[float]:
     The overrides are those of Megatron-LM's training with and without --decoupled-lr; optimizer and groups are real.
     """
     torch = megatron.start(rank)
-    optimizer = build(torch, DECOUPLED if decoupled else None)
+    optimizer = build(rank, torch, DECOUPLED if decoupled else None)
     saved = [group["max_lr"] for group in optimizer.param_groups]
     optimizer.load_state_dict(optimizer.state_dict())
     loaded = [group["max_lr"] for group in optimizer.param_groups]
@@ -38,12 +38,13 @@ def save_and_load(rank: Rank, *, decoupled: bool) -> list[float]:
     raise RatesWrong(f"{loaded} instead of {saved}")
 
 
-def build(torch: Any, decoupled: float | None) -> Any:
+def build(rank: Rank, torch: Any, decoupled: float | None) -> Any:
     """Return the optimizer of a layer and an embedding, for each of which upstream makes its own group if needed."""
     from megatron.core.optimizer import OptimizerConfig, _get_param_groups, get_standard_config_overrides
     from megatron.core.optimizer.optimizer import FP32Optimizer
 
-    model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.ones(4, 4)) for name in ("layer", "embedding")})
+    device, names = megatron.device(rank), ("layer", "embedding")
+    model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.ones(4, 4, device=device)) for name in names})
     model["embedding"].is_embedding_or_output_parameter = True
     config = OptimizerConfig(optimizer="adam", lr=RATE, min_lr=0.0, decoupled_lr=decoupled, decoupled_min_lr=0.0)
     groups = _get_param_groups([model], config, get_standard_config_overrides(config))

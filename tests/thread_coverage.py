@@ -4,9 +4,9 @@
     python -m tests.thread_coverage FILE            those of another file
 
 Each thread is a table with repo, num, date, cls, and, if known, log (an excerpt) and stack ("te=2.1.0 torch=2.5.1").
-The TOML file of the same name has the answers that are right, written from the threads: `answers` are ids of failures or
-of kinds, `out_of_reach` is the reason why no answer is expected. Another answer is wrong, and so is the first one for a
-thread without any. Where a file has no expectations, an answer counts as right if its topic is the thread's class.
+The TOML file of the same name has the answers that are right, written from the threads: `answers` are ids of failures
+or of kinds, `out_of_reach` is the reason why no answer is expected. Another answer is wrong, and so is the first one for
+a thread without any. Where a file has no expectations, an answer counts as right if its topic is the thread's class.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def main(arguments: Sequence[str]) -> int:
     """Print the report of each file; return 1 where an answer is wrong, or an expected one is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.thread_coverage", description=__doc__.partition("\n")[0])
     parser.add_argument("file", metavar="FILE", nargs="*", type=Path, default=THREADS, help="threads as a JSON list")
-    return int(any([failed(path) for path in parser.parse_args(arguments).file]))
+    results = [failed(path) for path in parser.parse_args(arguments).file]  # every file is reported
+    return int(any(results))
 
 
 def failed(path: Path) -> bool:

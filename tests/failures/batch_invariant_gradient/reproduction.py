@@ -41,9 +41,7 @@ def accumulate(rank: Rank, *, micro_batches: int, fused: bool = True) -> int:
     into = {"out": main_grad, "accumulate": True} if fused else {}
     for given, gradient in made:
         tensors = cpu_device.as_cuda(given, gradient) if rank.device == "cpu" else [given, gradient]
-        computed, *_ = linear.general_gemm(
-            *tensors, out_dtype=main_grad.dtype, layout="NT", grad=True, **into
-        )
+        computed, *_ = linear.general_gemm(*tensors, out_dtype=main_grad.dtype, layout="NT", grad=True, **into)
         if not fused:
             main_grad.add_(computed)
     each = torch.stack([gradient.T @ given for given, gradient in made])

@@ -24,7 +24,10 @@ def save(rank: Rank) -> int:
     torch.distributed.init_process_group(rank.backend, init_method=rank.init_method, rank=rank.rank, world_size=1)
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
-    returned = dcp.save({"weight": torch.ones(2, device=megatron.device(rank))}, storage_writer=dcp.FileSystemWriter(folder, sync_files=False))
+    returned = dcp.save(
+        {"weight": torch.ones(2, device=megatron.device(rank))},
+        storage_writer=dcp.FileSystemWriter(folder, sync_files=False),
+    )
     written = dcp.FileSystemReader(folder).read_metadata()
     megatron.wait_for_all()
     torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Save the layer-wise optimizer's state by upstream's save_checkpoint, and load each rank's part into a new optimizer."""
+"""Save the layer-wise optimizer's state by upstream's save_checkpoint; load each rank's part into a new optimizer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def save_and_load(rank: Rank, *, context_parallel: int) -> float:
     loaded = momentum(fresh)
     megatron.stop()
     if loaded != saved:
-        raise OptimizerStateLost(f"the momentum {saved} was saved, {loaded} is loaded from {paths[0].rpartition('/')[2]}")
+        raise OptimizerStateLost(
+            f"the momentum {saved} was saved, {loaded} is loaded from {paths[0].rpartition('/')[2]}"
+        )
     return saved
 
 

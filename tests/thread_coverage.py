@@ -6,7 +6,7 @@
 Each thread is a table with repo, num, date, cls, and, if known, log (an excerpt) and stack ("te=2.1.0 torch=2.5.1").
 The TOML file of the same name has the answers that are right, written from the threads: `answers` are ids of failures
 or of kinds, `out_of_reach` is the reason why no answer is expected. Another answer is wrong, and so is the first one
-for a thread without any. Where a file has no expectations, an answer counts as right if its topic is the thread's class.
+for a thread without any. Where a file has no expectations, an answer counts as right if its topic is that of the class.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which public threads does the project answer? A table by class: `match` on the log, `check` on the stack.
 
-    python -m tests.thread_coverage                 the threads of tests/threads
-    python -m tests.thread_coverage FILE            those of another file; it has no expectations
+    python -m tests.thread_coverage                 the threads of tests/threads/threads.json and public.json
+    python -m tests.thread_coverage FILE            those of another file
 
 Each thread is a table with repo, num, date, cls, and, if known, log (an excerpt) and stack ("te=2.1.0 torch=2.5.1").
-tests/threads/expected.toml has the answers that are right, written from the threads: `answers` are ids of failures or
-of kinds, `out_of_reach` is the reason why no answer is expected. Another answer is wrong, and so is the first one for a
-thread without any. Where a file has no expectations, an answer counts as right if its topic is the thread's class.
+The TOML file of the same name has the answers that are right, written from the threads: `answers` are ids of failures
+or of kinds, `out_of_reach` is the reason why no answer is expected. Another answer is wrong, and so is the first one
+for a thread without any. Where a file has no expectations, an answer counts as right if its topic is that of the class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from matrix.catalog.schema import read_toml
 from matrix.cli.main import main as megatrix
 
 FOLDER: Final = Path(__file__).parent / "threads"
-THREADS: Final = FOLDER / "threads.json"
+THREADS: Final = (FOLDER / "threads.json", FOLDER / "public.json")
 # The classes of the threads and the topics of failures that they may be about.
 TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
     "ABI": ("loading",),
@@ -123,9 +123,9 @@ def read(path: Path) -> list[Thread]:
     ]
 
 
-def expectations() -> dict[str, Expected]:
-    """Return the expectations by thread."""
-    table = read_toml(FOLDER / "expected.toml")
+def expectations(path: Path) -> dict[str, Expected]:
+    """Return the expectations by thread, {} for a file of threads without a TOML file of its name."""
+    table = read_toml(path.with_suffix(".toml")) if path.with_suffix(".toml").is_file() else {}
     return {id: Expected(tuple(entry.get("answers", ())), entry.get("out_of_reach", "")) for id, entry in table.items()}
 
 
@@ -217,15 +217,20 @@ def _reason(row: Row, expected: Expected) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; return 1 where an answer is wrong, or an expected one is missing."""
+    """Print the report of each file; return 1 where an answer is wrong, or an expected one is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.thread_coverage", description=__doc__.partition("\n")[0])
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, default=THREADS, help="threads as a JSON list")
-    path = parser.parse_args(arguments).file
-    expected = expectations() if path == THREADS else {}
+    parser.add_argument("file", metavar="FILE", nargs="*", type=Path, default=THREADS, help="threads as a JSON list")
+    results = [failed(path) for path in parser.parse_args(arguments).file]  # every file is reported
+    return int(any(results))
+
+
+def failed(path: Path) -> bool:
+    """Print the report of a file; return whether an answer is wrong, or an expected one is missing."""
+    expected = expectations(path)
     rows = [row_of(thread, expected.get(thread.id, Expected()) if expected else None) for thread in read(path)]
-    print(report(rows, expected))
+    print(f"{path.name}\n{report(rows, expected)}\n")
     missed = [row for row in rows if (one := expected.get(row.thread.id)) and one.answers and row.thread.log]
-    return int(any(row.match is Answer.WRONG for row in rows) or any(row.match is Answer.NOTHING for row in missed))
+    return any(row.match is Answer.WRONG for row in rows) or any(row.match is Answer.NOTHING for row in missed)
 
 
 if __name__ == "__main__":

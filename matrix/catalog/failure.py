@@ -13,8 +13,8 @@ from matrix.catalog.cell import DECIDED, Clause, Decide, undecided
 from matrix.catalog.job_options import NO_OPTIONS, PreflightOptions
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
-from matrix.catalog.schema import Identifier, Month, Pattern, VersionText
-from matrix.catalog.stack import COMPONENT_KEYS, Stack
+from matrix.catalog.schema import Identifier, Month, Pattern, Size, VersionText
+from matrix.catalog.stack import COMPONENT_KEYS, SM, Stack
 from matrix.catalog.versions import Range
 
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
@@ -78,6 +78,9 @@ class Signature:
         return f"in {self.frame}" if self.frame else f"below {self.through}" if self.through else ""
 
 
+WHOLE: Final = Size(0)  # the `card` of a case that holds a whole GPU
+
+
 @dataclass(frozen=True)
 class Case:
     """One way to reproduce a failure: the function that each rank runs, its arguments and the number of ranks.
@@ -85,8 +88,10 @@ class Case:
     `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it receives a
     matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
     folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
-    `gpus` are required at level gpu, one for each rank, and `needs`. `bases` are the bases that it runs on above level
-    contract; without them, every base that tox makes. `releases` are, by component, those that have the code it runs.
+    `gpus` are required at level gpu, one for each rank, and `needs`. `card` are the bytes of the GPU that a case of one
+    rank uses at most: such cases share a GPU; without it, a case holds the whole GPU.
+    `bases` are the bases that it runs on above level contract; without them, every base that tox makes. `releases` are,
+    by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the
     base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
     lower; `catalog check` refuses one that is not above it.
@@ -105,6 +110,7 @@ class Case:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     ranks: int = 1
     gpus: int = 0
+    card: Size = WHOLE
     limits: Limits = NO_LIMITS
     bases: tuple[Identifier, ...] = ()
     releases: Mapping[str, Range] = field(default_factory=dict, metadata=COMPONENT_KEYS)
@@ -129,8 +135,9 @@ class Case:
         return _function(self.write)
 
     def is_for(self, stack: Stack) -> bool:
-        """Return whether the stack's releases are in the case's ranges."""
-        return all((version := stack.version(name)) and version in bound for name, bound in self.releases.items())
+        """Return whether the stack's releases are in the case's ranges; its GPUs are a requirement of the machine."""
+        bounds = [(name, bound) for name, bound in self.releases.items() if name != SM]
+        return all((version := stack.version(name)) and version in bound for name, bound in bounds)
 
 
 def _function(text: str) -> tuple[str, str]:

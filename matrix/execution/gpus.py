@@ -24,14 +24,14 @@ from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import JobRunner
-from matrix.planning.packing import Demand, Free, grants
+from matrix.planning.packing import Card, Demand, Free, grants, shared
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
 GATE: Final = "gate"  # the lock of the process that decides
-CLAIM: Final = "claim-3"  # the start of a claim's name: its form, so that another version ignores it
+CLAIM: Final = "claim-4"  # the start of a claim's name: its form, so that another version ignores it
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
 
 LOCKS: Final = "MEGATRIX_GPU_LOCKS"
@@ -94,14 +94,15 @@ class GpuClaim:
     @property
     def name(self) -> str:
         """Return the name of its pipe; names sort by their time. `seconds` is left out: no decision depends on it."""
-        return f"{CLAIM}.{self.time:020}.{self.process}.{self.demand.gpus}.{self.demand.memory}.{self.target}"
+        numbers = (self.process, self.demand.gpus, self.demand.memory, self.demand.card)
+        return ".".join([CLAIM, f"{self.time:020}", *map(str, numbers), self.target])
 
     @classmethod
     def of(cls, name: str) -> GpuClaim:
         """Return the claim of a pipe."""
-        _, *numbers, target = name.split(".", 5)
-        moment, process, gpus, memory = map(int, numbers)  # of another name: ValueError
-        return cls(moment, process, Demand(gpus, memory=memory), target)
+        _, *numbers, target = name.split(".", 6)
+        moment, process, gpus, memory, card = map(int, numbers)  # of another name: ValueError
+        return cls(moment, process, Demand(gpus, memory=memory, card=card), target)
 
     @contextlib.contextmanager
     def held(self, folder: Path) -> Iterator[None]:
@@ -122,7 +123,7 @@ class Pool:
 
     `folder` holds the claims; it must be local to the machine and common to all its processes. Cases of pools with the
     same GPUs wait in one order. `say` is called with a message before a wait, which lasts at most `wait_s`, None for no
-    limit. `memory` is that of the host in bytes.
+    limit. `memory` is that of the host, `cards` that of the GPUs that cases may share, in bytes.
     """
 
     def __init__(
@@ -133,7 +134,9 @@ class Pool:
         *,
         memory: int | None = None,
         wait_s: float | None = None,
+        cards: Mapping[str, int] | None = None,
     ) -> None:
+        self._cards = cards or {}
         self._names, self._say, self._memory, self._wait_s = tuple(names), say, memory, wait_s
         self._folder = folder or locks()
         self._waits = f"pool-{hashlib.sha256(' '.join(sorted(names)).encode()).hexdigest()[:16]}"
@@ -184,11 +187,28 @@ class Pool:
         """Return the GPUs that a waiting case gets now, () if it has to wait."""
         running = {holder.time: holder.demand for holder in claims if holder.target != self._waits}
         waiting = {waiter.time: waiter.demand for waiter in claims if waiter.target == self._waits}
+        if mine.demand.card and self._cards:
+            return self._part(mine, claims)
         targets = {claim.target for claim in claims}
         memory = self._memory and self._memory - sum(holder.memory for holder in running.values())
         free = Free(tuple(name for name in self._names if name not in targets), len(self._names), memory)
         granted = grants(list(waiting.values()), list(running.values()), free)
         return granted.get(list(waiting).index(mine.time), ())
+
+    def _part(self, mine: GpuClaim, claims: Sequence[GpuClaim]) -> tuple[str, ...]:
+        """Return the GPU of which a waiting case gets a part now, () if it has to wait.
+
+        A case that waits for whole GPUs, and came before, is first.
+        """
+        ahead = [claim.demand for claim in claims if claim.target == self._waits and claim.time < mine.time]
+        if not all(demand.card for demand in ahead):
+            return ()
+        cards = []
+        for name, size in self._cards.items():
+            parts = [claim.demand.card for claim in claims if claim.target == name]
+            cards.append(Card(name, size - sum(parts) if all(parts) else 0, len(claims)))
+        granted = shared([*ahead, mine.demand], cards).get(len(ahead))
+        return (granted,) if granted else ()
 
     def _claims(self, opened: contextlib.ExitStack) -> tuple[list[GpuClaim], select.poll]:
         """Return the claims on these GPUs in the order of their arrival, and a poll that returns when one ends.
@@ -233,8 +253,10 @@ class Pool:
 
 def pool_of(site: host.LocalSite, say: Callable[[str], None]) -> Pool:
     """Return the GPUs that this process may use."""
-    names = [gpu.uuid for gpu in site.offers(Level.GPU).gpus or ()]
-    return Pool(names, say=say, memory=site.machine.memory, wait_s=wait_s(os.environ))
+    gpus = site.offers(Level.GPU).gpus or ()
+    names = [gpu.uuid for gpu in gpus]
+    cards = {gpu.uuid: gpu.memory for gpu in gpus if gpu.memory and not gpu.exclusive}
+    return Pool(names, say=say, memory=site.machine.memory, wait_s=wait_s(os.environ), cards=cards)
 
 
 def unusable(path: Path, error: OSError | ValueError) -> MatrixError:

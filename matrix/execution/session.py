@@ -106,8 +106,9 @@ class Session:
         def runner() -> JobRunner:
             if not placement.gpus:
                 return self.supervisor
-            memory = failure.case_named(planned.case).limits.memory or 0
-            return ReservingRunner(self.supervisor, self.gpus, Demand(placement.gpus, planned.seconds, memory))
+            case = failure.case_named(planned.case)
+            demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
+            return ReservingRunner(self.supervisor, self.gpus, demand)
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)

@@ -136,6 +136,10 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catal
     if required and gpus and any(gpu.sm and parse(gpu.sm) != parse(required) for gpu in gpus):
         has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
         yield Lack(Kind.SM, f"needs GPUs of SM {required}, as in the report; host has SM {has}")
+    bound = case.releases.get(SM)
+    if bound and any(gpu.sm and gpu.sm not in bound for gpu in gpus):
+        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
+        yield Lack(Kind.SM, f"needs GPUs of SM {bound.text}; host has SM {has}")
     having = sum(bool(gpu.multicast) for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")

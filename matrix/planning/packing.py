@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a case holds while it runs: GPUs, and bytes of the host's memory. `seconds` is the expected time."""
+    """What a case holds while it runs: GPUs, and bytes of the host's memory. `seconds` is the expected time.
+
+    `card` are the bytes that it uses of one GPU, 0 for the whole GPU: only cases of one GPU share it.
+    """
 
     gpus: int
     seconds: float = 0.0
     memory: int = 0
+    card: int = 0
 
     @property
     def size(self) -> tuple[int, float]:
@@ -55,6 +59,37 @@ def _spares(larger: Demand, demand: Demand, holders: Iterable[Demand], gpus: int
     """Return whether a case may start while a larger one waits, on a machine with this many GPUs."""
     smaller = sum(holder.gpus for holder in holders if holder.gpus < larger.gpus)
     return demand.gpus < larger.gpus <= gpus - smaller - demand.gpus and not (demand.memory and larger.memory)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU that cases share: bytes that are free, and the number of cases that may hold it beside those on it."""
+
+    name: str
+    free: int
+    places: int
+
+
+def shared(waiting: Sequence[Demand], cards: Iterable[Card]) -> dict[int, str]:
+    """Return the GPU of each case that starts now on a part of one, by its index in `waiting`, in order of arrival.
+
+    A case goes to the GPU with the least memory that fits it, so that larger parts stay free; it never gets more than
+    is left. Cases without a stated `card` get nothing here (`grants`). A case that does not fit is not passed over by
+    later ones that would take the memory for which it waits: of its GPUs, the one with the most memory is kept for it.
+    """
+    left = {card.name: card for card in cards}
+    kept, granted = set[str](), dict[int, str]()
+    for index, demand in enumerate(waiting):
+        if demand.gpus != 1 or not demand.card:
+            continue
+        fitting = [card for card in left.values() if card.free >= demand.card and card.places and card.name not in kept]
+        if fitting:
+            card = min(fitting, key=lambda card: (card.free, card.name))
+            granted[index] = card.name
+            left[card.name] = replace(card, free=card.free - demand.card, places=card.places - 1)
+        elif waited := [card for card in left.values() if card.name not in kept]:
+            kept.add(max(waited, key=lambda card: (card.free, card.name)).name)
+    return granted
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from matrix.verdicts.stack_evidence import evidence_in, names_core
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
 _SPACE: Final = re.compile(r"\s+")
+_REQUIREMENT: Final = re.compile(r"[\[<>=!~]")  # where the name of a requirement ends
 PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # whose versions are read in logs
 # A version behind the name of a package: in paths, in pip's output, in TE's list of its configuration.
 _VERSION: Final = re.compile(
@@ -123,7 +124,8 @@ class KindIndex:
 
     def _names_stack(self, value: str) -> bool:
         """Return whether a captured text is the name of a module of the stack, or the path of one."""
-        names = value.replace("-", "_").rpartition("/")[2].split(".")
+        name = _REQUIREMENT.split(value.replace("-", "_").rpartition("/")[2])[0]
+        names = (name.replace("megatron_", "megatron.")).split(".")
         beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
         return (
             names_core(value) or self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)

@@ -17,6 +17,7 @@ _STACK: Final = (
     ("ransformer", re.compile("[Tt]ransformer[ _-]?[Ee]ngine")),
     ("consumed samples", re.compile("consumed samples")),
     ("arallel", re.compile("(?:tensor|pipeline|expert)[_-]model[_-]parallel[_-]size|--context-parallel-size")),
+    ("_PARALLEL_GROUP", re.compile(r"[A-Z]_PARALLEL_GROUP\b")),  # a group's description (parallel_state.py)
     ("--seq-length", re.compile(r"--seq-length\b")),
     ("NVTE_", re.compile(r"\bNVTE_\w+")),
     ("UB_SKIPMC", re.compile("UB_SKIPMC")),
@@ -25,6 +26,7 @@ _STACK: Final = (
 _CORE_NAMES: Final = re.compile(
     r"\bpacked_seq_params\b|_model_parallel_|\bgradient_accumulation_fusion\b|\bsharded_state_dict\b|\bpg_collection\b"
     r"|self_attention\.linear_(?:qkv|proj)\b|\bmlp\.linear_fc[12]\b|\bmlp\.experts\.linear_fc|\btransformer_layer_spec\b"
+    r"|_extra_state/shard_\d"
 )
 _LONGEST: Final = 64  # characters of the end of a part that may hold the start of such a text
 _NAME: Final = re.compile(r"[\w.]+")

@@ -49,12 +49,13 @@ def test_table_counts_each_thread_once() -> None:
     assert "owner/name#7 (HANG): no message" in text
 
 
-def test_each_class_has_topics_of_the_catalog() -> None:
-    threads = thread_coverage.read(thread_coverage.THREADS)
+@pytest.mark.parametrize("path", thread_coverage.THREADS, ids=lambda path: path.stem)
+def test_each_class_has_topics_of_the_catalog(path: Path) -> None:
+    threads = thread_coverage.read(path)
     topics = {topic.id for topic in load().topics}
     assert {thread.cls for thread in threads} <= thread_coverage.TOPICS.keys()
     assert {topic for names in thread_coverage.TOPICS.values() for topic in names} <= topics
-    assert thread_coverage.expectations().keys() == {thread.id for thread in threads}
+    assert thread_coverage.expectations(path).keys() == {thread.id for thread in threads}
 
 
 def test_a_known_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,11 +39,12 @@ def balance(rank: Rank) -> float:
     parallel = {"tensor_model_parallel_size": rank.world_size, "sequence_parallel": rank.world_size > 1}
     layer = {"num_layers": 1, "hidden_size": WIDTH, "num_attention_heads": 2, "use_cpu_initialization": True}
     common = {**layer, **mixture, **parallel, "moe_router_load_balancing_type": "aux_loss", "add_bias_linear": False}
-    tokens = torch.randn(TOKENS, 1, WIDTH, generator=torch.Generator().manual_seed(rank.rank))
+    device = megatron.device(rank)
+    tokens = torch.randn(TOKENS, 1, WIDTH, generator=torch.Generator().manual_seed(rank.rank)).to(device)
 
     def gradient(per_token: bool) -> Any:
         torch.manual_seed(megatron.SEED)
-        router = TopKRouter(TransformerConfig(**common, calculate_per_token_loss=per_token), groups)
+        router = TopKRouter(TransformerConfig(**common, calculate_per_token_loss=per_token), groups).to(device)
         probabilities, _ = router(tokens)
         probabilities.sum().backward()
         return router.weight.grad

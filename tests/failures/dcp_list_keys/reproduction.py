@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit.megatron import wait_for_all
+from matrix.kit.megatron import device, wait_for_all
 
 from .of_torch_2_3 import unpack
 
@@ -23,16 +23,18 @@ def load(rank: Rank, *, own: bool = False) -> list[float]:
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
     if own:
-        dcp.save(state(torch, 1.0), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))
+        dcp.save(state(rank, 1.0), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))
     else:
         unpack(folder)
-    content = state(torch, 0.0)
+    content = state(rank, 0.0)
     dcp.load(content, storage_reader=dcp.FileSystemReader(folder))
     wait_for_all()
     torch.distributed.destroy_process_group()
     return [float(number) for number in content["weight"]]
 
 
-def state(torch: Any, number: float) -> dict[str, Any]:
-    """Return a tensor, and what an optimizer's state has beside its tensors."""
-    return {"weight": torch.full((2,), number), "optimizer": {"param_groups": [{"lr": number}]}}
+def state(rank: Rank, number: float) -> dict[str, Any]:
+    """Return a tensor on the rank's device, and what an optimizer's state has beside its tensors."""
+    import torch
+
+    return {"weight": torch.full((2,), number, device=device(rank)), "optimizer": {"param_groups": [{"lr": number}]}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from matrix.kit.megatron import wait_for_all
+from matrix.kit import megatron
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -21,12 +21,15 @@ def save(rank: Rank) -> int:
     import torch.distributed.checkpoint as dcp
 
     warnings.simplefilter("ignore")  # of storages, in every save
-    torch.distributed.init_process_group("gloo", init_method=rank.init_method, rank=rank.rank, world_size=1)
+    torch.distributed.init_process_group(rank.backend, init_method=rank.init_method, rank=rank.rank, world_size=1)
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
-    returned = dcp.save({"weight": torch.ones(2)}, storage_writer=dcp.FileSystemWriter(folder, sync_files=False))
+    returned = dcp.save(
+        {"weight": torch.ones(2, device=megatron.device(rank))},
+        storage_writer=dcp.FileSystemWriter(folder, sync_files=False),
+    )
     written = dcp.FileSystemReader(folder).read_metadata()
-    wait_for_all()
+    megatron.wait_for_all()
     torch.distributed.destroy_process_group()
     for name in ("storage_meta", "storage_data"):
         if getattr(returned, name) is None and getattr(written, name) is not None:

@@ -31,13 +31,15 @@ def norm(rank: Rank, *, expert_parallel: int = 1, expert_tensor_parallel: int = 
     """
     sizes = {"expert_model_parallel_size": expert_parallel, "expert_tensor_parallel_size": expert_tensor_parallel}
     torch = megatron.start(rank, tensor_parallel=2, **sizes)
-    cpu_device.claim_gpu()
-    model, optimizer = build(torch, bias=bias, **sizes)
+    if rank.device == "cpu":
+        cpu_device.claim_gpu()
+    model, optimizer = build(rank, torch, bias=bias, **sizes)
     for parameter in model.parameters():
         parameter.main_grad.fill_(1.0)
         parameter.grad = parameter.main_grad
     reported = float(optimizer.get_grad_norm())
-    experts = torch.tensor([sum(p.numel() for name, p in model.named_parameters() if "expert" in name)])
+    device = megatron.device(rank)
+    experts = torch.tensor([sum(p.numel() for name, p in model.named_parameters() if "expert" in name)], device=device)
     torch.distributed.all_reduce(experts)
     expected = math.sqrt(int(experts) + WIDTH)  # each tensor parallel rank has the same dense parameter
     megatron.stop()
@@ -49,7 +51,7 @@ def norm(rank: Rank, *, expert_parallel: int = 1, expert_tensor_parallel: int = 
     return reported / expected
 
 
-def build(torch: Any, *, bias: bool, **sizes: int) -> tuple[Any, Any]:
+def build(rank: Rank, torch: Any, *, bias: bool, **sizes: int) -> tuple[Any, Any]:
     """Return the two layers of experts and a dense parameter in upstream's wrapper, and their optimizer."""
     from megatron.core import utils
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -67,7 +69,7 @@ def build(torch: Any, *, bias: bool, **sizes: int) -> tuple[Any, Any]:
     model = MegatronModule(config)
     model.expert_1 = layers.TEColumnParallelGroupedLinear(*shape, **linear, config=config)
     model.expert_2 = layers.TERowParallelGroupedLinear(*shape, **linear, config=config)
-    model.dense = torch.nn.Parameter(torch.ones(WIDTH))
+    model.dense = torch.nn.Parameter(torch.ones(WIDTH, device=megatron.device(rank)))
     wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     clip_grads.multi_tensor_applier = utils.local_multi_tensor_applier
     clip_grads.l2_norm_impl = utils.local_multi_tensor_l2_norm

@@ -18,8 +18,8 @@ def name_meshes(rank: Rank, *, flatten: bool = False) -> list[str]:
     from megatron.core.distributed.fsdp.src.megatron_fsdp.utils import get_mesh_names
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.distributed.init_process_group("gloo", init_method=rank.init_method, rank=0, world_size=1)
-    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    torch.distributed.init_process_group(rank.backend, init_method=rank.init_method, rank=0, world_size=1)
+    mesh = init_device_mesh(rank.device, (1, 1), mesh_dim_names=("dp", "tp"))
     expected = ["dp", "tp"]
     if flatten:
         mesh[("dp", "tp")]._flatten("dp_tp")

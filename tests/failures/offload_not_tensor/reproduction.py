@@ -39,7 +39,7 @@ def build(rank: Rank, *, parameters: str, offload: bool = True) -> int:
     config = TransformerConfig(num_layers=1, hidden_size=WIDTH, num_attention_heads=2)
     model = MegatronModule(config)
     dtype = torch.float32 if parameters == "fp32" else torch.bfloat16
-    model.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH, dtype=dtype))
+    model.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH, dtype=dtype, device=megatron.device(rank)))
     wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
     optimizer = get_megatron_optimizer(OptimizerConfig(use_distributed_optimizer=True, **options), [wrapped])
     megatron.stop()

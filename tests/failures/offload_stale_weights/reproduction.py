@@ -32,7 +32,7 @@ def step(rank: Rank, *, offload: bool = True, precision_aware: bool = False, bf1
     torch = megatron.start(rank)
     if rank.device == "cpu":
         two_devices(torch)
-    model, optimizer = build(torch, offload=offload, precision_aware=precision_aware, bf16=bf16)
+    model, optimizer = build(rank, torch, offload=offload, precision_aware=precision_aware, bf16=bf16)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(LOADED)
@@ -49,7 +49,7 @@ def step(rank: Rank, *, offload: bool = True, precision_aware: bool = False, bf1
     return weight
 
 
-def build(torch: Any, *, offload: bool, precision_aware: bool, bf16: bool) -> tuple[Any, Any]:
+def build(rank: Rank, torch: Any, *, offload: bool, precision_aware: bool, bf16: bool) -> tuple[Any, Any]:
     """Return a linear layer in upstream's data parallel wrapper, and its optimizer."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -59,7 +59,7 @@ def build(torch: Any, *, offload: bool, precision_aware: bool, bf16: bool) -> tu
     config = TransformerConfig(num_layers=1, hidden_size=WIDTH, num_attention_heads=2, bf16=bf16)
     dtype = torch.bfloat16 if bf16 else torch.float32
     model = MegatronModule(config)
-    model.weight = torch.nn.Parameter(torch.full((WIDTH, WIDTH), INITIAL, dtype=dtype))
+    model.weight = torch.nn.Parameter(torch.full((WIDTH, WIDTH), INITIAL, dtype=dtype, device=megatron.device(rank)))
     wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
     options = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0} if offload else {}
     options |= {

@@ -39,7 +39,8 @@ def balance(rank: Rank, *, per_token: bool) -> float:
     router = TopKRouter(
         TransformerConfig(**layer, **mixture, **loss, **parallel), moe_utils.get_default_pg_collection()
     )
-    tokens = torch.randn(TOKENS, 1, WIDTH, generator=torch.Generator().manual_seed(rank.rank))
+    router = router.to(megatron.device(rank))
+    tokens = torch.randn(TOKENS, 1, WIDTH, generator=torch.Generator().manual_seed(rank.rank)).to(router.weight.device)
 
     def gradient(mask: Any) -> Any:
         router.zero_grad()
@@ -47,7 +48,7 @@ def balance(rank: Rank, *, per_token: bool) -> float:
         probabilities.sum().backward()
         return router.weight.grad.clone()
 
-    expected, computed = gradient(None), gradient(torch.zeros(TOKENS, 1, dtype=torch.bool))
+    expected, computed = gradient(None), gradient(torch.zeros(TOKENS, 1, dtype=torch.bool, device=tokens.device))
     ratio = float((computed * expected).sum() / (expected * expected).sum())
     equal = torch.allclose(computed, expected, rtol=TOLERANCE, atol=float(expected.abs().max()) * TOLERANCE)
     megatron.stop()

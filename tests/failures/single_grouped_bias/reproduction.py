@@ -12,14 +12,18 @@ if TYPE_CHECKING:
 
 
 def forward(rank: Rank, *, single: bool) -> list[int]:
-    """Return the shape of the output; the products below Transformer Engine's module are replaced by zeros."""
+    """Return the shape of the output; without a GPU, zeros replace the products below Transformer Engine's module."""
     os.environ["NVTE_GROUPED_LINEAR_SINGLE_PARAM"] = str(int(single))  # its own switch: without it, the flag is ignored
     made = experts.build(rank, bias=True, moe_single_grouped_bias=single)
     import torch
-    from transformer_engine.pytorch.module.grouped_linear import _GroupedLinear
 
-    _GroupedLinear.forward = lambda _, given, *rest: (torch.zeros_like(given), [None] * experts.EXPERTS)
+    given = [torch.zeros(4, experts.WIDTH, device=megatron.device(rank))]
+    if rank.device == "cpu":
+        from transformer_engine.pytorch.module.grouped_linear import _GroupedLinear
+
+        _GroupedLinear.forward = lambda _, given, *rest: (torch.zeros_like(given), [None] * experts.EXPERTS)
+        given = cpu_device.as_cuda(*given)
     with torch.no_grad():
-        output, _ = made(*cpu_device.as_cuda(torch.zeros(4, experts.WIDTH)), [2, 2])
+        output, _ = made(*given, [2, 2])
     megatron.stop()
     return list(output.shape)

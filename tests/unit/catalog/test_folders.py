@@ -28,7 +28,13 @@ FOLDERS = [path.parent for path in entries()]
 IDS = {folder_name(entry.id): entry.id for entry in real().failures}
 # Files for readers, the ids that end-to-end tests need, and the findings of people's files.
 READERS = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/sample/")
-MAY_NAME = (*READERS, "tests/founding.py", "tests/unit/check/inputs/expected.toml", "tests/threads/expected.toml")
+MAY_NAME = (
+    *READERS,
+    "tests/founding.py",
+    "tests/unit/check/inputs/expected.toml",
+    "tests/threads/threads.toml",
+    "tests/threads/public.toml",
+)
 # Packages that a cell has, or stand-ins for them.
 INSIDE = {"matrix", "mpi4py", "megatron", "numpy", "torch", "transformer_engine", "transformer_engine_torch"}
 INSIDE |= {

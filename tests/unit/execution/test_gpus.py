@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.gpus import CLAIM, GATE, Pool, ReservingRunner, locks
+from matrix.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.planning.packing import Demand
@@ -292,3 +292,35 @@ def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:
     with Pool(NAMES, tmp_path / "site" / "locks").take(Demand(1)) as names:
         assert names == ("GPU-0",)
+
+
+def test_cases_share_a_card_up_to_its_memory(tmp_path: Path) -> None:
+    """The third waits until one of the others ends; a case without `card` gets the whole GPU, after all parts."""
+    pool = Pool(["a"], tmp_path / "locks", cards={"a": 10}, wait_s=0.0)
+    part = Demand(1, card=5)
+    with pool.take(part) as first, pool.take(part) as second:
+        assert first == second == ("a",)
+        for demand in (part, Demand(1)):
+            with pytest.raises(MatrixError, match="not free"), pool.take(demand):
+                pass
+    with pool.take(Demand(1)), pytest.raises(MatrixError, match="not free"), pool.take(part):
+        pass
+    with pool.take(part) as again:
+        assert again == ("a",)
+
+
+def test_part_waits_behind_a_whole_gpu(tmp_path: Path) -> None:
+    pool = Pool(["a"], tmp_path / "locks", cards={"a": 10})
+    holder, whole, part = (
+        GpuClaim(number, 1, Demand(1, card=size), target)
+        for number, size, target in ((1, 5, "a"), (2, 0, pool._waits), (3, 5, pool._waits))
+    )
+    assert pool._granted(part, [holder, whole, part]) == ()
+    assert pool._granted(part, [holder, part]) == ("a",)
+    assert pool._granted(whole, [holder, whole, part]) == ()
+
+
+def test_gpu_of_unknown_memory_is_not_shared(tmp_path: Path) -> None:
+    pool = Pool(["a"], tmp_path / "locks", wait_s=0.0)
+    with pool.take(Demand(1, card=5)), pytest.raises(MatrixError, match="not free"), pool.take(Demand(1, card=5)):
+        pass

@@ -10,13 +10,13 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from matrix.catalog.folders import load_module
+from matrix.kit import pretrain as PRETRAIN
 from matrix.kit.rank import LackError, Rank
 
-PRETRAIN = load_module(Path(__file__).parent, "pretrain")
 CORE = "0.8.0"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 MAKEFILE = "LIBEXT = $(shell no-such-config)\ndefault:\n\ttouch helpers$(LIBEXT)\n"
@@ -51,19 +51,18 @@ def clone(tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs at the tag of the cell's release, context parallel over all ranks, here without a mask."""
+def test_training_runs_at_the_release_of_the_cell(clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of the case come after those of every case, so that they replace them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "")
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    assert PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False) == {"samples": 2}
+    assert PRETRAIN.train(rank(tmp_path, clone=clone), "--num-workers", "0", sequence=65536) == {"samples": 2}
     seen = json.loads((tmp_path / "seen").read_text())
     assert seen[0].endswith("pretrain_gpt.py")
     assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"
-    assert seen[seen.index("--context-parallel-size") + 1] == "2"
-    assert "--no-create-attention-mask-in-dataloader" in seen
+    assert "\n".join(seen).rindex("--num-workers\n0") > "\n".join(seen).index("--num-workers\n1")
     assert [
         seen[seen.index(name) + 1] for name in ("--vocab-size", "--eval-iters", "--eval-interval", "--num-workers")
     ] == [
@@ -94,9 +93,34 @@ def test_helpers_that_do_not_compile_are_a_lack(tmp_path: Path) -> None:
 
 def test_pretraining_needs_a_clone(tmp_path: Path) -> None:
     with pytest.raises(LackError, match="MEGATRIX_MEGATRON_LM"):
-        PRETRAIN.pretrain(rank(tmp_path), sequence=1, mask=True)
+        PRETRAIN.train(rank(tmp_path))
 
 
 def test_pretraining_needs_transformer_engine(clone: str, tmp_path: Path) -> None:
     with pytest.raises(LackError, match="Transformer Engine"):
-        PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=1, mask=True)
+        PRETRAIN.train(rank(tmp_path, clone=clone))
+
+
+@pytest.mark.parametrize(
+    ("norms", "problem"),
+    [
+        ([1.0], ""),
+        ([1.0, 2.0], ""),
+        ([0.0, 2.0], ""),
+        ([1.0, 101.0], "the gradient norm of iteration 2 is 101 times that of the one before"),
+        ([1.0, float("nan")], "the gradient norm of iteration 2 is nan"),
+    ],
+)
+def test_norm_that_is_wrong(norms: list[float], problem: str) -> None:
+    assert PRETRAIN.norm_problem(norms, 100.0) == problem
+
+
+def test_norms_of_a_training_are_watched(clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """train_step is replaced before pretrain_gpt.py runs; its norm is the sixth of its results."""
+    training = SimpleNamespace(train_step=lambda: ({}, 0, False, False, 0, float("nan"), None))
+    monkeypatch.setattr(PRETRAIN, "tree_of", lambda rank: tmp_path)
+    monkeypatch.setattr(PRETRAIN, "importlib", SimpleNamespace(import_module=lambda name: training))
+    monkeypatch.setattr(PRETRAIN, "train", lambda rank, *options: training.train_step())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(FloatingPointError, match="iteration 1 is nan"):
+        PRETRAIN.train_checked(rank(tmp_path, clone=clone), options="--fp8-format e4m3")

@@ -1,0 +1,74 @@
+"""What runs at level gpu on machines of one to eight GPUs, and why the rest does not, with stand-ins of the drivers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.loading import load
+from matrix.catalog.machine import Cuda, Gpu, Machine
+from matrix.planning.host_cases import cases_here, with_host
+from matrix.planning.machine_requirements import offered, unmet
+from matrix.verdicts.reason import Kind
+
+GIB: Final = 2**30  # bytes
+PACKAGES: Final = {"torch": "2.11.0+cu130", "numpy": "2.5.2"}
+ENGINE: Final = {"transformer-engine": "2.18.0"}
+CLONES: Final = ("megatron-lm", "transformer-engine")
+H100, A100, B200 = ("NVIDIA H100", "9.0"), ("NVIDIA A100", "8.0"), ("NVIDIA B200", "10.0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The entries with a case that runs, the number of such cases, and the first requirements that others lack."""
+
+    entries: frozenset[str]
+    runs: int
+    lacks: Counter[Kind]
+
+
+def plan(gpus: int, gpu: tuple[str, str], *, engine: bool, multicast: bool = True) -> Plan:
+    """Return what a host with these GPUs runs in an environment without a network."""
+    packages = {**PACKAGES, **(ENGINE if engine else {})}
+    cards = tuple(Gpu(*gpu, 80 * GIB, multicast, f"GPU-{place}") for place in range(gpus))
+    machine = Machine("580.82.07", gpus, Cuda("13.0", gpus=cards), memory=128 * gpus * GIB)
+    catalog = with_host(load(), packages, "3.12")
+    offer = offered(catalog, "host", packages=packages, features=["cuda", *["compiled-te"] * engine], clones=CLONES)
+    entries, runs, lacks = set[str](), 0, Counter[Kind]()
+    for item in cases_here(catalog, "host", packages, [Level.GPU]):
+        lack = unmet(catalog, item, offer, machine)
+        runs += lack is None
+        if lack is None:
+            entries.add(item.failure)
+        else:
+            lacks[lack.kind] += 1
+    return Plan(frozenset(entries), runs, lacks)
+
+
+def test_one_card_runs_cases_of_25_entries() -> None:
+    """With a compiled Transformer Engine, and no other network of GPUs."""
+    with_engine = plan(1, H100, engine=True, multicast=False)
+    assert len(with_engine.entries) >= 25, sorted(with_engine.entries)
+    assert Kind.SM in with_engine.lacks
+    bare = plan(1, H100, engine=False, multicast=False)
+    assert bare.entries < with_engine.entries
+    assert Kind.TE in bare.lacks
+
+
+@pytest.mark.parametrize(("gpus", "gpu"), [(2, H100), (8, H100), (8, A100), (8, B200)])
+def test_cases_for_other_gpus_are_unavailable(gpus: int, gpu: tuple[str, str]) -> None:
+    """An entry whose cases name an architecture runs only on such GPUs."""
+    planned = plan(gpus, gpu, engine=True, multicast=gpu is not A100)
+    bounds = {
+        failure.id: (case.releases["sm"], case.gpus)
+        for failure in load().failures
+        for case in failure.case
+        if "sm" in case.releases
+    }
+    fitting = {id for id, (bound, needed) in bounds.items() if gpu[1] in bound and needed <= gpus}
+    assert planned.entries & bounds.keys() == fitting
+    assert planned.lacks[Kind.SM] > 0

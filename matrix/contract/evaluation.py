@@ -516,12 +516,7 @@ class Evaluator:
             return only(RunningVersion(parsed=False))
         references = [(guard, value.path) for guard, value in subject if isinstance(value, Reference)]
         if path in COMPARISONS and len(call.values) == 2:
-            pairs = product(*call.values)
-            compared = [
-                (all_of(guard, condition), self._ordered(COMPARISONS[path], x, y, call))
-                for (guard, x), (condition, y) in pairs
-            ]
-            return gather(compared)
+            return _ordered(COMPARISONS[path], *call.values)
         if path in SIGNATURE_READERS:
             return gather(
                 (guard, ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING)
@@ -538,11 +533,6 @@ class Evaluator:
         if path in ("str", "bool", "tuple", "list", "set"):  # the result stands for the argument
             return subject
         return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
-
-    def _ordered(self, sign: str, left: Value, right: Value, call: Invocation) -> Value:
-        """Return the truth value of a comparison by a function of the module operator."""
-        guard = compare_versions(sign, left, right)
-        return Fact(guard) if guard is not None else Anything(of_te=left.of_te or right.of_te)
 
     # --------------------------------------------------------------- builtins
 
@@ -636,6 +626,16 @@ class Evaluator:
         "setattr": _setattr,
         "super": _super,
     }
+
+
+def _ordered(sign: str, left: Choice, right: Choice) -> Choice:
+    """Return the truth value of a comparison by a function of the module operator."""
+    alternatives: list[tuple[Guard, Value]] = []
+    for (guard, operand), (condition, comparand) in product(left, right):
+        holds = compare_versions(sign, operand, comparand)
+        value = Fact(holds) if holds is not None else Anything(of_te=operand.of_te or comparand.of_te)
+        alternatives.append((all_of(guard, condition), value))
+    return gather(alternatives)
 
 
 def _existence(owner: Value, name: str) -> Value:

@@ -143,9 +143,8 @@ def find(
             visible = _visible(use, break_.guard, judge)
             if visible is False:
                 continue  # its conditions exclude each other
-            guard = describe(visible, title)
-            texts = break_.message, break_.signature, break_.exception
-            finding = Finding(calls.version, version, callee, use.site, guard, kind, *texts, packages=packages)
+            texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
+            finding = Finding(calls.version, version, callee, use.site, *texts, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 

@@ -30,8 +30,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-from packaging.utils import canonicalize_name
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 
 from matrix.catalog.distributions import Distribution, Package, read_distributions
@@ -42,7 +47,9 @@ from matrix.errors import MatrixError
 from matrix.provision.indexes import site_options
 
 MARK: Final = "# The lines below are written by `python -m tests.package_facts --write`.\n"
-LINK: Final = re.compile(r"((?:https?|file)://\S+?\.(?:whl|tar\.gz))(?:#\S*)?(?: \(from \S+\))?(?: \(requires-python:(\S+)\))?")
+LINK: Final = re.compile(
+    r"((?:https?|file)://\S+?\.(?:whl|tar\.gz))(?:#\S*)?(?: \(from \S+\))?(?: \(requires-python:(\S+)\))?"
+)
 TIMEOUT_S: Final = 60.0  # s for one metadata file; 0.2 s seen
 WINDOW: Final = re.compile(r'max_version = PkgVersion\("([^"]+)"\)')
 WINDOW_FILES: Final = (
@@ -77,7 +84,8 @@ class Link:
         """Return the minors that a wheel is for, {""} for any."""
         interpreters = {(tag.split("-")[0], tag.split("-")[1]) for tag in self.tags}
         return {
-            f"3.{name[3:]}" if name.startswith("cp3") and name[3:] and abi != "abi3" else "" for name, abi in interpreters
+            f"3.{name[3:]}" if name.startswith("cp3") and name[3:] and abi != "abi3" else ""
+            for name, abi in interpreters
         }
 
 
@@ -126,7 +134,9 @@ def recorded_of(package: Package, files: Iterable[Link], read: Reader) -> Iterat
 
 def _usual(wheels: Sequence[Link]) -> Link:
     """Return the wheel whose metadata counts: for x86_64 or any machine, of the newest Python."""
-    return max(wheels, key=lambda file: (bool({"x86_64", ""} & file.machines), sorted(map(len, file.pythons)), file.url))
+    return max(
+        wheels, key=lambda file: (bool({"x86_64", ""} & file.machines), sorted(map(len, file.pythons)), file.url)
+    )
 
 
 def _kept(package: Package, metadata: str) -> Iterator[str]:
@@ -141,7 +151,9 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, url: str, context: ssl.SSLContext) -> None:
         self._url, self._context, self._place = url, context, 0
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=TIMEOUT_S, context=context) as reply:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, method="HEAD"), timeout=TIMEOUT_S, context=context
+        ) as reply:
             self._size = int(reply.headers["Content-Length"])
 
     def seekable(self) -> bool:
@@ -190,7 +202,9 @@ class Reader:
 
     def _inside(self, url: str) -> str:
         with zipfile.ZipFile(io.BufferedReader(RemoteFile(url, self._context), 1 << 16)) as archive:
-            name = next(name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
+            name = next(
+                name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
+            )
             return archive.read(name).decode()
 
 
@@ -257,7 +271,9 @@ def windows(clone: str, tags: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def contradictions(window: Failure, stated: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield where the rules of the catalog's window are not those of a tag."""
-    rules = [rule for rule in window.works if not rule.cases and {"transformer-engine", "flash-attn"} <= set(rule.bounds)]
+    rules = [
+        rule for rule in window.works if not rule.cases and {"transformer-engine", "flash-attn"} <= set(rule.bounds)
+    ]
     for tag, newest in stated:
         version = str(Version(tag.removeprefix("v")))
         version += ".0" * (2 - version.count("."))
@@ -279,7 +295,9 @@ def print_tags(clones: Mapping[str, str]) -> int:
     """Print what tags of clones state; return how many contradict the catalog."""
     count = 0
     for name, clone in clones.items():
-        printed = subprocess.run(["git", "-C", clone, "tag", "--sort=v:refname"], capture_output=True, text=True, check=True)
+        printed = subprocess.run(
+            ["git", "-C", clone, "tag", "--sort=v:refname"], capture_output=True, text=True, check=True
+        )
         tags = [tag for tag in printed.stdout.split() if re.fullmatch(r"v\d+(\.\d+)+(\.post\d+)?", tag)]
         for tag in tags:
             if matrix := matrix_of(shown(clone, tag, WORKFLOWS[name])):

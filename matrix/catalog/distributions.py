@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from matrix.catalog.codec import decode
 from matrix.catalog.schema import VersionText, read_toml
-from matrix.catalog.versions import parse
+from matrix.catalog.versions import Range, minor, parse
 
 FOLDER: Final = Path(__file__).parent / "facts"
 
@@ -31,6 +31,7 @@ class Package:
     newest: int = 0
     keep: tuple[str, ...] = ()
     framework: bool = False
+    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,58 @@ class Distributions:
     def of(self, package: str, version: str) -> Distribution | None:
         """Return a release, None for one that is not recorded."""
         return self.by_package.get(package, {}).get(version)
+
+
+@dataclass(frozen=True)
+class TorchCuda:
+    """The CUDA of wheels of a minor of torch that the package index does not have, with their libraries."""
+
+    torch: VersionText
+    cuda: VersionText
+    cudnn: str = ""
+    nccl: str = ""
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """A package that the index has as source alone: what compiling it needs, and what it declares."""
+
+    package: str
+    needs: str
+    source: str
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttachedWheels:
+    """Compiled wheels that releases attach to their tags; `cuda` is a major, `torch` are minors or releases."""
+
+    package: str
+    versions: Range
+    pythons: tuple[str, ...]
+    torch: tuple[VersionText, ...]
+    cuda: str
+    machines: tuple[str, ...]
+    source: str
+
+    def fits(self, version: str, python: str, torch: str, cuda: str) -> bool:
+        """Return whether a release has a wheel for a Python minor, a torch and a CUDA."""
+        torches = torch in self.torch or minor(torch) in self.torch
+        return version in self.versions and python in self.pythons and torches and cuda.split(".")[0] == self.cuda
+
+
+@dataclass(frozen=True)
+class Builds:
+    """How the packages of a stack are built."""
+
+    torch_cuda: tuple[TorchCuda, ...] = ()
+    source_build: tuple[SourceBuild, ...] = ()
+    attached: tuple[AttachedWheels, ...] = ()
+
+
+def read_builds(path: Path = FOLDER / "builds.toml") -> Builds:
+    """Read how packages are built. Raises MatrixError."""
+    return decode(Builds, read_toml(path), str(path))
 
 
 def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributions:

@@ -111,8 +111,8 @@ class ReachedBy(Clause):
     """The arguments that reach a failure in the cells of the clause; all conditions must hold.
 
     `defaults` are values of options that are not given. `when` is a condition that no argument shows. `usual`: most
-    jobs do this, so that a stack alone, without a command, counts as reaching it. `wheels`: `when` holds where the wheels
-    of the index alone have CUDA (toolkit=none).
+    jobs do this, so that a stack alone, without a command, counts as reaching it. `wheels`: `when` holds where wheels
+    alone have CUDA (toolkit=none).
     """
 
     arguments: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "something that the input names was not read or is not known (--allow-unknown: 0)",
     ),
     "fit": Command(
-        "Choose the newest releases that fit each other, a GPU and a driver; show the evidence and how to install them.",
+        "Choose the newest releases that fit each other, a GPU and a driver, with evidence and installation.",
         "docs/fit.md",
         (
             'fit "torch=2.9.1" "gpu=H100" "driver=550" "flash-attn"',

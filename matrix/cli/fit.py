@@ -9,12 +9,13 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.distributions import read_builds, read_distributions
+from matrix.catalog.stack import PYTHON
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
 from matrix.fitting.candidates import Recorded
 from matrix.fitting.fit_answer import FittingSet, fit
 from matrix.fitting.wishes import parse_wishes
-from matrix.provision.resolution import Resolution, SourceMetadata, resolve
+from matrix.provision.resolution import Resolution, resolve
 from matrix.report.fit_text import constraints, render, to_json
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
@@ -27,8 +28,8 @@ def add_parser(commands: Any) -> None:
         "wants",
         metavar="WANT",
         nargs="*",
-        help='a release, a range or a part of the machine: "torch=2.9.1", "te>=2.8", "megatron-core=newest", "flash-attn" '
-        '(any), "te=none", "gpu=H100", "driver=550", "cuda=12.8", "python=3.12". megatron-core, Transformer Engine and '
+        help='a release, a range or a part of the machine: "torch=2.9.1", "te>=2.8", "mcore=newest", "flash-attn", '
+        '"te=none", "gpu=H100", "driver=550", "cuda=12.8", "python=3.12". megatron-core, Transformer Engine and '
         "torch are chosen without a want, too",
     )
     parser.add_argument(
@@ -74,11 +75,8 @@ def fit_command(parsed: argparse.Namespace) -> int:
 
 
 def resolution(recorded: Recorded, fitting: FittingSet) -> Resolution:
-    """Return how the index resolves a set with all that its packages require."""
+    """Return how the index resolves a set: its wheels, and what those packages require that are built."""
     requires = {row.package: row.requires for row in recorded.builds.source_build}
-    sources = [
-        SourceMetadata(each.package, each.version, requires.get(each.package, ()))
-        for each in fitting.installed
-        if each.needs
-    ]
-    return resolve(fitting.pins, fitting.versions["python"], sources)
+    wheels = [f"{each.package}=={each.version}" for each in fitting.installed if each.way == "wheel"]
+    built = [text for each in fitting.installed if each.way != "wheel" for text in requires.get(each.package, ())]
+    return resolve([*wheels, *built], fitting.versions[PYTHON])

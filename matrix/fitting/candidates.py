@@ -97,7 +97,9 @@ def _torches(recorded: Recorded, wishes: Wishes, version: str) -> Iterator[Candi
             TORCH,
             version,
             {
-                TORCH: version, CUDA: row.cuda, "triton": usual.get("triton", ""),
+                TORCH: version,
+                CUDA: row.cuda,
+                "triton": usual.get("triton", ""),
                 **{name: value for name, value in (("cudnn", row.cudnn), ("nccl", row.nccl)) if value},
                 **_cublas(recorded.distributions, row.cuda),
             },

@@ -1,4 +1,4 @@
-"""The search for the best set: backtracking that jumps back to an axis of the conflict. It finds the first set in order.
+"""The search for the best set: backtracking that jumps back to an axis of the conflict, to the first set in order.
 
 The order is lexicographic: the axis that matters most first, on each axis the best candidate first.
 """

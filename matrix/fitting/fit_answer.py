@@ -1,4 +1,4 @@
-"""The answer of `megatrix fit`: the best set with its evidence, what is a wheel, the nearest image; or what conflicts."""
+"""The answer of `megatrix fit`: the best set, its evidence, what is a wheel, the nearest image; or what conflicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from matrix.check.user_stack import COMMAND_LINE, UserStack
 from matrix.errors import ExitStatus
 from matrix.fitting.candidates import INDEX, Candidate, Recorded, axes, cuda_package
 from matrix.fitting.choosing import Search
-from matrix.fitting.rules import FRAMEWORK, Chosen, Rejection, Rules, stack_of
+from matrix.fitting.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.fitting.wishes import Wishes
 from matrix.planning.driver_fit import Fit, enough, fitting, wheels_fitting
 
@@ -136,7 +136,7 @@ Resolve = Callable[[FittingSet], str]
 
 
 def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", attempts: int = 4) -> FitAnswer:
-    """Return the best set for the wishes; `resolves` is asked for at most `attempts` sets, and one that fails is out."""
+    """Return the best set; `resolves` is asked for at most `attempts` sets, and one that it refuses is out."""
     refused: list[tuple[Chosen, str]] = []
     while True:
         search = _search(recorded, wishes, refused)
@@ -242,21 +242,25 @@ def _evidence(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> 
     if axis == TORCH and (driver := wishes.given.get(DRIVER)) and (cuda := chosen[axis].fixes.get(CUDA)):
         fits = wheels_fitting(recorded.catalog, cuda, driver)
         texts.insert(0, Evidence("unknown" if fits.fit is Fit.UNKNOWN else "read", f"CUDA {cuda}: {fits.reason}"))
-    order = ("run", "read", "declared")
-    yield from sorted(texts, key=lambda one: order.index(one.kind) if one.kind in order else len(order))
-    if not any(text.kind in order for text in texts):
+    kinds = ("run", "read", "declared", "unknown")
+    yield from sorted(texts, key=lambda one: kinds.index(one.kind))
+    if not any(item.kind in kinds[:2] for item in texts):
         yield Evidence("unknown", "nothing that the catalog has run or read is about it")
 
 
 def _ruled(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[Evidence]:
-    """Yield the rules of failures that bound the release and state that the set works."""
+    """Yield the rules of failures that bound the release and state that the set works; first those of several axes."""
     stack = stack_of(wishes, chosen)
+    fixed = {component: name for name, candidate in chosen.items() for component in candidate.fixes}
+    items = []
     for failure in recorded.catalog.failures:
         ruling = failure.ruling(stack)
         rule = ruling.rule
         if rule and ruling.expectation is Expectation.WORKS and set(rule.bounds) & chosen[axis].fixes.keys():
-            kind = "run" if "run with" in rule.reason or "run on" in rule.reason else "read"
-            yield Evidence(kind, f"{failure.id} works: {rule.reason}")
+            kind = "run" if RUN.search(rule.reason) else "read"
+            axes_bound = {fixed[name] for name in rule.bounds if name in fixed}
+            items.append((len(axes_bound), Evidence(kind, f"{failure.id} works: {rule.reason}")))
+    yield from (item for _, item in sorted(items, key=lambda row: -row[0]))
 
 
 def _of_calls(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[Evidence]:

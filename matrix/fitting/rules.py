@@ -5,6 +5,7 @@ A rejection names the axes that decide it, so that the search changes one of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ from matrix.fitting.candidates import Candidate, Recorded, cuda_package
 from matrix.fitting.wishes import LIBRARIES, Wishes
 
 FRAMEWORK: Final = "framework"  # the axis of --for
+RUN: Final = re.compile(r"\brun (?:with|on)\b")  # in the reason of a rule: its evidence is a run
 Chosen = Mapping[str, Candidate]  # by axis
 
 
@@ -81,11 +83,10 @@ class Rules:
             yield Rejection(clash.text, self._involved(chosen, _components_of(clash.text, stack)))
         changed = chosen[axis].fixes.keys()
         for failure, components in self._failures:
-            if components & changed and failure.expectation(stack) is Expectation.BROKEN:
-                if failure.reach(stack, None).certain:
-                    rule = failure.ruling(stack).rule
-                    evidence = "run" if rule and "run with" in rule.reason else "read"
-                    yield Rejection(f"{failure.id}: {failure.title}", self._involved(chosen, components), evidence)
+            ruling = failure.ruling(stack) if components & changed else None
+            if ruling and ruling.expectation is Expectation.BROKEN and failure.reach(stack, None).certain:
+                evidence = "run" if ruling.rule and RUN.search(ruling.rule.reason) else "read"
+                yield Rejection(f"{failure.id}: {failure.title}", self._involved(chosen, components), evidence)
         yield from self._breaking_calls(chosen, stack, axis)
 
     @cached_property
@@ -110,7 +111,7 @@ class Rules:
         python = chosen.get(PYTHON)
         for name, candidate in chosen.items() if axis == PYTHON else [(axis, chosen[axis])]:
             release = self.recorded.distributions.of(name, candidate.version)
-            if python and release and not release.has_python(python.version):
+            if python and release and not self._available(release, python.version):
                 text = f"{component_title(name)} {candidate.version} has no file for Python {python.version}"
                 yield Rejection(text, frozenset({name, PYTHON}), "declared")
         if axis in (TE, TORCH) and {TE, TORCH} <= chosen.keys():
@@ -120,6 +121,12 @@ class Rules:
             elif not self.recorded.distributions.of(cuda_package(cuda), version):
                 text = f"Transformer Engine {version} has no library for CUDA {parse(cuda).major} in the index"
                 yield Rejection(text, frozenset({TE, TORCH}), "declared")
+
+    def _available(self, release: Distribution, python: str) -> bool:
+        """Return whether a release can be installed; the source of one that has wheels counts for a Python wished."""
+        if not release.has_python(python):
+            return False
+        return PYTHON in self.wishes.by_component or not release.wheel or release.has_wheel(python, self.wishes.machine)
 
     def _declared(self, chosen: Chosen, stack: Stack, axis: str) -> Iterator[Rejection]:
         """Yield the declared ranges that exclude a version of the set."""

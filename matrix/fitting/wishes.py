@@ -179,7 +179,7 @@ def _wish(component: str, word: str, rest: str) -> Wish:
     value = rest.removeprefix("==").removeprefix("=").strip()
     if not rest:
         return Wish(component, word)
-    if rest[0] == "=" and value in (str(ABSENT), *map(lambda order: order.value, Order)):
+    if rest[0] == "=" and value in (str(ABSENT), *(order.value for order in Order)):
         return Wish(
             component, word, order=Order(value) if value != str(ABSENT) else Order.NEWEST, absent=value == "none"
         )

@@ -1,11 +1,10 @@
-"""uv's resolver on the site's index: whether pinned requirements resolve with all that they require.
+"""uv's resolver on the site's index: whether requirements resolve with all that they require.
 
-Packages that the index has as source alone get their requirements from the caller, so that nothing of them is built.
+Wheels alone count: nothing is built. Of a package that is source alone, the caller gives the requirements in its place.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,15 +28,6 @@ NO_ANSWER: Final = (
 
 
 @dataclass(frozen=True)
-class SourceMetadata:
-    """What a package that is source alone declares: its requirements as pip writes them."""
-
-    name: str
-    version: str
-    requires: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Resolution:
     """The answer of the resolver: the pins of all packages, or the problem. `reached` is False without an index."""
 
@@ -49,20 +39,19 @@ class Resolution:
 def resolve(
     requirements: Sequence[str],
     python: str,
-    sources: Sequence[SourceMetadata] = (),
     run: Runner = run,
     environ: Mapping[str, str] = os.environ,
 ) -> Resolution:
     """Return how uv resolves requirements for Linux and a minor of Python, with wheels alone."""
     environment = {**environ, **site_environment(environ), "UV_PYTHON_DOWNLOADS": "never"}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "requirements.in").write_text("\n".join(requirements) + "\n")
-        (folder / "uv.toml").write_text("\n".join(map(_table, sources)))
-        options = ["--quiet", "--no-build", "--no-header", "--no-annotate", "--config-file", str(folder / "uv.toml")]
+        path = Path(name) / "requirements.in"
+        path.write_text("\n".join(requirements) + "\n")
+        # --directory: the current folder may hold uv settings of another project.
+        options = ["--quiet", "--no-build", "--no-header", "--no-annotate", "--directory", name]
         options += ["--python-version", python, "--python-platform", "x86_64-manylinux_2_28"]
         result = run(
-            [*uv(environment), "pip", "compile", *options, str(folder / "requirements.in")],
+            [*uv(environment), "pip", "compile", *options, str(path)],
             environment=environment,
             seconds=SECONDS,
         )
@@ -70,11 +59,3 @@ def resolve(
         reached = not any(text in result.complaint.lower() for text in NO_ANSWER)
         return Resolution(problem=result.complaint, reached=reached)
     return Resolution(tuple(line for line in result.out.splitlines() if "==" in line))
-
-
-def _table(source: SourceMetadata) -> str:
-    """Return the metadata of a package as uv's settings write it."""
-    requires = json.dumps([*source.requires])
-    return (
-        f'[[dependency-metadata]]\nname = "{source.name}"\nversion = "{source.version}"\nrequires-dist = {requires}\n'
-    )

@@ -20,7 +20,7 @@ OFFLINE = "the index was not queried: the recorded facts of matrix/catalog/facts
 
 
 def render(answer: FitAnswer, resolved: Resolution | None, constraints_file: Path | None = None) -> Iterator[Part]:
-    """Yield the verdict, the set with its evidence, the image, the installation; or what conflicts and what it costs."""
+    """Yield the verdict, the set, its evidence, the image, the installation; or what conflicts, and what it costs."""
     verdict = text((f"{answer.verdict.value}:", STYLES[answer.verdict]))
     if answer.best is None:
         yield table([(verdict, " ".join(map(answer.wishes.text, _limiting(answer))) or "nothing fits")])

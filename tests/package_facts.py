@@ -39,7 +39,7 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from matrix.catalog.distributions import Distribution, Package, read_distributions
+from matrix.catalog.distributions import IndexedRelease, Package, read_distributions
 from matrix.catalog.failure import Failure
 from matrix.catalog.loading import FACTS, load
 from matrix.catalog.schema import VersionText
@@ -103,7 +103,7 @@ def links(printed: str) -> Iterator[Link]:
             continue
 
 
-def recorded_of(package: Package, files: Iterable[Link], read: Reader) -> Iterator[Distribution]:
+def recorded_of(package: Package, files: Iterable[Link], read: Reader) -> Iterator[IndexedRelease]:
     """Yield the releases of a package that are recorded, oldest first; `read` returns the metadata of a wheel."""
     by_version: dict[Version, list[Link]] = {}
     for file in files:
@@ -120,7 +120,7 @@ def recorded_of(package: Package, files: Iterable[Link], read: Reader) -> Iterat
         python = (wheels or sdists)[0].requires_python.replace("&gt;", ">").replace("&lt;", "<")
         pythons = {minor for file in wheels for minor in file.pythons}
         machines = {machine for file in wheels for machine in file.machines}
-        yield Distribution(
+        yield IndexedRelease(
             package=package.name,
             version=VersionText(str(version)),
             wheel=bool(wheels),
@@ -217,7 +217,7 @@ def listed(name: str) -> str:
     return ended.stdout + ended.stderr
 
 
-def changes(before: Iterable[Distribution], after: Iterable[Distribution]) -> Iterator[str]:
+def changes(before: Iterable[IndexedRelease], after: Iterable[IndexedRelease]) -> Iterator[str]:
     """Yield what is new, gone or different, one release a line."""
     old = {(release.package, release.version): release for release in before}
     new = {(release.package, release.version): release for release in after}
@@ -236,7 +236,7 @@ def changes(before: Iterable[Distribution], after: Iterable[Distribution]) -> It
             yield f"different: {name}: {'; '.join(parts)}"
 
 
-def written(text: str, releases: Iterable[Distribution]) -> str:
+def written(text: str, releases: Iterable[IndexedRelease]) -> str:
     """Return distributions.toml with these releases below its mark."""
     tables = []
     for release in releases:

@@ -35,7 +35,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class IndexedRelease:
     """The files of one release in the index, and what it declares; the keys are those of distributions.toml."""
 
     package: str
@@ -75,17 +75,17 @@ class Distributions:
     """The recorded packages and releases."""
 
     package: tuple[Package, ...] = ()
-    release: tuple[Distribution, ...] = ()
+    release: tuple[IndexedRelease, ...] = ()
 
     @cached_property
-    def by_package(self) -> Mapping[str, Mapping[str, Distribution]]:
+    def by_package(self) -> Mapping[str, Mapping[str, IndexedRelease]]:
         """The releases by package and version, oldest first."""
-        table: dict[str, dict[str, Distribution]] = {package.name: {} for package in self.package}
+        table: dict[str, dict[str, IndexedRelease]] = {package.name: {} for package in self.package}
         for release in sorted(self.release, key=lambda each: parse(each.version)):
             table[release.package][release.version] = release
         return table
 
-    def of(self, package: str, version: str) -> Distribution | None:
+    def of(self, package: str, version: str) -> IndexedRelease | None:
         """Return a release, None for one that is not recorded."""
         return self.by_package.get(package, {}).get(version)
 
@@ -108,6 +108,7 @@ class SourceBuild:
     needs: str
     source: str
     requires: tuple[str, ...] = ()
+    clone: str = ""
 
 
 @dataclass(frozen=True)

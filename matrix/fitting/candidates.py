@@ -10,11 +10,11 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from matrix.catalog.distributions import Builds, Distribution, Distributions
+from matrix.catalog.distributions import Builds, IndexedRelease, Distributions
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import CUDA, PYTHON, TE, TORCH
+from matrix.catalog.stack import CUDA, PYTHON, TE, TORCH, components
 from matrix.catalog.versions import minor, parse
-from matrix.fitting.wishes import CHOSEN, LIBRARIES, Order, Wish, Wishes
+from matrix.fitting.wishes import CHOSEN, CLONED, LIBRARIES, Order, Wish, Wishes
 
 # The requirements of torch's wheels that fix a component; the rest of the name is the CUDA major.
 REQUIRED: Final = {"nvidia-cudnn": "cudnn", "nvidia-nccl": "nccl", "nvidia-nvshmem": "nvshmem", "triton": "triton"}
@@ -79,6 +79,8 @@ def _versions(recorded: Recorded, axis: str) -> list[str]:
     if axis == PYTHON:
         minors = {minor for release in recorded.distributions.by_package[TORCH].values() for minor in release.pythons}
         return sorted(minors, key=Version)
+    if axis in CLONED:
+        return [components()[axis].example]
     indexed = recorded.distributions.by_package.get(axis, {})
     releases = [release.version for release in recorded.catalog.releases(axis)]
     return [version for version in releases or indexed if version in indexed]
@@ -114,7 +116,7 @@ def _torches(recorded: Recorded, wishes: Wishes, version: str) -> Iterator[Candi
             yield Candidate(TORCH, version, fixes, candidate.backend)
 
 
-def libraries(distributions: Distributions, release: Distribution) -> dict[str, str]:
+def libraries(distributions: Distributions, release: IndexedRelease) -> dict[str, str]:
     """Return the libraries that the index's wheel of torch requires: CUDA's minor, cuDNN, NCCL, cuBLAS, ..."""
     fixes = {}
     declared = release.ranges(release.pythons[-1] if release.pythons else "3.12")

@@ -54,7 +54,7 @@ class FitVerdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FitEvidence:
     """How it is known that a release goes with the others: "run", "read", "declared" or "unknown"."""
 
     kind: str
@@ -63,7 +63,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Installed:
-    """How one distribution is installed. `way`: "wheel", "attached wheel" (of its tag) or "build", with its needs."""
+    """How one distribution is installed.
+
+    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs. `backend` is that of torch,
+    or the repository of a clone.
+    """
 
     package: str
     version: str
@@ -93,7 +97,7 @@ class FittingSet:
 
     chosen: Chosen
     result: CheckResult
-    evidence: Mapping[str, tuple[Evidence, ...]] = field(default_factory=dict)
+    evidence: Mapping[str, tuple[FitEvidence, ...]] = field(default_factory=dict)
     installed: tuple[Installed, ...] = ()
     image: NearImage | None = None
 
@@ -106,11 +110,11 @@ class FittingSet:
     @property
     def pins(self) -> list[str]:
         """Return the exact requirements of what is installed, as lines of a constraints file."""
-        return [f"{each.package}=={each.version}" for each in self.installed]
+        return [f"{each.package}=={each.version}" for each in self.installed if each.way != "clone"]
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Concession:
     """What the set is without some wishes, as their texts; `costs` are what they exclude, such as a newer release."""
 
     dropped: tuple[str, ...]
@@ -125,7 +129,7 @@ class FitAnswer:
     wishes: Wishes
     verdict: FitVerdict
     best: FittingSet | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Concession, ...] = ()
     reasons: tuple[Rejection, ...] = ()
     unknown: tuple[str, ...] = ()
     tried: int = 0
@@ -178,7 +182,7 @@ def _reasons(search: Search) -> tuple[Rejection, ...]:
     return (*nothing, *by_axes.values())
 
 
-def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Alternative]:
+def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:
     """Yield the sets without one of the wishes, of two where no single one suffices; the nearest release first."""
     limiting = [name for name, wish in wishes.by_component.items() if str(wish.limits) or wish.absent]
     names = [*limiting, *wishes.given, *([FRAMEWORK] if wishes.framework else [])]
@@ -189,7 +193,7 @@ def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Alternative]:
             if best := _nearest(recorded, wishes, fewer, dropped):
                 found += 1
                 made = fitting_set(recorded, fewer, best)
-                yield Alternative(tuple(map(wishes.text, dropped)), made, _remark(recorded, made, dropped))
+                yield Concession(tuple(map(wishes.text, dropped)), made, _remark(recorded, made, dropped))
             if found == MOST_ANSWERS:
                 return
         if found:
@@ -230,25 +234,25 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
     )
 
 
-def _evidence(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[Evidence]:
+def _evidence(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[FitEvidence]:
     """Yield how it is known that the release on an axis goes with the others, the strongest first."""
     texts = [*_ruled(recorded, wishes, chosen, axis), *_of_calls(recorded, wishes, chosen, axis)]
     for owner, release, extras in Rules(recorded, wishes).declaring(chosen):
         for name, limits in release.ranges(chosen[PYTHON].version, extras).items():
             if component_named(name) == axis and str(limits):
-                texts.append(Evidence("declared", f"{release.package} {release.version} declares {name}{limits}"))
+                texts.append(FitEvidence("declared", f"{release.package} {release.version} declares {name}{limits}"))
         if owner == axis and release.requires_python:
-            texts.append(Evidence("declared", f"needs Python {release.requires_python}"))
+            texts.append(FitEvidence("declared", f"needs Python {release.requires_python}"))
     if axis == TORCH and (driver := wishes.given.get(DRIVER)) and (cuda := chosen[axis].fixes.get(CUDA)):
         fits = wheels_fitting(recorded.catalog, cuda, driver)
-        texts.insert(0, Evidence("unknown" if fits.fit is Fit.UNKNOWN else "read", f"CUDA {cuda}: {fits.reason}"))
+        texts.insert(0, FitEvidence("unknown" if fits.fit is Fit.UNKNOWN else "read", f"CUDA {cuda}: {fits.reason}"))
     kinds = ("run", "read", "declared", "unknown")
     yield from sorted(texts, key=lambda one: kinds.index(one.kind))
     if not any(item.kind in kinds[:2] for item in texts):
-        yield Evidence("unknown", "nothing that the catalog has run or read is about it")
+        yield FitEvidence("unknown", "nothing that the catalog has run or read is about it")
 
 
-def _ruled(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[Evidence]:
+def _ruled(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[FitEvidence]:
     """Yield the rules of failures that bound the release and state that the set works; first those of several axes."""
     stack = stack_of(wishes, chosen)
     fixed = {component: name for name, candidate in chosen.items() for component in candidate.fixes}
@@ -259,11 +263,11 @@ def _ruled(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Ite
         if rule and ruling.expectation is Expectation.WORKS and set(rule.bounds) & chosen[axis].fixes.keys():
             kind = "run" if RUN.search(rule.reason) else "read"
             axes_bound = {fixed[name] for name in rule.bounds if name in fixed}
-            items.append((len(axes_bound), Evidence(kind, f"{failure.id} works: {rule.reason}")))
+            items.append((len(axes_bound), FitEvidence(kind, f"{failure.id} works: {rule.reason}")))
     yield from (item for _, item in sorted(items, key=lambda row: -row[0]))
 
 
-def _of_calls(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[Evidence]:
+def _of_calls(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[FitEvidence]:
     """Yield what level contract read of the calls between the release and the others."""
     stack = stack_of(wishes, chosen)
     for pair in CALL_PAIRS:
@@ -275,11 +279,11 @@ def _of_calls(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> 
             f"calls of {component_title(sides[0])} {stack[sides[0]]} into {component_title(sides[1])} {stack[sides[1]]}"
         )
         if problems:
-            yield Evidence("unknown", f"{text}: {'; '.join(problems.values())}")
+            yield FitEvidence("unknown", f"{text}: {'; '.join(problems.values())}")
         else:
             count = sum(len(call.findings) for call in calls)
             broken = f"{count} break{'s' * (count == 1)}, with options alone" if count else "none breaks"
-            yield Evidence("read", f"{text}: {broken}")
+            yield FitEvidence("read", f"{text}: {broken}")
 
 
 def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[Installed]:
@@ -296,7 +300,11 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
     built = []
     for name, version in names.items():
         release = recorded.distributions.of(name, version)
-        needs = next((row.needs for row in recorded.builds.source_build if row.package == name), "a compiler")
+        row = next((row for row in recorded.builds.source_build if row.package == name), None)
+        needs = row.needs if row else "a compiler"
+        if row and row.clone:
+            built.append(Installed(name, version, "clone", needs, row.clone))
+            continue
         if release is None or release.has_wheel(python, wishes.machine):
             yield Installed(name, version)
             continue

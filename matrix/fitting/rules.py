@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from matrix.catalog.distributions import Distribution
+from matrix.catalog.distributions import IndexedRelease
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.stack import (
     ABSENT,
@@ -122,7 +122,7 @@ class Rules:
                 text = f"Transformer Engine {version} has no library for CUDA {parse(cuda).major} in the index"
                 yield Rejection(text, frozenset({TE, TORCH}), "declared")
 
-    def _available(self, release: Distribution, python: str) -> bool:
+    def _available(self, release: IndexedRelease, python: str) -> bool:
         """Return whether a release can be installed; the source of one that has wheels counts for a Python wished."""
         if not release.has_python(python):
             return False
@@ -139,7 +139,7 @@ class Rules:
                     text = f"{release.package} {release.version} declares {name}{limits}, not {version}"
                     yield Rejection(text, involved, "declared")
 
-    def declaring(self, chosen: Chosen) -> Iterator[tuple[str, Distribution, tuple[str, ...]]]:
+    def declaring(self, chosen: Chosen) -> Iterator[tuple[str, IndexedRelease, tuple[str, ...]]]:
         """Yield (axis, release, extras) of the releases whose declared ranges count."""
         framework = self.wishes.framework
         if framework and (release := self.recorded.distributions.of(framework.name, framework.version)):

@@ -34,6 +34,7 @@ from matrix.errors import MatrixError, closest
 FORM: Final = '"torch=2.9.1" "gpu=H100" "driver=550" "megatron-core=newest" "flash-attn" "te>=2.8" "mamba-ssm=none"'
 CHOSEN: Final = (MCORE, TE, TORCH)  # without a wish, too; PYTHON follows
 GIVEN: Final = (DRIVER, SM)  # facts of a machine, not chosen
+CLONED: Final = ("apex",)  # in no index: they are compiled from a clone
 LIBRARIES: Final = (CUDA, "cudnn", "nccl", "nvidia-cublas", "triton", "nvshmem")  # that a build of torch fixes
 WORD: Final = re.compile(r"([A-Za-z][\w.-]*)\s*(.*)", re.DOTALL)
 
@@ -119,20 +120,24 @@ def parse_wishes(
         if component in GIVEN:
             given[component] = _fact(catalog, component, word, rest.lstrip("= "))
         else:
-            by_component[component] = _wish(component, word, rest)
-            _must_exist(catalog, distributions, by_component[component])
+            releases = [release.version for release in catalog.releases(component)]
+            releases = releases or [*distributions.by_package.get(component, ())]
+            by_component[component] = _wish(component, word, rest, releases)
+            _must_exist(by_component[component], releases)
     return Wishes(by_component, given, _framework(distributions, framework) if framework else None, machine)
 
 
 def _parts(text: str) -> list[str]:
-    """Return the wishes of one argument: those of "torch=2.9.1 gpu=H100" are two; commas belong to ranges."""
-    return re.findall(r"[A-Za-z][^\s]*(?:\s*(?:[<>=!~]=?|,)\s*[^\s]+)*", text) or [text]
+    """Return the wishes of one argument: of "torch=2.9.1 gpu=RTX 4090" two; commas and spaces belong to ranges."""
+    gpu = r"gpu *= *(?:(?:nvidia|geforce|rtx|tesla) +)*\S+"
+    return re.findall(rf"(?i:{gpu})|\S+(?:\s*(?:[<>=!~]=?|,)\s*\S+)*", text) or [text]
 
 
 def _component(distributions: Distributions, name: str) -> str:
     recorded = [package.name for package in distributions.package if not package.framework]
     component = component_named(name, recorded)
-    usable = {*CHOSEN, *GIVEN, *LIBRARIES, PYTHON, *recorded}
+    usable = {*CHOSEN, *GIVEN, *LIBRARIES, PYTHON, *CLONED, *recorded}
+    usable = {each for each in usable if component_named(each, recorded) == each}
     if component in usable:
         return component
     words = {*usable, *(row.short for row in components().values() if row.name in usable and row.short), "gpu"}
@@ -147,18 +152,17 @@ def _component(distributions: Distributions, name: str) -> str:
 
 
 def _capability(catalog: Catalog, word: str) -> str:
-    """Return the compute capability of a model of GPU."""
-    models = {
-        re.sub(r"[\s_-]", "", model).lower(): (model, gpu.sm) for gpu in catalog.gpus for model in gpu.name.split(", ")
-    }
-    key = re.sub(r"^(nvidia|tesla|geforce|rtx)+", "", re.sub(r"[\s_-]", "", word).lower())
-    key = re.sub(r"\d+gb$|sxm\d?$|pcie$|nvl$", "", key) or key
-    for name, (_, sm) in models.items():
-        plain = re.sub(r"^(geforce|rtx)+", "", name)
-        if key == plain or (name.startswith("geforce") and re.fullmatch(rf"{plain}\d0(ti|super)?", key)):
-            return sm
-    names = [model for model, _ in models.values()]
-    raise MatrixError("no such GPU", got=word or "nothing", expected="a model", fix=closest(word.upper(), names))
+    """Return the compute capability of a model of GPU: of H100, NVIDIA-H100-80GB, RTX 4090, l40s."""
+    models = {model: gpu.sm for gpu in catalog.gpus for model in gpu.name.split(", ")}
+    tokens = [re.sub(r"^(geforce|rtx)+", "", token) for token in re.split(r"[\s_-]+", word.lower())]
+    for model, sm in models.items():
+        *series, number = model.lower().split(" ")
+        for token in tokens:
+            if token == number.removeprefix("rtx") or (
+                "rtx" in series and re.fullmatch(rf"{number}\d0(ti|super)?", token)
+            ):
+                return sm
+    raise MatrixError("no such GPU", got=word or "nothing", expected="a model", fix=closest(word.upper(), models))
 
 
 def _fact(catalog: Catalog, component: str, word: str, value: str) -> str:
@@ -175,7 +179,7 @@ def _fact(catalog: Catalog, component: str, word: str, value: str) -> str:
     return value
 
 
-def _wish(component: str, word: str, rest: str) -> Wish:
+def _wish(component: str, word: str, rest: str, releases: Sequence[str]) -> Wish:
     value = rest.removeprefix("==").removeprefix("=").strip()
     if not rest:
         return Wish(component, word)
@@ -186,22 +190,20 @@ def _wish(component: str, word: str, rest: str) -> Wish:
     if rest[0] == "=" and not is_version(value.removesuffix(".*")):
         raise MatrixError("not a version", got=word, expected="a version, a range, newest, oldest or none", fix=FORM)
     try:
-        return Wish(component, word, _exactly(value) if rest[0] == "=" else SpecifierSet(rest))
+        return Wish(component, word, _exactly(value, releases) if rest[0] == "=" else SpecifierSet(rest))
     except InvalidSpecifier:
         raise MatrixError("not a range", got=word, expected="such as torch>=2.8,<2.10", fix=FORM) from None
 
 
-def _exactly(value: str) -> SpecifierSet:
-    """Return the limits of a version: 2.9 means each 2.9.*, and 2.9.1 its builds."""
+def _exactly(value: str, releases: Sequence[str]) -> SpecifierSet:
+    """Return the limits of a version: a recorded release means itself, 2.9 each 2.9.*."""
     version = value.removesuffix(".*")
-    plain = re.fullmatch(r"\d+(\.\d+)*", version)
-    return SpecifierSet(f"=={version}.*" if plain else f"=={version}")
+    prefix = re.fullmatch(r"\d+(\.\d+)*", version) and value not in releases
+    return SpecifierSet(f"=={version}.*" if prefix else f"=={version}")
 
 
-def _must_exist(catalog: Catalog, distributions: Distributions, wish: Wish) -> None:
+def _must_exist(wish: Wish, releases: Sequence[str]) -> None:
     """Raise MatrixError where no recorded release is inside the limits of a wish."""
-    releases = [release.version for release in catalog.releases(wish.component)]
-    releases = releases or [*distributions.by_package.get(wish.component, ())]
     if releases and not wish.absent and not any(map(wish.allows, releases)):
         text = re.sub(r"^[\w.-]+?[=<>!~]+", "", wish.text)
         newest = f"{releases[0]} .. {releases[-1]} are recorded"

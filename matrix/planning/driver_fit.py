@@ -92,7 +92,7 @@ def enough(catalog: Catalog, of: Container | str) -> str:
     """Return the lowest branch of the catalog that runs an image, or a CUDA of wheels, directly; "" without one."""
     branches = sorted((driver.branch for driver in catalog.drivers), key=int)
     fits = wheels_fitting if isinstance(of, str) else fitting
-    return next((branch for branch in branches if fits(catalog, of, branch).fit is Fit.NATIVE), "")  # type: ignore[arg-type,operator]
+    return next((branch for branch in branches if fits(catalog, of, branch).fit is Fit.NATIVE), "")  # type: ignore[arg-type]
 
 
 def lack(catalog: Catalog, item: Planned, host: str) -> str:

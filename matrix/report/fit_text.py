@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog.stack import PYTHON, component_title, short
+from matrix.catalog.stack import PYTHON, TORCH, component_title, short
 from matrix.check.answer import Standing
 from matrix.fitting.candidates import INDEX
-from matrix.fitting.fit_answer import Alternative, FitAnswer, FittingSet, FitVerdict, Installed
+from matrix.fitting.fit_answer import Concession, FitAnswer, FittingSet, FitVerdict, Installed
 from matrix.provision.resolution import Resolution
 from matrix.report.terminal import RED, Part, Prose, table, text
 
@@ -117,20 +117,23 @@ def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> 
     yield f"uv venv --seed --python {fitting.versions[PYTHON]} fit && . fit/bin/activate"
     wheels = [each for each in fitting.installed if each.way == "wheel" and each.backend == INDEX]
     for each in fitting.installed:
-        if each.backend != INDEX:
+        if each.package == TORCH and each.backend != INDEX:
             yield f"uv pip install --torch-backend={each.backend} {each.package}=={each.version}"
     if wheels:
         yield f"pip install{option} {_requirements(wheels)}"
-    if built := [each for each in fitting.installed if each.way != "wheel"]:
+    if built := [each for each in fitting.installed if each.way in ("build", "attached wheel")]:
         yield "pip install ninja packaging setuptools wheel pybind11"
         yield f"pip install --no-build-isolation --no-cache-dir{option} {_requirements(built)}"
+    for each in fitting.installed:
+        if each.way == "clone":
+            yield f"pip install --no-build-isolation git+{each.backend}"
 
 
 def _requirements(installed: Iterable[Installed]) -> str:
     return " ".join(f"{each.package}=={each.version}" for each in installed)
 
 
-def _alternative(number: int, alternative: Alternative) -> Iterator[Part]:
+def _alternative(number: int, alternative: Concession) -> Iterator[Part]:
     yield table([(f"{number}. without", f"{' and '.join(alternative.dropped)}: {summary(alternative.fitting)}")])
     if alternative.remark:
         yield Prose(alternative.remark, indent=3)
@@ -142,7 +145,7 @@ def constraints(answer: FitAnswer, resolved: Resolution | None) -> str:
         return ""
     own = {pin.partition("==")[0]: pin for pin in answer.best.pins}
     lines = [f"# {answer.verdict.value}: {summary(answer.best)}", f"# {resolved_text(resolved)}", *own.values()]
-    backend = any(each.backend != INDEX for each in answer.best.installed)
+    backend = any(each.package == TORCH and each.backend != INDEX for each in answer.best.installed)
     for pin in resolved.pins if resolved else ():
         name = pin.partition("==")[0].strip()
         library = name.startswith(("nvidia-", "cuda-", "triton"))  # of the index's torch, not of another CUDA's

@@ -58,10 +58,10 @@ def fit_command(parsed: argparse.Namespace) -> int:
     resolutions: list[Resolution] = []
 
     def resolves(fitting: FittingSet) -> str:
-        if parsed.offline or (resolutions and not resolutions[-1].reached):
+        if parsed.offline:
             return ""
         resolutions.append(resolution(recorded, fitting))
-        return resolutions[-1].problem if resolutions[-1].reached else ""
+        return resolutions[-1].problem if resolutions[-1].decided else ""
 
     answer = fit(recorded, wishes, resolves)
     resolved = resolutions[-1] if resolutions else None

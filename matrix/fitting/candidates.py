@@ -10,7 +10,7 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from matrix.catalog.distributions import Builds, IndexedRelease, Distributions
+from matrix.catalog.distributions import Builds, Distributions, IndexedRelease
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import CUDA, PYTHON, TE, TORCH, components
 from matrix.catalog.versions import minor, parse

@@ -24,7 +24,7 @@ from matrix.catalog.stack import (
     in_order,
 )
 from matrix.catalog.versions import minor
-from matrix.check.answer import CheckAnswer, CheckResult
+from matrix.check.answer import CheckResult
 from matrix.check.calls import calls_of
 from matrix.check.checking import Question, check
 from matrix.check.user_stack import COMMAND_LINE, UserStack
@@ -139,8 +139,8 @@ class FitAnswer:
 Resolve = Callable[[FittingSet], str]
 
 
-def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", attempts: int = 4) -> FitAnswer:
-    """Return the best set; `resolves` is asked for at most `attempts` sets, and one that it refuses is out."""
+def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", attempts: int = 3) -> FitAnswer:
+    """Return the best set; a set that `resolves` refuses is out, `attempts` of them."""
     refused: list[tuple[Chosen, str]] = []
     while True:
         search = _search(recorded, wishes, refused)
@@ -148,10 +148,11 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
         if best is None:
             break
         found = fitting_set(recorded, wishes, best)
-        problem = resolves(found) if len(refused) < attempts else ""
-        if not problem:
+        problem = resolves(found)
+        if not problem or len(refused) == attempts:
             unknown = tuple(item.text for item in found.result.stack.unread)
-            verdict = FitVerdict.UNKNOWN if found.result.answer is CheckAnswer.UNKNOWN else FitVerdict.FITS
+            unknown += (f"the index does not resolve the set: {problem}",) if problem else ()
+            verdict = FitVerdict.UNKNOWN if unknown else FitVerdict.FITS
             return FitAnswer(wishes, verdict, found, (), (), unknown, search.tried)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))

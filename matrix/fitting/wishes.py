@@ -130,7 +130,7 @@ def parse_wishes(
 def _parts(text: str) -> list[str]:
     """Return the wishes of one argument: of "torch=2.9.1 gpu=RTX 4090" two; commas and spaces belong to ranges."""
     gpu = r"gpu *= *(?:(?:nvidia|geforce|rtx|tesla) +)*\S+"
-    return re.findall(rf"(?i:{gpu})|\S+(?:\s*(?:[<>=!~]=?|,)\s*\S+)*", text) or [text]
+    return re.findall(rf"(?i:{gpu})|\S+(?:\s*(?:[<>=!~]=?|,)\s*\S+)*", text)
 
 
 def _component(distributions: Distributions, name: str) -> str:

@@ -17,23 +17,28 @@ from matrix.provision.indexes import site_environment
 from matrix.provision.overlays import uv
 
 SECONDS: Final = 120.0  # s for a resolution; 1 - 10 s seen, most of it reading metadata
+# In uv's errors where nothing is decided: no network, or a package that is source alone.
 NO_ANSWER: Final = (
     "error sending request",
     "failed to fetch",
     "could not connect",
-    "network",
     "dns error",
     "timed out",
+    "network connectivity is disabled",
+    "building from source is disabled",
 )
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The answer of the resolver: the pins of all packages, or the problem. `reached` is False without an index."""
+    """The answer of the resolver: the pins of all packages, or the problem.
+
+    `decided` is False where it has no answer: no index is reached, or a package would have to be built for it.
+    """
 
     pins: tuple[str, ...] = ()
     problem: str = ""
-    reached: bool = True
+    decided: bool = True
 
 
 def resolve(
@@ -56,6 +61,6 @@ def resolve(
             seconds=SECONDS,
         )
     if result.code:
-        reached = not any(text in result.complaint.lower() for text in NO_ANSWER)
-        return Resolution(problem=result.complaint, reached=reached)
+        decided = not any(text in result.complaint.lower() for text in NO_ANSWER)
+        return Resolution(problem=result.complaint, decided=decided)
     return Resolution(tuple(line for line in result.out.splitlines() if "==" in line))

@@ -60,8 +60,8 @@ def resolved_text(resolved: Resolution | None) -> str:
     """Return what the index says of a set."""
     if resolved is None:
         return OFFLINE
-    if not resolved.reached:
-        return f"the index was not reached: recorded facts alone decide ({resolved.problem.splitlines()[0]})"
+    if not resolved.pins:
+        return f"the index did not confirm the set: recorded facts alone decide ({' '.join(resolved.problem.split())[:300]})"
     return f"uv resolves the set on the site's index: {len(resolved.pins)} packages"
 
 

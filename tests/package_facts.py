@@ -22,7 +22,7 @@ import sys
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from fnmatch import fnmatch
@@ -103,7 +103,7 @@ def links(printed: str) -> Iterator[Link]:
             continue
 
 
-def recorded_of(package: Package, files: Iterable[Link], read: Reader) -> Iterator[IndexedRelease]:
+def recorded_of(package: Package, files: Iterable[Link], read: Callable[[str], str]) -> Iterator[IndexedRelease]:
     """Yield the releases of a package that are recorded, oldest first; `read` returns the metadata of a wheel."""
     by_version: dict[Version, list[Link]] = {}
     for file in files:
@@ -269,11 +269,10 @@ def windows(clone: str, tags: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield tag, match[1]
 
 
-def contradictions(window: Failure, stated: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield where the rules of the catalog's window are not those of a tag."""
-    rules = [
-        rule for rule in window.works if not rule.cases and {"transformer-engine", "flash-attn"} <= set(rule.bounds)
-    ]
+def contradictions(failures: Iterable[Failure], stated: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield where the window of versions that the catalog's rules state is not that of a tag."""
+    sides = {"transformer-engine", "flash-attn"}
+    rules = [rule for entry in failures for rule in entry.works if not rule.cases and sides <= set(rule.bounds)]
     for tag, newest in stated:
         version = str(Version(tag.removeprefix("v")))
         version += ".0" * (2 - version.count("."))
@@ -304,7 +303,7 @@ def print_tags(clones: Mapping[str, str]) -> int:
                 parts = "; ".join(f"{key} {' '.join(row)}" for key, row in matrix.items())
                 print(f"{name} {tag}: wheels for {parts}")
         if name == "transformer-engine":
-            differing = list(contradictions(load().failure("flash-attn-window"), windows(clone, tags)))
+            differing = list(contradictions(load().failures, windows(clone, tags)))
             print(f"{name}: {len(tags)} tags read", *differing, sep="\n")
             count += len(differing)
     return count

@@ -61,7 +61,8 @@ def resolved_text(resolved: Resolution | None) -> str:
     if resolved is None:
         return OFFLINE
     if not resolved.pins:
-        return f"the index did not confirm the set: recorded facts alone decide ({' '.join(resolved.problem.split())[:300]})"
+        problem = " ".join(resolved.problem.split())[:300]
+        return f"the index did not confirm the set: recorded facts alone decide ({problem})"
     return f"uv resolves the set on the site's index: {len(resolved.pins)} packages"
 
 

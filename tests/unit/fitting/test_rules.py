@@ -18,13 +18,18 @@ def judged(words: str, last: str, framework: str = "") -> Rejection | None:
 @pytest.mark.parametrize(
     ("words", "last", "text", "involved"),
     [
-        ("te=2.18 flash-attn=2.8.3.post1", "flash-attn", "flash-attn-window", {"transformer-engine", "flash-attn"}),
+        (
+            "te=2.18 flash-attn=2.8.3.post1",
+            "flash-attn",
+            "flash-attn outside its window",
+            {"transformer-engine", "flash-attn"},
+        ),
         ("te=2.8 torch=2.11", "torch", "no library for CUDA 13", {"transformer-engine", "torch"}),
         ("torch=2.11 driver=550", "torch", "wheels have no compat package", {"torch", "driver"}),
         ("torch=2.5 mcore=0.16", "torch", "declares torch>=2.6.0", {"megatron-core", "torch"}),
         ("mcore=0.19.2 python=3.10", "python", "no file for Python 3.10", {"megatron-core", "python"}),
-        ("torch=2.6 gpu=B200", "torch", "gpu-newer-than-torch", {"torch", "sm"}),
-        ("te=2.13 torch=2.11", "torch", "te-cuda-libraries", {"transformer-engine", "torch"}),
+        ("torch=2.6 gpu=B200", "torch", "no kernels for a Blackwell GPU", {"torch", "sm"}),
+        ("te=2.13 torch=2.11", "torch", "libtransformer_engine.so can't be loaded", {"transformer-engine", "torch"}),
         ("te=1.9 torch=2.10", "torch", "calls of Transformer Engine 1.9.0 into torch", {"transformer-engine", "torch"}),
     ],
 )

@@ -22,6 +22,7 @@ from matrix.planning.driver_fit import (
     driver_note,
     driver_of,
     enough,
+    fit_of,
     fitting,
     lack,
     runnable,

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from matrix.catalog.distributions import IndexedRelease, Package, read_distributions
+from matrix.catalog.distributions import FOLDER, IndexedRelease, Package, read_distributions
 from matrix.catalog.schema import VersionText
 from tests.package_facts import (
-    FACTS,
     MARK,
     changes,
     contradictions,
@@ -56,7 +55,7 @@ def test_changes_are_new_gone_and_different() -> None:
 
 def test_written_table_is_read_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "distributions.toml"
-    text = (FACTS / "distributions.toml").read_text()
+    text = (FOLDER / "distributions.toml").read_text()
     path.write_text(written(text, read_distributions().release))
     assert path.read_text() == text
     assert read_distributions(path) == read_distributions()
@@ -79,7 +78,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_window_of_a_tag_is_compared_with_the_rules(clone: Path) -> None:
+def test_window_of_a_tag_contradicts_the_rules(clone: Path) -> None:
     stated = dict(windows(str(clone), ("v2.17", "v2.18")))
     assert stated == {"v2.17": "2.8.3", "v2.18": "2.9.0"}
     (difference,) = contradictions(real().failures, stated.items())

@@ -37,7 +37,7 @@ def test_constraints_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"-c {path}" in capsys.readouterr().out
 
 
-def test_index_is_asked_for_wheels_and_for_what_sources_require(
+def test_index_resolves_wheels_and_requirements_of_sources(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[list[str]] = []

@@ -36,14 +36,14 @@ def test_search_finds_the_first_set_of_brute_force(clauses: list[dict[str, str]]
     every = (dict(zip(NAMES, values, strict=True)) for values in product(VALUES, repeat=len(NAMES)))
     expected = next((one for one in every if not any(clause.items() <= one.items() for clause in clauses)), None)
     found = Search(small(), reject).best()
-    assert (found and {name: candidate.version for name, candidate in found.items()}) == expected
+    assert (None if found is None else {name: one.version for name, one in found.items()}) == expected
 
 
 def test_axis_without_candidates_has_no_set() -> None:
     assert Search({**small(), "e": []}, lambda chosen, axis: None).best() is None
 
 
-def test_search_jumps_over_axes_that_are_not_to_blame() -> None:
+def test_search_jumps_back_to_the_conflict() -> None:
     def reject(chosen: Mapping[str, Candidate], axis: str) -> Rejection | None:
         fits = axis != "d" or chosen["a"].version == "1"
         return None if fits else Rejection("a, d", frozenset("ad"))

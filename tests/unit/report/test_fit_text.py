@@ -37,7 +37,7 @@ def test_torch_of_another_cuda_has_its_own_line() -> None:
     assert not any(line.startswith("pip install") and " torch==" in line for line in lines)
 
 
-def test_constraints_have_the_set_then_what_the_index_resolves() -> None:
+def test_constraints_have_the_set_first() -> None:
     answer = answered("torch=2.12 driver=550 te=none")
     resolved = Resolution(("torch==2.12.1+cpu", "numpy==2.5.5", "nvidia-cublas==13.1.1.3"))
     lines = constraints(answer, resolved).splitlines()

@@ -81,8 +81,8 @@ JSON_LINES = {
     "bisect": "bisect --json",  # an error is JSON, too
     "check": "check mcore=0.8.0 torch=2.4.1 --json",
     "contract": "contract --consumer megatron-core --mcore 0.8.0 --te 1.9.0 --json",
-    "explain": f"explain {CELL    "fit": "fit --offline --json torch=2.9.1",
-} --json",
+    "explain": f"explain {CELL} --json",
+    "fit": "fit --offline --json torch=2.9.1",
     "match": "match no-such.log --json",
     "plan": "plan --json",
     "report": "report --json",

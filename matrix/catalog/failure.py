@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from matrix.catalog.job_options import NO_OPTIONS, PreflightOptions
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
 from matrix.catalog.schema import Identifier, Month, Pattern, Size, VersionText
-from matrix.catalog.stack import COMPONENT_KEYS, SM, Stack
+from matrix.catalog.stack import ABSENT, COMPONENT_KEYS, SM, TOOLKIT, Stack
 from matrix.catalog.versions import Range
 
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
@@ -383,7 +383,10 @@ class Failure:
 
     def reach(self, stack: Stack, arguments: JobArguments | None) -> Reached:
         """Return whether a command with these arguments reaches the failure in a stack; None: no command is known."""
-        return reached(self.reached_by, lambda way: way.matches(stack), arguments)
+        ways = self.reached_by
+        if stack[TOOLKIT] is ABSENT:
+            ways = tuple(replace(way, when="") if way.wheels else way for way in ways)
+        return reached(ways, lambda way: way.matches(stack), arguments)
 
     @property
     def workarounds(self) -> tuple[Workaround, ...]:

@@ -111,13 +111,15 @@ class ReachedBy(Clause):
     """The arguments that reach a failure in the cells of the clause; all conditions must hold.
 
     `defaults` are values of options that are not given. `when` is a condition that no argument shows. `usual`: most
-    jobs do this, so that a stack alone, without a command, counts as reaching it.
+    jobs do this, so that a stack alone, without a command, counts as reaching it. `wheels`: `when` holds where wheels
+    alone have CUDA (toolkit=none).
     """
 
     arguments: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     when: str = ""
     usual: bool = False
+    wheels: bool = False
 
     @property
     def on_arguments(self) -> tuple[Condition, ...]:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog.failure import Expectation, Failure, Rule, Ruling
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import Catalog, Container
 from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, Reach, Reached
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
+from matrix.catalog.stack import ABSENT, BASE, CUDA, DRIVER, MCORE, TE, TOOLKIT, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
 from matrix.check.files.declared import Unread, UnreadKind
 from matrix.check.training_job import NO_JOB, UserJob
@@ -320,21 +320,27 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
         excluding.append(Clash(reason, user.place(declared[0] if declared else MCORE)))
     if checkpoint and checkpoint.mark and core and core not in checkpoint.mark.reads:
         excluding.append(Clash(f"megatron-core {core} can't read {checkpoint}", user.place(MCORE)))
-    image, fitted = catalog.container_in(stack), fit_of(catalog, stack)
-    if image and fitted and fitted.fit is Fit.TOO_OLD:
-        would = enough(catalog, image)
+    carrier, fitted = _carrier(catalog, stack), fit_of(catalog, stack)
+    if carrier and fitted and fitted.fit is Fit.TOO_OLD:
+        would = enough(catalog, carrier)
         more = f"; driver {would} would do" if would else ""
         excluding.append(Clash(f"driver {driver} is too old: {fitted.reason}{more}", user.place(DRIVER)))
     return excluding
 
 
+def _carrier(catalog: Catalog, stack: Stack) -> Container | str | None:
+    """Return what has the CUDA of a stack: an image, or the version of wheels where there is no image."""
+    return stack.version(CUDA) if stack[TOOLKIT] is ABSENT else catalog.container_in(stack)
+
+
 def undecided_driver(catalog: Catalog, user: UserStack) -> Iterator[Unread]:
     """Yield that no fact states whether the driver runs the image; a driver that the catalog lacks is unread itself."""
-    image, fitted = catalog.container_in(user.stack), fit_of(catalog, user.stack)
-    if image and fitted and fitted.fit is Fit.UNKNOWN and DRIVER not in unrecorded(catalog, user.stack):
-        text = f"it is not known whether driver {user.stack[DRIVER]} runs {image.id}: {fitted.reason}"
-        would = enough(catalog, image)
-        fix = f"driver {would} runs it" if would else f"the release notes of {image.id} state the drivers that run it"
+    carrier, fitted = _carrier(catalog, user.stack), fit_of(catalog, user.stack)
+    if carrier and fitted and fitted.fit is Fit.UNKNOWN and DRIVER not in unrecorded(catalog, user.stack):
+        name = f"CUDA {carrier}" if isinstance(carrier, str) else carrier.id
+        text = f"it is not known whether driver {user.stack[DRIVER]} runs {name}: {fitted.reason}"
+        would = enough(catalog, carrier)
+        fix = f"driver {would} runs it" if would else f"the release notes of {name} state the drivers that run it"
         yield Unread(UnreadKind.VERSION, text, user.place(DRIVER) or COMMAND_LINE, fix)
 
 

@@ -65,6 +65,17 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "something is known to break; with --: the status of the command, or 1",
         "something that the input names was not read or is not known (--allow-unknown: 0)",
     ),
+    "fit": Command(
+        "Choose the newest releases that fit each other, a GPU and a driver, with evidence and installation.",
+        "docs/fit.md",
+        (
+            'fit "torch=2.9.1" "gpu=H100" "driver=550" "flash-attn"',
+            "fit gpu=B200 --for verl==0.9.1 --constraints fit.txt",
+        ),
+        "a set fits; nothing is known to break in it",
+        "the wishes exclude each other",
+        "a set fits as far as is known: something that is wished is not known",
+    ),
     "match": Command(
         "Find known failures in a log, with fixes and workarounds.",
         "docs/commands.md",

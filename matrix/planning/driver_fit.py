@@ -13,7 +13,7 @@ from enum import Enum
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda
 from matrix.catalog.model import Catalog, Container, Driver
-from matrix.catalog.stack import DRIVER, Stack
+from matrix.catalog.stack import ABSENT, CUDA, DRIVER, TOOLKIT, Stack
 from matrix.catalog.versions import NONE, parse
 from matrix.verdicts.planned import Planned
 
@@ -36,9 +36,23 @@ class Fitting:
 
 
 def fit_of(catalog: Catalog, stack: Stack) -> Fitting | None:
-    """Return how the image of a stack runs on its driver, None where the stack does not name both."""
-    image, driver = catalog.container_in(stack), stack.version(DRIVER)
+    """Return how the CUDA of a stack, of its image or of its wheels, runs on its driver; None without one of them."""
+    image, driver, cuda = catalog.container_in(stack), stack.version(DRIVER), stack.version(CUDA)
+    if driver and cuda and stack[TOOLKIT] is ABSENT:
+        return wheels_fitting(catalog, cuda, driver)
     return fitting(catalog, image, driver) if image and driver else None
+
+
+def wheels_fitting(catalog: Catalog, cuda: str, driver: str) -> Fitting:
+    """Return how the CUDA of wheels, which have no compat package, runs on a kernel driver."""
+    branch, most = driver.split(".")[0], None
+    for facts in catalog.drivers:
+        most = facts.max_cuda_major_without_compat if facts.branch == branch else most
+    if most is None:
+        return Fitting(Fit.UNKNOWN, f"no source states whether driver {branch} runs CUDA {cuda}")
+    runs = parse(cuda).major <= int(most)
+    reason = f"driver {branch} runs every CUDA up to {most}"
+    return Fitting(Fit.NATIVE, reason) if runs else Fitting(Fit.TOO_OLD, f"{reason}; wheels have no compat package")
 
 
 def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
@@ -74,10 +88,11 @@ def _older(image: Container, cuda: str, driver: str, facts: Driver) -> Fitting:
     return Fitting(Fit.UNKNOWN, f"no source states whether driver {facts.branch} runs CUDA {cuda}")
 
 
-def enough(catalog: Catalog, image: Container) -> str:
-    """Return the lowest branch of the catalog that runs an image directly, "" where none is known."""
+def enough(catalog: Catalog, of: Container | str) -> str:
+    """Return the lowest branch of the catalog that runs an image, or a CUDA of wheels, directly; "" without one."""
     branches = sorted((driver.branch for driver in catalog.drivers), key=int)
-    return next((branch for branch in branches if fitting(catalog, image, branch).fit is Fit.NATIVE), "")
+    fits = wheels_fitting if isinstance(of, str) else fitting
+    return next((branch for branch in branches if fits(catalog, of, branch).fit is Fit.NATIVE), "")  # type: ignore[arg-type]
 
 
 def lack(catalog: Catalog, item: Planned, host: str) -> str:

@@ -161,3 +161,23 @@ def test_worst_answer_is_the_status(folder: Path) -> None:
     (folder / "b.txt").write_text("torch==2.99.0\n")
     assert check("a.txt", "b.txt") == 3
     assert check("b.txt", "a.txt", "--allow-unknown") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("torch=2.11.0 cuda=13.0 driver=550 toolkit=none", 1),
+        ("torch=2.11.0 cuda=13.0 driver=550", 0),  # a compat package may be there
+        ("torch=2.11.0 cuda=13.0 driver=580 toolkit=none", 0),
+        ("torch=2.11.0 te=2.18.0 nvidia-cublas=13.1.0.3 toolkit=none", 1),
+        ("torch=2.11.0 te=2.18.0 nvidia-cublas=13.1.0.3", 0),  # a toolkit may have the library
+        ("torch=2.9.1 cuda=12.6 sm=10.0", 1),
+        ("torch=2.9.1 cuda=12.8 sm=10.0", 0),
+        ("te=2.18.0 flash-attn=2.8.3.post1", 1),
+        ("te=2.14.0 flash-attn=2.8.3+local", 1),
+        ("te=2.18.0 flash-attn=2.8.3+local", 0),
+        ("te=2.20.2 flash-attn=2.8.3.post2", 0),
+    ],
+)
+def test_rules_that_fit_reads_are_those_of_check(words: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--brief", *words.split()]) == status, capsys.readouterr().out

@@ -31,6 +31,7 @@ EXIT_STATUS = {
     "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
     "check Dockerfile train.sbatch --as-one --upgrade te": ExitStatus.BAD,
     "check Dockerfile requirements.txt --format github": ExitStatus.BAD,
+    "fit gpu=H100 driver=550 flash-attn --offline": ExitStatus.GOOD,
     "match train.log": ExitStatus.GOOD,
     "contract --consumer ./my-fork": ExitStatus.GOOD,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,

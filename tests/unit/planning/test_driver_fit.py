@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda
 from matrix.catalog.model import Container, Driver
-from matrix.catalog.stack import DRIVER
+from matrix.catalog.stack import ABSENT, DRIVER, UNKNOWN, Stack
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
 from matrix.planning.driver_fit import (
@@ -22,6 +22,7 @@ from matrix.planning.driver_fit import (
     driver_note,
     driver_of,
     enough,
+    fit_of,
     fitting,
     lack,
     runnable,
@@ -346,3 +347,21 @@ def test_note_is_for_images_at_level_gpu(item: Planned) -> None:
 @pytest.mark.parametrize(("host", "text"), [("none", "driver 470: "), (None, "driver 470: ")])
 def test_note_without_kernel_driver_has_the_cells(host: str | None, text: str) -> None:
     assert driver_note(real(), on("ngc-24.03", "470"), host, PACKAGE).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "fit"),
+    [
+        ("12.8", "550", Fit.NATIVE),
+        ("13.0", "550.54.15", Fit.TOO_OLD),
+        ("13.2", "580", Fit.NATIVE),
+        ("12.6", "545", Fit.UNKNOWN),
+        ("12.6", "999", Fit.UNKNOWN),
+    ],
+)
+def test_cuda_of_wheels_has_no_compat_package(cuda: str, driver: str, fit: Fit) -> None:
+    stack = Stack({"cuda": cuda, "driver": driver, "toolkit": ABSENT})
+    fitted = fit_of(real(), stack)
+    assert fitted
+    assert fitted.fit is fit
+    assert fit_of(real(), stack.with_({"toolkit": UNKNOWN})) is None

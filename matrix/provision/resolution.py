@@ -1,0 +1,66 @@
+"""uv's resolver on the site's index: whether requirements resolve with all that they require.
+
+Wheels alone count: nothing is built. Of a package that is source alone, the caller gives the requirements in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from matrix.provision.commands import Runner, run
+from matrix.provision.indexes import site_environment
+from matrix.provision.overlays import uv
+
+SECONDS: Final = 120.0  # s for a resolution; 1 - 10 s seen, most of it reading metadata
+# In uv's errors where nothing is decided: no network, or a package that is source alone.
+NO_ANSWER: Final = (
+    "error sending request",
+    "failed to fetch",
+    "could not connect",
+    "dns error",
+    "timed out",
+    "network connectivity is disabled",
+    "building from source is disabled",
+)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The answer of the resolver: the pins of all packages, or the problem.
+
+    `decided` is False where it has no answer: no index is reached, or a package would have to be built for it.
+    """
+
+    pins: tuple[str, ...] = ()
+    problem: str = ""
+    decided: bool = True
+
+
+def resolve(
+    requirements: Sequence[str],
+    python: str,
+    run: Runner = run,
+    environ: Mapping[str, str] = os.environ,
+) -> Resolution:
+    """Return how uv resolves requirements for Linux and a minor of Python, with wheels alone."""
+    environment = {**environ, **site_environment(environ), "UV_PYTHON_DOWNLOADS": "never"}
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "requirements.in"
+        path.write_text("\n".join(requirements) + "\n")
+        # --directory: the current folder may hold uv settings of another project.
+        options = ["--quiet", "--no-build", "--no-header", "--no-annotate", "--directory", name]
+        options += ["--python-version", python, "--python-platform", "x86_64-manylinux_2_28"]
+        result = run(
+            [*uv(environment), "pip", "compile", *options, str(path)],
+            environment=environment,
+            seconds=SECONDS,
+        )
+    if result.code:
+        decided = not any(text in result.complaint.lower() for text in NO_ANSWER)
+        return Resolution(problem=result.complaint, decided=decided)
+    return Resolution(tuple(line for line in result.out.splitlines() if "==" in line))

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from matrix.provision.commands import CommandResult
+from matrix.provision.resolution import Resolution, resolve
+
+
+def answering(result: CommandResult, calls: list[list[str]] | None = None) -> object:
+    def run(
+        command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> CommandResult:
+        if calls is not None:
+            calls.append([*command, Path(command[-1]).read_text()])
+        return result
+
+    return run
+
+
+ENVIRON = {"UV": "/bin/uv", "HOME": "/nonexistent"}
+
+
+def test_pins_of_all_packages_are_returned() -> None:
+    calls: list[list[str]] = []
+    run = answering(CommandResult(0, "torch==2.9.1\n# a comment\nnumpy==2.5.5\n"), calls)
+    found = resolve(["torch==2.9.1", "numpy"], "3.12", run=run, environ=ENVIRON)  # type: ignore[arg-type]
+    assert found == Resolution(("torch==2.9.1", "numpy==2.5.5"))
+    (command,) = calls
+    assert "--no-build" in command
+    assert command[-1] == "torch==2.9.1\nnumpy\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "decided"),
+    [
+        ("error: No solution found: torch==2.9.1 and numpy<2 are incompatible", True),
+        ("error: Failed to fetch: `https://index.example/simple/torch/`", False),
+        ("error: cause: error sending request for url", False),
+        ("hint: Wheels are required for `x` because building from source is disabled for all packages", False),
+    ],
+)
+def test_problem_without_an_answer_decides_nothing(printed: str, decided: bool) -> None:
+    run = answering(CommandResult(1, "", printed))
+    found = resolve(["torch"], "3.12", run=run, environ=ENVIRON)  # type: ignore[arg-type]
+    assert found.decided is decided
+    assert not found.pins
+    assert found.problem

@@ -1,12 +1,15 @@
 """The pytest plugin: each planned case of a failure.toml is one test, run in the interpreter of its cell.
 
-It has no effect if no failure.toml is collected. In a failure's folder, pytest collects the cases; with --own-tests it
-collects the failure's own tests, test_*.py, instead.
+The project's conftest.py and its commands load it: no entry point does, so that the pytest of other repositories runs
+without it. An installed wheel needs `pytest -p matrix.execution.plugin --pyargs matrix.failures`. It has no effect if
+no failure.toml is collected. In a failure's folder, pytest collects the cases; with --megatrix-own-tests it collects
+the failure's own tests, test_*.py, instead.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Generator, Iterator
 from functools import partial
@@ -17,8 +20,9 @@ import pytest
 
 from matrix.catalog.folders import ENTRY, FAILURES, roots
 from matrix.errors import MatrixError
+from matrix.planning.rerun import RERUN
 
-if TYPE_CHECKING:  # every pytest run of an environment with this project loads this plugin: keep its imports few
+if TYPE_CHECKING:
     from matrix.execution.session import Session
     from matrix.verdicts.planned import Planned
     from matrix.verdicts.record import Record
@@ -26,14 +30,17 @@ if TYPE_CHECKING:  # every pytest run of an environment with this project loads 
 SESSION = pytest.StashKey["Session"]()
 BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
+SELECT, OWN_TESTS = "--megatrix-select", "--megatrix-own-tests"
 PYARGS = "matrix.failures"  # stands for the failures of an installed wheel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options; `megatrix run` sets MEGATRIX_* in the environment instead."""
     group = parser.getgroup("megatrix")
-    group.addoption("--select", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"')
-    group.addoption("--own-tests", action="store_true", help="run the failures' own tests instead of their cases")
+    group.addoption(
+        SELECT, metavar="EXPRESSION", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"'
+    )
+    group.addoption(OWN_TESTS, action="store_true", help="run the failures' own tests instead of their cases")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def has_cases(config: pytest.Config) -> bool:
     """Return whether the arguments of pytest include failures, whose cases are to be run."""
-    if config.getoption("--own-tests"):
+    if config.getoption(OWN_TESTS):
         return False
     holders = (FAILURES, *site_roots())
     return any(
@@ -91,14 +98,14 @@ def site_roots() -> tuple[Path, ...]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore a failure's own tests without --own-tests."""
+    """Ignore a failure's own tests without --megatrix-own-tests."""
     is_own_test = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
-    return True if is_own_test and not config.getoption("--own-tests") else None
+    return True if is_own_test and not config.getoption(OWN_TESTS) else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFile | None:
     """Collect the cases of a failure."""
-    if file_path.name != ENTRY or parent.config.getoption("--own-tests"):
+    if file_path.name != ENTRY or parent.config.getoption(OWN_TESTS):
         return None
     file: FailureFile = FailureFile.from_parent(parent, path=file_path)
     return file
@@ -146,7 +153,8 @@ def session_of(config: pytest.Config) -> Session:
     from matrix.store.paths import OUT
 
     if SESSION not in config.stash:
-        options = Options.from_environment(os.environ, select=config.getoption("--select"))
+        os.environ.setdefault(RERUN, shlex.join([sys.executable, "-m", "pytest", *map(str, argument_paths(config))]))
+        options = Options.from_environment(os.environ, select=config.getoption(SELECT))
         out = Path(os.environ.get("MEGATRIX_OUT", OUT))
         if hasattr(config, "workerinput"):
             config.stash[SESSION] = WorkerSession(options, out, config.workerinput)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -14,6 +16,7 @@ import pytest
 
 from matrix.catalog.failure import Failure
 from matrix.catalog.folders import SITE
+from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
 from matrix.execution import plugin
 from matrix.provision.project import ROOT
@@ -155,7 +158,7 @@ def test_unwritable_run_ends_the_session_once(pytester: pytest.Pytester, session
 
 
 def test_own_tests_run_without_cases(pytester: pytest.Pytester, session: FakeSession) -> None:
-    run(pytester, "save_breaks", "--own-tests").assert_outcomes(passed=1)
+    run(pytester, "save_breaks", "--megatrix-own-tests").assert_outcomes(passed=1)
     assert session.ran == []
 
 
@@ -172,6 +175,58 @@ def test_collection_error_is_printed_once(
     result = run(pytester, folder.name, other.name)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert result.stdout.str().count("got:      torch-9") == 1
+
+
+FOREIGN = {
+    "a module": {
+        "matrix.py": "def add(a, b):\n    return a + b\n",
+        "test_it.py": "import matrix\n\ndef test_add():\n    assert matrix.add(1, 2) == 3\n",
+    },
+    "a package": {
+        "matrix/__init__.py": "from matrix.core import ONE\n",
+        "matrix/core.py": "ONE = 1\n",
+        "tests/test_it.py": "from matrix import ONE\n\ndef test_one():\n    assert ONE == 1\n",
+        "failures/x/failure.toml": "id = 'not an entry'\n",
+    },
+    "options": {
+        "conftest.py": "def pytest_addoption(parser):\n    for name in ('--select', '--own-tests'):\n"
+        "        parser.addoption(name, default='yes')\n",
+        "test_it.py": "def test_option(request):\n    assert request.config.getoption('--select') == 'yes'\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_pytest_of_another_repository_is_unchanged(tmp_path: Path, name: str) -> None:
+    """The same output and options with the project installed as without it."""
+    repository, site = tmp_path / "repository", tmp_path / "site"
+    for path, text in FOREIGN[name].items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(text)
+    info = site / "megatrix-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "matrix").symlink_to(ROOT / "matrix")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megatrix\nVersion: 0.1.0\n")
+    groups = read_toml(ROOT / "pyproject.toml")["project"].get("entry-points", {})
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in pairs.items())
+        for group, pairs in groups.items()
+    ]
+    (info / "entry_points.txt").write_text("".join(lines))
+
+    def ran(*words: str, installed: bool) -> tuple[int, str]:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MEGATRIX_"))
+        }
+        environment["PYTHONPATH"] = str(site) if installed else ""
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, re.sub(r"in [\d.]+s", "", done.stdout + done.stderr)
+
+    alone = ran(installed=False)
+    assert (alone[0], "1 passed" in alone[1]) == (0, True), alone[1]
+    assert ran(installed=True) == alone
+    assert ran("--help", installed=True) == ran("--help", installed=False)
 
 
 def test_an_unrelated_run_makes_no_session(pytester: pytest.Pytester, session: FakeSession) -> None:

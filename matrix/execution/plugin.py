@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matrix.verdicts.record import Record
 
 SESSION = pytest.StashKey["Session"]()
+UNCOLLECTED = pytest.StashKey[list[str]]()  # why failures have no item
 BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
 SELECT, OWN_TESTS = "--megatrix-select", "--megatrix-own-tests"
@@ -117,9 +118,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[SESSION].choose({item.planned.key for item in session.items if isinstance(item, CaseItem)})
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Return the line that names the base."""
-    return [config.stash[SESSION].installation.header] if SESSION in config.stash else []
+def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """Return the line that names the base; where nothing was collected, also why."""
+    lines = [config.stash[SESSION].installation.header] if SESSION in config.stash else []
+    return lines if items else [*lines, *(f"megatrix: {reason}" for reason in config.stash.get(UNCOLLECTED, []))]
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
@@ -178,13 +180,18 @@ class FailureFile(pytest.File):
         """Yield the failure's part of the plan. If the plan can't be made, only the first file reports the error."""
         if BROKEN in self.config.stash:
             return
+        from matrix.catalog.loading import is_draft
         from matrix.execution.session import item_name
 
+        reasons = self.config.stash.setdefault(UNCOLLECTED, [])
         try:
             session = session_of(self.config)
             planned = session.planned
             failures = session.installation.catalog.failures
             failure = next((failure for failure in failures if failure.folder == self.path.parent), None)
+            if failure is None and is_draft(self.path):
+                reasons.append(f"{self.path.parent.name}: a draft; megatrix catalog list shows what is left to do")
+                return
             if failure is None:
                 raise MatrixError(
                     "no failure of the catalog",
@@ -194,10 +201,14 @@ class FailureFile(pytest.File):
         except MatrixError as error:
             self.config.stash[BROKEN] = True
             raise self.CollectError(str(error)) from None
-        for case in planned:
-            if case.failure == failure.id:
-                item: CaseItem = CaseItem.from_parent(self, name=item_name(case), planned=case)
-                yield item
+        cases = [case for case in planned if case.failure == failure.id]
+        if not cases:
+            here = session.installation.header.removeprefix("megatrix: ")
+            command = f'megatrix run --within "failure=={failure.id}"'
+            reasons.append(f"{failure.id}: none of its cases runs on {here}; {command} makes environments for them")
+        for case in cases:
+            item: CaseItem = CaseItem.from_parent(self, name=item_name(case), planned=case)
+            yield item
 
 
 class CaseItem(pytest.Item):

@@ -112,6 +112,17 @@ def test_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*the failure is fixed, or the reproduction is broken*", "*reproduce: *"])
 
 
+def test_missing_cases_have_a_reason(pytester: pytest.Pytester, session: FakeSession, folder: Path) -> None:
+    session.planned = []
+    result = run(pytester, "save_breaks", "-k", "tp2")
+    result.stdout.fnmatch_lines(["megatrix: save-breaks: none of its cases runs on base host; megatrix run --within*"])
+    session.installation.catalog = catalog()
+    (folder / "failure.toml").write_text('title = "TODO"')
+    result = run(pytester, "save_breaks")
+    result.stdout.fnmatch_lines(["megatrix: save_breaks: a draft; *"])
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 @pytest.mark.parametrize(("word", "count"), [("tp2", 1), ("save_breaks", 3), ("save-breaks", 3), ("another", 0)])
 def test_keyword_selects_by_failure_and_case(
     pytester: pytest.Pytester, session: FakeSession, word: str, count: int

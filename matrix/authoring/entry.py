@@ -12,6 +12,7 @@ from typing import Final
 from matrix.authoring import examples
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
+from matrix.catalog.loading import TODO
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular
 from matrix.contract import recording
@@ -23,7 +24,6 @@ from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature_match import matched, shows
 
-TODO: Final = "TODO"
 DEEPEST: Final = 10  # modules that import a function from the next; entries have two
 
 
@@ -34,6 +34,11 @@ class EntryProblem:
     where: str
     what: str
     fix: str
+
+    @property
+    def of_example(self) -> bool:
+        """Return whether a run that reproduces the failure may solve it: an example is missing."""
+        return self.where.startswith(("examples/", "signature "))
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}\n  fix: {self.fix}"
@@ -49,7 +54,7 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
         _contract_problems(failure),
         _night_problems(catalog, failure, night),
         _example_problems(catalog, failure),
-        _todo_problems(failure),
+        todo_problems(failure.folder),
     ):
         try:
             reported.extend(group)
@@ -58,9 +63,9 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
     return reported
 
 
-def _todo_problems(failure: Failure) -> Iterator[EntryProblem]:
+def todo_problems(folder: Path) -> Iterator[EntryProblem]:
     """Yield what the template or a draft leaves to the author."""
-    for path in (failure.folder / ENTRY, failure.folder / "reproduction.py"):
+    for path in (folder / ENTRY, folder / "reproduction.py"):
         lines = read_regular(path).decode("utf-8", "replace").splitlines() if path.is_file() else []
         for number, line in enumerate(lines, start=1):
             if TODO in line:

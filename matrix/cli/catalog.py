@@ -15,6 +15,7 @@ from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
+from matrix.cli.verify import verify_command
 from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
@@ -36,6 +37,13 @@ ACTIONS: Final = {
         COMMANDS["catalog"].document,
         ("catalog check my-failure",),
         "no problems",
+        "problems",
+    ),
+    "verify": Command(
+        "Check an entry, run it in both directions, keep examples, swap expectations, lint its folder.",
+        COMMANDS["catalog"].document,
+        ("catalog verify my-failure",),
+        "verified",
         "problems",
     ),
     "keep": Command(
@@ -76,6 +84,10 @@ def add_parser(commands: Any) -> None:
     check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
+    verifying = add_command(actions, "verify", ACTIONS["verify"])
+    verifying.add_argument("id", metavar="ID", help="id of the failure")
+    add_out(verifying)
+    verifying.set_defaults(command=verify_command)
     keep = add_command(actions, "keep", ACTIONS["keep"])
     keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
     keep.add_argument(
@@ -98,12 +110,18 @@ def new_command(parsed: argparse.Namespace) -> int:
 
 
 def check_command(parsed: argparse.Namespace) -> int:
-    """Print the problems of each entry; return 1 where there are any."""
+    """Print the problems of each entry, and what a draft leaves to do; return 1 where there are any."""
+    drafts = {id: path for id, path in loading.drafts().items() if id in parsed.id or not parsed.id}
+    for id, path in drafts.items():
+        left = "\n".join(map(str, entry.todo_problems(path.parent)))
+        show(table([(f"{id}:", "a draft, which no other command reads")]), *paragraphs(indent(left, "  ")))
+    if drafts and drafts.keys() >= {*parsed.id}:
+        return ExitStatus.BAD
     catalog = loading.load()
     planned = night(catalog, pairwise, tuple(Level))
     counts = Counter(case.failure for case in planned)
-    status = ExitStatus.GOOD
-    for id in parsed.id or [failure.id for failure in catalog.failures]:
+    status = ExitStatus.BAD if drafts else ExitStatus.GOOD
+    for id in [id for id in parsed.id or [failure.id for failure in catalog.failures] if id not in drafts]:
         failure = catalog.failure(id)
         problems = entry.problems(catalog, failure, planned)
         status = ExitStatus.BAD if problems else status
@@ -140,6 +158,10 @@ def list_command(parsed: argparse.Namespace) -> int:
         raise MatrixError("no such topic", got=parsed.topic, expected=expected, fix=closest(parsed.topic, topics))
     for topic, failures in [topics[parsed.topic]] if parsed.topic else topics.values():
         show(*known.topic_table(topic, failures))
+    if drafts := {} if parsed.topic else loading.drafts():
+        rows = [(id, sum(1 for _ in entry.todo_problems(path.parent)), path) for id, path in drafts.items()]
+        show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
+        show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))
     return ExitStatus.GOOD
 
 

@@ -31,7 +31,7 @@ SESSION = pytest.StashKey["Session"]()
 UNCOLLECTED = pytest.StashKey[list[str]]()  # why failures have no item
 BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
-SELECT, OWN_TESTS = "--megatrix-select", "--megatrix-own-tests"
+SELECT, OWN_TESTS, DEBUG = "--megatrix-select", "--megatrix-own-tests", "--megatrix-debug"
 PYARGS = "matrix.failures"  # stands for the failures of an installed wheel
 
 
@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         SELECT, metavar="EXPRESSION", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"'
     )
+    group.addoption(DEBUG, metavar="RANK", type=int, help="run this rank of one case in pytest's process; see --pdb")
     group.addoption(OWN_TESTS, action="store_true", help="run the failures' own tests instead of their cases")
 
 
@@ -217,30 +218,41 @@ class CaseItem(pytest.Item):
     def __init__(self, *, planned: Planned, **pytests: object) -> None:
         super().__init__(**pytests)  # type: ignore[arg-type]  # the arguments of from_parent
         self.planned = planned
+        self.record: Record | None = None
         self.extra_keyword_matches |= {planned.failure, planned.failure.replace("-", "_"), planned.case}
 
     def runtest(self) -> None:
-        """Run the case and convert its verdict to a pytest result."""
+        """Run the case and convert its verdict to a pytest result.
+
+        With --pdb a red case runs again with rank 0 in this process, and pytest enters the frame that raised.
+        """
         from matrix.store import scratch
         from matrix.verdicts.text import visible
 
+        number = self.config.getoption(DEBUG)
         try:
             with scratch.entered():
-                record = session_of(self.config).reproduction(self.planned).run()
+                reproduction = session_of(self.config).reproduction(self.planned)
+                if number is not None:
+                    reproduction.debug(number)
+                    return
+                record = self.record = reproduction.run()
         except MatrixError as error:  # nothing can be recorded, of the next cases neither
             pytest.exit(f"megatrix: {visible(str(error))}", returncode=2)
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
+            if self.config.getoption("usepdb") and record.outcome.chain:
+                reproduction.debug()
             raise RedError(record)
         if record.verdict.colour in ("unavailable", "not-reached"):
             pytest.skip(visible(f"{record.verdict.value}: {record.outcome.reason}"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         """Return why a red case is red; for any other exception, pytest's text."""
-        if isinstance(excinfo.value, RedError):
+        if self.record and self.record.verdict.colour == "red":
             from matrix.execution.reproduction import explain_red
 
-            return explain_red(excinfo.value.record)
+            return explain_red(self.record)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, None, str]:
@@ -253,4 +265,3 @@ class RedError(Exception):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record.verdict.value)
-        self.record = record

@@ -8,6 +8,7 @@ import pytest
 
 from matrix.authoring.breaking import outcome, rejudged, swapped
 from matrix.catalog.failure import Expectation
+from matrix.catalog.schema import Identifier
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
@@ -62,7 +63,7 @@ def test_recorded_outcomes_are_judged_with_the_opposite_expectation() -> None:
         record(), expectation=Expectation.WORKS, verdict=Verdict.HOLDS, outcome=Outcome(OutcomeKind.PASSED)
     )
     broke = changed(record(), expectation=Expectation.BROKEN, verdict=Verdict.REPRODUCED, outcome=shown(BOTH))
-    entry = replace(BOTH, id=passed.failure)
+    entry = replace(BOTH, id=Identifier(passed.failure))
     assert [each.verdict for each in rejudged(entry, [passed, broke])] == [Verdict.VANISHED, Verdict.REGRESSED]
     assert outcome(rejudged(entry, [passed, broke]))[0]
     assert rejudged(BOTH, [passed, broke]) == []

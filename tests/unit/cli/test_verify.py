@@ -43,10 +43,7 @@ def test_entry_is_verified_in_one_command(folder: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "swapped: expectations swapped; red in both directions" in printed
     assert printed.endswith("no problems; no claims without a record\n")
-    assert (
-        'reason = "run with 0.7.0, 0.8.0 on torch-2.4.0, torch-2.5.1"'
-        in (folder / "failure.toml").read_text()
-    )
+    assert 'reason = "run with 0.7.0, 0.8.0 on torch-2.4.0, torch-2.5.1"' in (folder / "failure.toml").read_text()
     assert list((folder / "examples" / "shows").glob("*.json"))
 
 

@@ -20,7 +20,7 @@ from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
 from matrix.execution import plugin
 from matrix.provision.project import ROOT
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, failure, planned
@@ -39,7 +39,7 @@ class FakeSession:
         known = catalog(entry)
         self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
         self.planned = [replace(planned(known), case=name) for name in CASES]
-        self._verdicts, self.ran = verdicts, list[str]()
+        self._verdicts, self.ran, self.debugged = verdicts, list[str](), False
 
     def reproduction(self, item: Planned) -> FakeSession:
         self.ran.append(item.case)
@@ -47,8 +47,17 @@ class FakeSession:
 
     def run(self) -> Record:
         verdict = self._verdicts.get(self.ran[-1], Verdict.HOLDS)
-        outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "")
+        chain = (Raised("KeyError", "word"),) if verdict is Verdict.VANISHED else ()
+        outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "", chain=chain)
         return replace(record(), verdict=verdict, outcome=outcome)
+
+    def debug(self, number: int = 0) -> None:
+        def upstream() -> None:
+            name = "word"
+            raise KeyError(name)
+
+        self.debugged = True
+        upstream()
 
     def choose(self, keys: Collection[str]) -> None:
         self.planned = [item for item in self.planned if item.key in keys]
@@ -149,6 +158,33 @@ def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: Fak
     session.ran.clear()
     run(pytester, "save_breaks", "--lf")
     assert session.ran == ["pp2"]
+
+
+RECORDER = """
+import pdb, traceback
+class Recorder(pdb.Pdb):
+    def interaction(self, frame, error):
+        trace = getattr(error, "__traceback__", error)  # an exception since Python 3.13
+        print("STOPPED IN", traceback.extract_tb(trace)[-1].name)
+"""
+
+
+def test_pdb_enters_the_frame_that_raised(pytester: pytest.Pytester, session: FakeSession) -> None:
+    """A red case runs again in this process; --lf then runs it alone."""
+    pytester.makepyfile(recorder=RECORDER)
+    pytester.syspathinsert()
+    result = run(pytester, "save_breaks", "--pdb", "--pdbcls=recorder:Recorder")
+    result.stdout.fnmatch_lines(["*STOPPED IN upstream*"])
+    session.ran.clear()
+    run(pytester, "save_breaks", "--lf")
+    assert session.ran == ["pp2"]
+
+
+def test_debug_runs_one_rank_and_records_nothing(pytester: pytest.Pytester, session: FakeSession) -> None:
+    result = run(pytester, "save_breaks", "-k", "tp2", "--megatrix-debug", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError*"])
+    assert session.debugged
 
 
 def test_exitfirst_stops_at_the_first_red_case(pytester: pytest.Pytester, session: FakeSession) -> None:

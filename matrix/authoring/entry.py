@@ -19,6 +19,8 @@ from matrix.contract import recording
 from matrix.errors import MatrixError
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.kit.preflight import FILE, preflight_of
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
@@ -44,15 +46,20 @@ class EntryProblem:
         return f"{self.where}: {self.what}\n  fix: {self.fix}"
 
 
-def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[EntryProblem]:
-    """Return the problems of one entry; `night` is the planned night, of all failures or of this one."""
+def whole_night(catalog: Catalog) -> list[Planned]:
+    """Return the planned night at all levels."""
+    return night(catalog, pairwise, tuple(Level))
+
+
+def problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> list[EntryProblem]:
+    """Return the problems of one entry; `planned` is the planned night, of all failures or of this one."""
     reported = list[EntryProblem]()
     for group in (
         _case_problems(failure),
         _module_problems(failure),
         _rule_problems(failure),
         _contract_problems(failure),
-        _night_problems(catalog, failure, night),
+        _night_problems(catalog, failure, planned),
         _example_problems(catalog, failure),
         todo_problems(failure.folder),
     ):
@@ -185,11 +192,11 @@ def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
             yield EntryProblem("contract.callee", "no recorded megatron-core calls it", fix)
 
 
-def _night_problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> Iterator[EntryProblem]:
+def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]) -> Iterator[EntryProblem]:
     bases = failure.night.bases if failure.night else ()
     if bases and not any(base.night for base in catalog.made if base.id in bases):
         return  # `reason` states why it is in no night
-    planned = {case.expectation for case in night if case.failure == failure.id}
+    planned = {case.expectation for case in cases if case.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:
             yield EntryProblem(

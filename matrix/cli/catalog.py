@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, overview, skeleton
 from matrix.catalog import loading
-from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
@@ -17,8 +16,6 @@ from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.cli.verify import verify_command
 from matrix.errors import ExitStatus, MatrixError, closest
-from matrix.planning.covering import pairwise
-from matrix.planning.night import night
 from matrix.report import known
 from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
@@ -118,7 +115,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     if drafts and drafts.keys() >= {*parsed.id}:
         return ExitStatus.BAD
     catalog = loading.load()
-    planned = night(catalog, pairwise, tuple(Level))
+    planned = entry.whole_night(catalog)
     counts = Counter(case.failure for case in planned)
     status = ExitStatus.BAD if drafts else ExitStatus.GOOD
     for id in [id for id in parsed.id or [failure.id for failure in catalog.failures] if id not in drafts]:

@@ -46,7 +46,7 @@ class Styled:
 
 
 @dataclass(frozen=True)
-class Table:
+class Rows:
     """Rows of a table, as `table` describes it."""
 
     rows: tuple[tuple[Styled, ...], ...]
@@ -59,12 +59,12 @@ class Table:
 class Alternative:
     """A table, and the parts that replace it where it can't be as narrow as the terminal."""
 
-    table: Table
+    table: Rows
     narrow: tuple[Part, ...]
 
 
 # A string is one line that is never wrapped: a command, a case. All others wrap between words.
-Part: TypeAlias = "str | Prose | Styled | Table | Alternative"
+Part: TypeAlias = "str | Prose | Styled | Rows | Alternative"
 
 
 def show(*parts: Part) -> None:
@@ -121,7 +121,7 @@ def _plain(part: Part) -> str:
         plain = _is_plain(*(str(cell) for row in part.table.rows for cell in row))
         if plain and part.table.rows:
             return "".join(map(_plain, [part.table] if _least_width(part.table) <= WIDE else part.narrow))
-    elif isinstance(part, Table):
+    elif isinstance(part, Rows):
         rows = [[str(cell) for cell in row] for row in part.rows]
         if rows and all(_is_plain(*row) for row in rows):
             return "".join(_lines(part, rows))
@@ -135,14 +135,14 @@ def _is_plain(*texts: str) -> bool:
     return all(each.isascii() and each.isprintable() for each in texts)
 
 
-def _least_width(part: Table) -> int:
+def _least_width(part: Rows) -> int:
     """Return the columns of a plain table whose last column is as narrow as its longest word."""
     *columns, last = zip(*part.rows, strict=True)
     word = max((len(word) for cell in last for word in str(cell).split()), default=0)
     return part.indent + sum(max(len(str(cell)) for cell in column) + part.gap for column in columns) + word
 
 
-def _lines(part: Table, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _lines(part: Rows, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -174,15 +174,15 @@ def _wide(target: Console, part: Part) -> str:
     return re.sub(" +$", "", captured.get(), flags=re.MULTILINE)
 
 
-def _renderable(part: Prose | Styled | Table) -> RenderableType:
+def _renderable(part: Prose | Styled | Rows) -> RenderableType:
     from rich.padding import Padding
-    from rich.table import Table as Grid
+    from rich.table import Table
 
     if isinstance(part, Prose):
         return Padding(_rich_text(text(part.text)), (0, 0, 0, part.indent), expand=False)
     if isinstance(part, Styled):
         return _rich_text(part)
-    grid = Grid(box=None, pad_edge=False, padding=(0, part.gap, 0, 0), show_header=False)
+    grid = Table(box=None, pad_edge=False, padding=(0, part.gap, 0, 0), show_header=False)
     rows = [[_rich_text(cell) for cell in row] for row in part.rows]
     for number, column in enumerate(zip(*rows, strict=True), start=1):
         wraps = number == len(rows[0])
@@ -221,10 +221,10 @@ def table(
     indent: int = 0,
     gap: int = 1,
     right: bool = False,
-) -> Table:
+) -> Rows:
     """Return a table. Its last column wraps between words, the others never do.
 
     `gap` is the number of spaces between columns; with `right` all columns but the first are aligned to the right.
     """
     cells = (tuple(cell if isinstance(cell, Styled) else text(cell) for cell in row) for row in (heads, *rows) if row)
-    return Table(tuple(cells), indent, gap, right)
+    return Rows(tuple(cells), indent, gap, right)

@@ -15,7 +15,7 @@ from matrix.report.terminal import (
     Alternative,
     Part,
     Prose,
-    Table,
+    Rows,
     console,
     paragraphs,
     rendered,
@@ -82,7 +82,7 @@ CELLS = st.text("ab \t\né", max_size=5) | st.sampled_from(["", "x" * 60, "y" * 
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Table:
+def tables(draw: st.DrawFn) -> Rows:
     rows = draw(st.integers(1, 3).flatmap(lambda count: st.lists(st.tuples(*[CELLS] * count), min_size=1, max_size=3)))
     assume(any(cell.strip() for row in rows for cell in row))  # rich prints no line for a table of blanks
     return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)), right=draw(st.booleans()))
@@ -95,7 +95,7 @@ def test_pipe_gets_what_rich_lays_out(part: Part) -> None:
 
 
 @given(tables())
-def test_pipe_replaces_the_same_tables_as_rich(part: Table) -> None:
+def test_pipe_replaces_the_same_tables_as_rich(part: Rows) -> None:
     wide, alternative = console(io.StringIO(), {"COLUMNS": str(UNLIMITED)}), Alternative(part, ("narrow",))
     assert rendered(None, alternative) == rendered(wide, alternative)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, overview, skeleton
+from matrix.authoring import entry, entry_schema, examples, export, overview, skeleton
 from matrix.catalog import loading
 from matrix.catalog.folders import FAILURES
 from matrix.check.checking import NIGHT_FILE
@@ -96,6 +97,7 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--topic", metavar="TOPIC", help="list the failures of this topic only")
     listing.set_defaults(command=list_command)
     exporting = add_command(actions, "export", ACTIONS["export"])
+    exporting.add_argument("--schema", action="store_true", help="print the JSON schema of failure.toml instead")
     exporting.set_defaults(command=export_command)
 
 
@@ -162,7 +164,10 @@ def list_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.GOOD
 
 
-def export_command(_: argparse.Namespace) -> int:
-    """Print every entry."""
+def export_command(parsed: argparse.Namespace) -> int:
+    """Print every entry, or the schema of an entry's file."""
+    if parsed.schema:
+        print(json.dumps(entry_schema.entry_schema(), indent=1))
+        return ExitStatus.GOOD
     print(json_object("catalog/1", map(export.failure_to_json, loading.load().failures)))
     return ExitStatus.GOOD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
@@ -31,10 +32,10 @@ _GENERAL: Final = {
 _PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
 _ENTRY: Final = """\
 id = {id}
-title = {title}
+title = {title}{todo_title}
 topic = {topic}{todo_topic}
-first_seen = "{month}"  # TODO: month of the first public report
-references = []  # TODO: "OWNER/REPOSITORY#NUMBER" of reports
+first_seen = "{month}"{todo_month}
+references = {references}{todo_references}
 axes = ["base", "mcore"]  # TODO: the components whose versions decide
 symptom = "TODO: what happens, and who is affected."
 cause = "TODO: the cause, as far as code or runs support it."
@@ -58,17 +59,34 @@ text = "TODO"
 """
 
 
-def entry_text(id: str, reading: Reading, today: date) -> str:
-    """Return the failure.toml of a fault in a log. Raises MatrixError where the log has none that the catalog lacks."""
+@dataclass(frozen=True)
+class Thread:
+    """A public thread: its title, its reference ("OWNER/REPOSITORY#NUMBER"), the day it was opened, all its text."""
+
+    title: str
+    reference: str
+    day: str
+    text: str
+
+
+def entry_text(id: str, reading: Reading, today: date, thread: Thread | None = None) -> str:
+    """Return the failure.toml of a fault in a log or a thread.
+
+    Raises MatrixError where it has none that the catalog lacks.
+    """
     fault = _fault(reading)
     topic = next((kind.kind.topic for kind in reading.kinds if kind.line == fault.line), "")
     versions = [f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))]
     return _ENTRY.format(
         id=json.dumps(id),
-        title=json.dumps(f"TODO: {one_line(fault.what)[:LONGEST]}"),
+        title=json.dumps(thread.title if thread else one_line(fault.what)[:LONGEST], ensure_ascii=False),
+        todo_title="  # TODO: the symptom, in one line",
         topic=json.dumps(topic or "options"),
         todo_topic="" if topic else "  # TODO: megatrix catalog list shows the topics",
-        month=f"{today:%Y-%m}",
+        month=thread.day[:7] if thread else f"{today:%Y-%m}",
+        todo_month="" if thread else "  # TODO: month of the first public report",
+        references=json.dumps([thread.reference] if thread else []),
+        todo_references="" if thread else '  # TODO: "OWNER/REPOSITORY#NUMBER" of reports',
         line=fault.line,
         text=one_line(fault.what),
         keys="".join(f"{key}\n" for key in _keys(fault)),

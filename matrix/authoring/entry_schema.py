@@ -1,4 +1,4 @@
-"""The JSON schema of failure.toml (docs/schema/toml/failure.json), from the type hints of the catalog: for editors of TOML.
+"""The JSON schema of failure.toml (docs/schema/toml/failure.json), from the type hints of the catalog, for editors.
 
 An editor completes keys, shows their meaning and marks a wrong value; `megatrix catalog check` remains the judge.
 """

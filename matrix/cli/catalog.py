@@ -27,7 +27,11 @@ ACTIONS: Final = {
     "new": Command(
         "Create the folder of a new failure from a template.",
         COMMANDS["catalog"].document,
-        ("catalog new my-failure", "catalog new my-failure --from train.log"),
+        (
+            "catalog new my-failure",
+            "catalog new my-failure --from train.log",
+            "catalog new my-failure --from thread.json",
+        ),
         "created",
     ),
     "check": Command(
@@ -76,7 +80,11 @@ def add_parser(commands: Any) -> None:
         "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
     )
     new.add_argument(
-        "--from", dest="log", metavar="LOG", help="draft the entry from the first fault of a log that no entry names"
+        "--from",
+        dest="log",
+        metavar="SOURCE",
+        help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
+        "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
     )
     new.set_defaults(command=new_command)
     check = add_command(actions, "check", ACTIONS["check"])

@@ -60,7 +60,7 @@ def test_published_schema_is_current(capsys: pytest.CaptureFixture[str]) -> None
         (
             "[[affected]]",
             '[[case]]\nlevels = ["cpu"]\neach = [{ name = "a", rank = 2 }]\n[[affected]]',
-            ["case", 0, "each", 0],
+            ["case", 0, "each", 0, "rank"],
         ),
     ],
 )

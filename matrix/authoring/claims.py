@@ -16,12 +16,12 @@ OPEN: Final = "run with ..."  # in a reason: `catalog verify` writes the version
 # What a rule of each expectation needs: the verdict of a record.
 SUPPORTED: Final = {Expectation.BROKEN: Verdict.REPRODUCED, Expectation.WORKS: Verdict.HOLDS}
 KEYS: Final = {Expectation.BROKEN: "affected", Expectation.WORKS: "works"}
-_RUN: Final = re.compile(r"\b(?:runs?|ran|holds|reproduced) (?:with|on|in|for)\b([^;]*)")
+_RUN: Final = re.compile(r"\b(?:runs?|ran|holds|reproduced) (?:with|on|in|for)\b([^;:]*)")
 _VERSION: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)+(?:[\w.+]*\w)?")
 
 
 def claimed(text: str) -> list[str]:
-    """Return the versions with which a text states a run: those after "run with", up to a semicolon or "read"."""
+    """Return the versions with which a text states a run: after "run with", up to ";", ":" or "read"."""
     parts = (part[1].partition("read")[0] for part in _RUN.finditer(text))
     return list(dict.fromkeys(version for part in parts for version in _VERSION.findall(part)))
 

@@ -29,6 +29,7 @@ _GENERAL: Final = {
     "path": r"""[^\s'",:;()]+""",
     "number": r"[\d.,]+",
 }
+_ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]*|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
 _ENTRY: Final = """\
 id = {id}
@@ -45,10 +46,19 @@ fix = "TODO: the release or commit that fixes it."
 [[signature]]
 name = "from-log"  # TODO: a name for what it compares
 {keys}
-{versions}[[affected]]  # TODO: the versions that it breaks with: mcore = ">=A,<B"
-reason = "TODO: the evidence: run with ..., or read in ..."
+{versions}[[affected]]
+mcore = ">=0.0,<0.0"  # TODO: the versions that it breaks with
+reason = "run with ..."  # megatrix catalog verify writes which; or "read in ..."
 
-# TODO: [night], with few releases on both sides of each change
+[[works]]
+mcore = ">=0.0"  # TODO: the versions without it
+reason = "run with ..."
+
+[night]
+reason = "both sides of the change"
+bases = ["torch-2.13.0"]
+mcore = ["0.0", "0.0"]  # TODO: the releases on both sides of each change
+
 [[case]]
 name = "first"  # TODO
 run = "reproduce"  # a function of reproduction.py
@@ -133,11 +143,14 @@ def _within_package(frame: Frame) -> str:
 
 
 def generalised(message: str) -> str:
-    """Return an expression that matches a message in every run: its addresses, paths and numbers stand for any."""
-    text = mask(visible(message.partition("\n")[0]))[:LONGEST]
+    """Return an expression that matches a message in every run: its addresses, paths and numbers stand for any.
+
+    Python ends "cannot import name" with the path of the module, which differs by machine, and threads often lack.
+    """
+    text = mask(visible(_ORIGIN.sub("", message.partition("\n")[0])))[:LONGEST]
     parts, end = [], 0
     for volatile in _VOLATILE.finditer(text):
         parts += [re.escape(text[end : volatile.start()]), _GENERAL[str(volatile.lastgroup)]]
         end = volatile.end()
     pattern = "".join([*parts, re.escape(text[end:])]).replace("\\ ", " ")
-    return f"^{pattern}" + "$" * (text == message)
+    return f"^{pattern}" + "$" * (text == message and not text.startswith("cannot import name "))

@@ -112,7 +112,7 @@ def add_parser(commands: Any) -> None:
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
-    print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
+    print(f"{folder}: replace every TODO, then: megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
 
 

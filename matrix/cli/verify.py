@@ -64,7 +64,7 @@ def verify_command(parsed: argparse.Namespace) -> int:
     )
     rows = [("run:", counts or "no case"), ("swapped:", text), ("kept:", f"{len(kept)} new examples")]
     show("", table(rows), *paragraphs("\n".join(f"claim: {claim}" for claim in claimed)))
-    return _end(problems, [f"{len(claimed) or 'no'} claims without a record"])
+    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record"])
 
 
 def run_options(parsed: argparse.Namespace) -> argparse.Namespace:

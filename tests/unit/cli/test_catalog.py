@@ -26,7 +26,7 @@ def test_new_failure_has_its_files(
     monkeypatch.setattr(command, "FAILURES", tmp_path)
     assert main(["catalog", "new", "my-failure"]) == 0
     assert {path.name for path in (tmp_path / "my_failure").iterdir()} == {"failure.toml", "reproduction.py"}
-    assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog check my-failure\n")
+    assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog verify my-failure\n")
     assert main(["catalog", "new", "my-failure"]) == 2
 
 

@@ -50,7 +50,7 @@ def ran(folder: Path, code: str) -> str:
     return done.stdout
 
 
-def test_other_ranks_run_beside_it_and_end_with_it(tmp_path: Path) -> None:
+def test_other_ranks_end_with_it(tmp_path: Path) -> None:
     code = "*own, other = in_process.run(job('body', 2, word='a'), 1)\nprint(own, Path('/proc', other).exists())\n"
     assert ran(tmp_path, code) == "[1, 2, 'a', '1', '2'] False\n"
     assert (tmp_path / "logs" / "rank-0.log").read_text() == ""

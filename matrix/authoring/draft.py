@@ -48,7 +48,7 @@ name = "from-log"  # TODO: a name for what it compares
 {keys}
 {versions}[[affected]]
 mcore = ">=0.0,<0.0"  # TODO: the versions that it breaks with
-reason = "run with ..."  # megatrix catalog verify writes which; or "read in ..."
+reason = "run with ..."
 
 [[works]]
 mcore = ">=0.0"  # TODO: the versions without it

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,8 +36,8 @@ TERMINAL: Final = ("TERM", "COLUMNS", "LINES", "PYTHONBREAKPOINT", "NO_COLOR", "
 def run(job: RankJob, number: int = 0) -> Any:
     """Run one rank of a job in this process and return its value; raise what it raises.
 
-    The process keeps the rank's variables, modules and sys.path: it runs nothing else afterwards. The other ranks end
-    with it. Raises MatrixError for a rank that the job does not have, and for a job that mpirun starts.
+    The process keeps the modules that the rank imported or hid. The other ranks end with this one. Raises MatrixError
+    for a rank that the job does not have, and for a job that mpirun starts.
     """
     if job.launcher == mpirun.NAME:
         raise MatrixError("mpirun starts the ranks of this case", expected="a case whose launcher is torchrun")
@@ -49,14 +50,29 @@ def run(job: RankJob, number: int = 0) -> Any:
         for rank, spec in enumerate(specs):
             if rank != number:
                 stack.enter_context(_other(spec, job.log_dir / f"rank-{rank}.log"))
-        spec = specs[number]
-        variables = {name: os.environ[name] for name in TERMINAL if name in os.environ}
-        os.environ.clear()
-        os.environ.update(spec["env"] | variables)
-        sys.argv[:] = [job.target]
-        sys.path[:] = spec["path"]
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("default")  # pytest's settings may make errors of upstream's warnings
+        spec = stack.enter_context(_as_rank(specs[number], job.target))
         sys.modules.update(dict.fromkeys(job.hidden, cast(ModuleType, None)))
         return imported(job.target)(decode(Rank, spec["rank"]), **job.kwargs)
+
+
+@contextmanager
+def _as_rank(spec: dict[str, Any], target: str) -> Iterator[dict[str, Any]]:
+    """Set the variables, the arguments and sys.path of a rank for the length of a block."""
+    environ, arguments, path = dict(os.environ), sys.argv[:], sys.path[:]
+    terminal = {name: environ[name] for name in TERMINAL if name in environ}
+
+    def become(variables: dict[str, str], words: list[str], folders: list[str]) -> None:
+        os.environ.clear()
+        os.environ.update(variables)
+        sys.argv[:], sys.path[:] = words, folders
+
+    become(spec["env"] | terminal, [target], spec["path"])
+    try:
+        yield spec
+    finally:
+        become(environ, arguments, path)
 
 
 @contextmanager

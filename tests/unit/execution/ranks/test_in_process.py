@@ -15,6 +15,7 @@ from matrix.provision.project import ROOT
 
 BODY = """
 import os
+import warnings
 from pathlib import Path
 
 def body(rank, word):
@@ -26,11 +27,15 @@ def body(rank, word):
         pass
     return [rank.rank, rank.world_size, word, os.environ["RANK"], os.environ["WORLD_SIZE"], other.read_text()]
 
+def warns(rank):
+    warnings.warn("old", DeprecationWarning)
+    return "returned"
+
 def fails(rank):
     raise KeyError("upstream")
 """
 MAIN = """
-import os
+import os, sys
 from pathlib import Path
 from matrix.execution.ranks import in_process
 from matrix.execution.ranks.job import RankJob
@@ -54,6 +59,22 @@ def test_other_ranks_end_with_it(tmp_path: Path) -> None:
     code = "*own, other = in_process.run(job('body', 2, word='a'), 1)\nprint(own, Path('/proc', other).exists())\n"
     assert ran(tmp_path, code) == "[1, 2, 'a', '1', '2'] False\n"
     assert (tmp_path / "logs" / "rank-0.log").read_text() == ""
+
+
+def test_process_has_its_variables_again(tmp_path: Path) -> None:
+    code = """
+before = dict(os.environ), sys.argv[:], sys.path[:]
+try:
+    in_process.run(job('fails', 1))
+except KeyError:
+    print((dict(os.environ), sys.argv, sys.path) == before, "RANK" in os.environ)
+"""
+    assert ran(tmp_path, code) == "True False\n"
+
+
+def test_warnings_of_upstream_are_no_errors(tmp_path: Path) -> None:
+    code = "import warnings\nwarnings.simplefilter('error')\nprint(in_process.run(job('warns', 1)))\n"
+    assert ran(tmp_path, code) == "returned\n"
 
 
 def test_exception_of_the_body_reaches_the_caller(tmp_path: Path) -> None:

@@ -51,10 +51,11 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if hint is Any:
         return {}
     if dataclasses.is_dataclass(hint) and not hasattr(hint, "from_plain"):
-        if hint.__name__ not in definitions:
-            definitions[hint.__name__] = {}  # before its fields, which may name it
-            definitions[hint.__name__] |= _table(hint, definitions)
-        return {"$ref": f"#/$defs/{hint.__name__}"}
+        name = str(getattr(hint, "__name__", ""))
+        if name not in definitions:
+            definitions[name] = {}  # before its fields, which may name it
+            definitions[name] |= _table(hint, definitions)
+        return {"$ref": f"#/$defs/{name}"}
     if issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
     if hint in PATTERNS:
@@ -63,7 +64,9 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints, properties, required = get_type_hints(kind), {}, []
+    hints = get_type_hints(kind)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
     further: Any = False
     for field in dataclasses.fields(kind):
         if keyed := field.metadata.get("keys"):

@@ -103,7 +103,7 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
         raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")
     if log and (draft := bisected(Path(log))):
         shutil.copytree(draft, folder)
-        entry = (folder / ENTRY).read_text("utf-8")
+        entry = read_regular_text(folder / ENTRY)
         write_whole(folder / ENTRY, re.sub('^id = ".*"', f'id = "{id}"', entry, count=1, flags=re.MULTILINE))
         return folder
     drafted = {ENTRY: drafted_text(id, log, date.today())} if log else {}

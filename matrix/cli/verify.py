@@ -15,6 +15,7 @@ from matrix.authoring.entry import EntryProblem
 from matrix.catalog import loading
 from matrix.catalog.failure import Failure
 from matrix.catalog.folders import ENTRY
+from matrix.catalog.regular_file import read_regular_text
 from matrix.cli import case_options
 from matrix.cli.run import executed
 from matrix.errors import ExitStatus
@@ -46,8 +47,8 @@ def verify_command(parsed: argparse.Namespace) -> int:
     records = [record for record in night.records if record.failure == failure.id]
     missing = any(one.of_example for one in entry.problems(catalog, failure, request.planned))
     kept = keep(failure, records) if missing else []
-    changed = claims.with_reasons((failure.folder / ENTRY).read_text("utf-8"), failure, records)
-    if claims.OPEN in (failure.folder / ENTRY).read_text("utf-8"):
+    changed = claims.with_reasons(read_regular_text(failure.folder / ENTRY), failure, records)
+    if claims.OPEN in read_regular_text(failure.folder / ENTRY):
         write_whole(failure.folder / ENTRY, changed)
         failure = loading.load().failure(parsed.id)
     red = [record for record in records if record.verdict.colour == "red"]

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.failure import Expectation
+from matrix.catalog.failure import Expectation, Failure
 from matrix.errors import MatrixError
+from matrix.verdicts.judge import judge
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 
@@ -31,6 +32,17 @@ def swapped(night: Iterable[Planned], failure: str) -> list[Planned]:
             expected="at least one case that breaks and one that works",
         )
     return [replace(case, expectation=SWAPPED[case.expectation]) for case in cases]
+
+
+def rejudged(failure: Failure, records: Iterable[Record]) -> list[Record]:
+    """Return the records of a failure, each judged with the opposite expectation: no case runs again."""
+    swapped_records = []
+    for record in records:
+        if record.failure == failure.id and record.expectation in SWAPPED:
+            planned = replace(record.planned, expectation=SWAPPED[record.expectation])
+            verdict = judge(failure, planned.expectation, record.outcome).verdict
+            swapped_records.append(replace(record, planned=planned, verdict=verdict))
+    return swapped_records
 
 
 def outcome(records: Sequence[Record]) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
@@ -28,13 +29,14 @@ _GENERAL: Final = {
     "path": r"""[^\s'",:;()]+""",
     "number": r"[\d.,]+",
 }
+_ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]*|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
 _ENTRY: Final = """\
 id = {id}
-title = {title}
+title = {title}{todo_title}
 topic = {topic}{todo_topic}
-first_seen = "{month}"  # TODO: month of the first public report
-references = []  # TODO: "OWNER/REPOSITORY#NUMBER" of reports
+first_seen = "{month}"{todo_month}
+references = {references}{todo_references}
 axes = ["base", "mcore"]  # TODO: the components whose versions decide
 symptom = "TODO: what happens, and who is affected."
 cause = "TODO: the cause, as far as code or runs support it."
@@ -44,10 +46,19 @@ fix = "TODO: the release or commit that fixes it."
 [[signature]]
 name = "from-log"  # TODO: a name for what it compares
 {keys}
-{versions}[[affected]]  # TODO: the versions that it breaks with: mcore = ">=A,<B"
-reason = "TODO: the evidence: run with ..., or read in ..."
+{versions}[[affected]]
+mcore = ">=0.0,<0.0"  # TODO: the versions that it breaks with
+reason = "run with ..."
 
-# TODO: [night], with few releases on both sides of each change
+[[works]]
+mcore = ">=0.0"  # TODO: the versions without it
+reason = "run with ..."
+
+[night]
+reason = "both sides of the change"
+bases = ["torch-2.13.0"]
+mcore = ["0.0", "0.0"]  # TODO: the releases on both sides of each change
+
 [[case]]
 name = "first"  # TODO
 run = "reproduce"  # a function of reproduction.py
@@ -58,17 +69,34 @@ text = "TODO"
 """
 
 
-def entry_text(id: str, reading: Reading, today: date) -> str:
-    """Return the failure.toml of a fault in a log. Raises MatrixError where the log has none that the catalog lacks."""
+@dataclass(frozen=True)
+class Thread:
+    """A public thread: its title, its reference ("OWNER/REPOSITORY#NUMBER"), the day it was opened, all its text."""
+
+    title: str
+    reference: str
+    day: str
+    text: str
+
+
+def entry_text(id: str, reading: Reading, today: date, thread: Thread | None = None) -> str:
+    """Return the failure.toml of a fault in a log or a thread.
+
+    Raises MatrixError where it has none that the catalog lacks.
+    """
     fault = _fault(reading)
     topic = next((kind.kind.topic for kind in reading.kinds if kind.line == fault.line), "")
     versions = [f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))]
     return _ENTRY.format(
         id=json.dumps(id),
-        title=json.dumps(f"TODO: {one_line(fault.what)[:LONGEST]}"),
+        title=json.dumps(thread.title if thread else one_line(fault.what)[:LONGEST], ensure_ascii=False),
+        todo_title="  # TODO: the symptom, in one line",
         topic=json.dumps(topic or "options"),
         todo_topic="" if topic else "  # TODO: megatrix catalog list shows the topics",
-        month=f"{today:%Y-%m}",
+        month=thread.day[:7] if thread else f"{today:%Y-%m}",
+        todo_month="" if thread else "  # TODO: month of the first public report",
+        references=json.dumps([thread.reference] if thread else []),
+        todo_references="" if thread else '  # TODO: "OWNER/REPOSITORY#NUMBER" of reports',
         line=fault.line,
         text=one_line(fault.what),
         keys="".join(f"{key}\n" for key in _keys(fault)),
@@ -115,11 +143,14 @@ def _within_package(frame: Frame) -> str:
 
 
 def generalised(message: str) -> str:
-    """Return an expression that matches a message in every run: its addresses, paths and numbers stand for any."""
-    text = mask(visible(message.partition("\n")[0]))[:LONGEST]
+    """Return an expression that matches a message in every run: its addresses, paths and numbers stand for any.
+
+    Python ends "cannot import name" with the path of the module, which differs by machine, and threads often lack.
+    """
+    text = mask(visible(_ORIGIN.sub("", message.partition("\n")[0])))[:LONGEST]
     parts, end = [], 0
     for volatile in _VOLATILE.finditer(text):
         parts += [re.escape(text[end : volatile.start()]), _GENERAL[str(volatile.lastgroup)]]
         end = volatile.end()
     pattern = "".join([*parts, re.escape(text[end:])]).replace("\\ ", " ")
-    return f"^{pattern}" + "$" * (text == message)
+    return f"^{pattern}" + "$" * (text == message and not text.startswith("cannot import name "))

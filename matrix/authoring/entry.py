@@ -12,18 +12,20 @@ from typing import Final
 from matrix.authoring import examples
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
+from matrix.catalog.loading import TODO
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular
 from matrix.contract import recording
 from matrix.errors import MatrixError
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.kit.preflight import FILE, preflight_of
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature_match import matched, shows
 
-TODO: Final = "TODO"
 DEEPEST: Final = 10  # modules that import a function from the next; entries have two
 
 
@@ -35,21 +37,31 @@ class EntryProblem:
     what: str
     fix: str
 
+    @property
+    def of_example(self) -> bool:
+        """Return whether a run that reproduces the failure may solve it: an example is missing."""
+        return self.where.startswith(("examples/", "signature "))
+
     def __str__(self) -> str:
         return f"{self.where}: {self.what}\n  fix: {self.fix}"
 
 
-def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[EntryProblem]:
-    """Return the problems of one entry; `night` is the planned night, of all failures or of this one."""
+def whole_night(catalog: Catalog) -> list[Planned]:
+    """Return the planned night at all levels."""
+    return night(catalog, pairwise, tuple(Level))
+
+
+def problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> list[EntryProblem]:
+    """Return the problems of one entry; `planned` is the planned night, of all failures or of this one."""
     reported = list[EntryProblem]()
     for group in (
         _case_problems(failure),
         _module_problems(failure),
         _rule_problems(failure),
         _contract_problems(failure),
-        _night_problems(catalog, failure, night),
+        _night_problems(catalog, failure, planned),
         _example_problems(catalog, failure),
-        _todo_problems(failure),
+        todo_problems(failure.folder),
     ):
         try:
             reported.extend(group)
@@ -58,9 +70,9 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
     return reported
 
 
-def _todo_problems(failure: Failure) -> Iterator[EntryProblem]:
+def todo_problems(folder: Path) -> Iterator[EntryProblem]:
     """Yield what the template or a draft leaves to the author."""
-    for path in (failure.folder / ENTRY, failure.folder / "reproduction.py"):
+    for path in (folder / ENTRY, folder / "reproduction.py"):
         lines = read_regular(path).decode("utf-8", "replace").splitlines() if path.is_file() else []
         for number, line in enumerate(lines, start=1):
             if TODO in line:
@@ -180,11 +192,11 @@ def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
             yield EntryProblem("contract.callee", "no recorded megatron-core calls it", fix)
 
 
-def _night_problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> Iterator[EntryProblem]:
+def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]) -> Iterator[EntryProblem]:
     bases = failure.night.bases if failure.night else ()
     if bases and not any(base.night for base in catalog.made if base.id in bases):
         return  # `reason` states why it is in no night
-    planned = {case.expectation for case in night if case.failure == failure.id}
+    planned = {case.expectation for case in cases if case.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:
             yield EntryProblem(

@@ -116,7 +116,8 @@ class OwnCommand:
             (folder / "files" / word).parent.mkdir(parents=True, exist_ok=True)
             (folder / "files" / word).write_bytes(masked)
             shutil.copymode(path, folder / "files" / word)
-        write_whole(folder / ENTRY, toml_of(entry))
+        text = toml_of(entry)  # a TODO in a command must not make the search's own entry a draft
+        write_whole(folder / ENTRY, text if draft else text.replace(TODO, "\\u0054ODO"))
         return folder / ENTRY
 
     def folder_in(self, root: Path) -> Path:
@@ -135,8 +136,11 @@ class OwnCommand:
         failures = tuple(by_id[id] for id in sorted(by_id))
         return replace(catalog, failures=failures, site=(*catalog.site, root)), failure
 
-    def entry(self, signatures: Sequence[Signature], cause: str = TODO, **rules: Any) -> dict[str, Any]:
-        """Return the content of failure.toml; `rules` are its affected and works tables and its night."""
+    def entry(self, signatures: Sequence[Signature], **further: Any) -> dict[str, Any]:
+        """Return the content of failure.toml; `further` are its texts, its affected and works tables and its night.
+
+        It is no draft: the processes of the search read it.
+        """
         arguments: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
         if self.metric:
             arguments |= {"metric": self.metric, "repeats": self.repeats}
@@ -162,12 +166,12 @@ class OwnCommand:
             "axes": ["base", "mcore", "te", "driver"],
             "stand_ins": ["mcore-0.7"],
             "symptom": f"{self.line} fails, in {self.folder}.",
-            "cause": cause,
-            "fix": TODO,
+            "cause": "",
+            "fix": "",
             "case": [case],
             "signature": [*map(table_of, signatures)],
             "affected": [],
-            **rules,
+            **further,
         }
 
     def draft(self, answer: BisectionAnswer, headlines: Sequence[str]) -> dict[str, Any]:
@@ -176,7 +180,8 @@ class OwnCommand:
         if self.shared != self.command:
             cause += f". {TODO}: pass what is {MASKED} in variables"
         signatures, rules = answer.subject.failure.signature, measured_rules(measured_cells(answer))
-        return replace(self, command=self.shared).entry(signatures, cause, **rules) | {"id": self.id}
+        texts = {"cause": cause, "fix": TODO}
+        return replace(self, command=self.shared).entry(signatures, **texts, **rules) | {"id": self.id}
 
 
 def table_of(signature: Signature) -> dict[str, Any]:

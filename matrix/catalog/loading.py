@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +27,16 @@ from matrix.catalog.model import (
     Topic,
     Wheels,
 )
-from matrix.catalog.schema import Identifier, read_toml
+from matrix.catalog.regular_file import read_regular
+from matrix.catalog.schema import Identifier, read_toml, toml_table
 from matrix.catalog.stack import BASE, MCORE, TE, known_component
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
 
 FACTS: Final = Path(__file__).parent / "facts"
 SHARED: Final = Path(__file__).parents[1] / "kit" / "shared.toml"
+TODO: Final = "TODO"  # in the failure.toml of a draft: a word that its author replaces
+_DRAFT: Final = re.compile(rf"\b{TODO}\b".encode())
 T = TypeVar("T")
 READ: Final = "contract"  # name of the case at level contract that an entry with a call has
 
@@ -87,10 +91,29 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
 
 
 def read_failures(*folders: Path) -> tuple[Failure, ...]:
-    """Return the failures in these folders (default: the project's and the site's), by id. Raises MatrixError."""
+    """Return the failures in these folders (default: the project's and the site's), by id, without drafts.
+
+    Raises MatrixError.
+    """
     shared = read_shared()
-    failures = [failure_of(read_toml(path), path, shared) for root in folders or roots() for path in entries(root)]
+    contents = [(path, read_regular(path)) for root in folders or roots() for path in entries(root)]
+    failures = [
+        failure_of(toml_table(content, str(path)), path, shared)
+        for path, content in contents
+        if not _DRAFT.search(content)
+    ]
     return tuple(sorted(failures, key=lambda failure: failure.id))
+
+
+def drafts(*folders: Path) -> dict[str, Path]:
+    """Return the failure.toml of each draft in these folders, by id: one in which a TODO is left."""
+    paths = (path for root in folders or roots() for path in entries(root))
+    return {path.parent.name.replace("_", "-"): path for path in paths if is_draft(path)}
+
+
+def is_draft(path: Path) -> bool:
+    """Return whether a TODO is left in a failure.toml: no command but `catalog` reads it then."""
+    return _DRAFT.search(read_regular(path)) is not None
 
 
 def read_shared() -> Shared:
@@ -192,4 +215,5 @@ def preflight_options(folders: Iterable[Path]) -> list[PreflightOptions]:
     Raises MatrixError for a table that can't be read.
     """
     paths = [path for folder in folders for path in entries(folder) if path.with_name("preflight.py").is_file()]
+    paths = [path for path in paths if not is_draft(path)]
     return [decode(PreflightOptions, read_toml(path).get("preflight", {}), f"{path}: preflight") for path in paths]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.codec import MalformedError, decode, shown
-from matrix.catalog.patterns import ambiguity
+from matrix.catalog.patterns import ambiguity, is_plain
 from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
@@ -71,8 +71,10 @@ class Pattern(str):
     @classmethod
     def from_plain(cls, value: Any) -> str:
         """Return the expression. Raises MalformedError for one that does not compile or may take exponential time."""
+        if is_plain(decode(str, value)):
+            return str(value)
         try:
-            re.compile(decode(str, value))
+            re.compile(value)
         except re.error as error:
             raise MalformedError(
                 "not a regular expression",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.codec import decode
@@ -31,7 +32,7 @@ from matrix.check.calls import breaking_calls
 from matrix.check.declaring import CheckInput
 from matrix.check.examine import Assumed, examine
 from matrix.check.files.declared import Unread, UnreadKind
-from matrix.check.remedies import proof, upgrades, version_changes
+from matrix.check.remedies import broken, proof, upgrades, version_changes
 from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import COMMAND_LINE, RECORDED, UserStack, unrecorded
 from matrix.kit import launch
@@ -94,7 +95,8 @@ def check(
     if question.checkpoint and question.checkpoint.mark:
         stack = replace(stack, limits={**stack.limits, WRITER_MCORE: question.checkpoint.mark.wrote.text})
     found, calls, problems = _judge(catalog, stack, question)
-    explained = [_explained(catalog, stack, one, question, runs) for one in found]
+    broken_in = cache(lambda other: broken(catalog, other, question.jobs))
+    explained = [_explained(catalog, stack, one, question, runs, broken_in) for one in found]
     undecided = (*_undecided(stack, found), *undecided_driver(catalog, stack))
     unread = (*stack.unread, *undecided, *_unnamed(stack, question.required))
     if not unread:
@@ -193,6 +195,7 @@ def _explained(
     one: FailureInStack,
     question: Question,
     runs: Mapping[str, tuple[PastResult, ...]],
+    broken_in: Callable[[Stack], set[str]],
 ) -> FailureInStack:
     one = replace(one, runs=runs.get(one.failure.id, ()))
     if one.standing not in EXPLAINED:
@@ -200,7 +203,7 @@ def _explained(
     one = replace(one, evidence=evidence_of(night_of(one.failure)))
     texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
     known = " ".join(each.text for each in texts)
-    versions = list(version_changes(catalog, stack, one.failure, question.jobs))
+    versions = list(version_changes(catalog, stack, one.failure, broken_in))
     job = [
         each
         for each in one.workarounds

@@ -22,12 +22,15 @@ TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that e
 
 
 def version_changes(
-    catalog: Catalog, user: UserStack, failure: Failure, jobs: Sequence[UserJob]
+    catalog: Catalog, user: UserStack, failure: Failure, broken_in: Callable[[Stack], set[str]]
 ) -> Iterator[StackChange]:
-    """Yield, for each component that the failure's rules bound, the nearest version without it or a new break."""
+    """Yield, for each component that the failure's rules bound, the nearest version without it or a new break.
+
+    `broken_in` is `broken` with the jobs: the failures of a stack have the same neighbours, so it keeps its answers.
+    """
     stack = user.stack
     bounded = {component for rule in failure.affected if not rule.cases for component in rule.bounds}
-    breaks = broken(catalog, stack, jobs)
+    breaks = broken_in(stack)
     for component in (MCORE, TE, TORCH):
         if component not in bounded or not stack.version(component):
             continue
@@ -35,7 +38,7 @@ def version_changes(
 
         def helps(other: Stack) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
-            return works and not broken(catalog, other, jobs) - breaks
+            return works and not broken_in(other) - breaks
 
         if changed := nearest(catalog, stack, BASE if in_image else component, helps):
             yield StackChange("version", _named(stack, changed, component))

@@ -45,6 +45,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "a layout deviates",
         "nothing was decided",
     ),
+    "debug": Command(
+        "Run one rank of a case under pdb, in the interpreter of its cell; the other ranks run beside it.",
+        "CONTRIBUTING.md",
+        ('debug "torch-2.4.0/mcore-0.8.0/te-none/driver-none FAILURE CASE cpu"',),
+        "the rank returned",
+        "the rank raised",
+    ),
     "explain": Command(
         "Show what the catalog expects in one cell, and why the cell is or is not in the night.",
         "docs/planning.md",

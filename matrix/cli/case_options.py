@@ -15,10 +15,9 @@ from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
 from matrix.execution import runner
-from matrix.execution.engine import RERUN_HERE
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from matrix.planning.host_cases import LABEL
-from matrix.planning.rerun import RERUN
+from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.provision import host, installed, package_source
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned

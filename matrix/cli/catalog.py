@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, overview, skeleton
+from matrix.authoring import entry, entry_schema, examples, export, overview, skeleton
 from matrix.catalog import loading
-from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
+from matrix.cli.verify import verify_command
 from matrix.errors import ExitStatus, MatrixError, closest
-from matrix.planning.covering import pairwise
-from matrix.planning.night import night
 from matrix.report import known
 from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
@@ -28,7 +27,11 @@ ACTIONS: Final = {
     "new": Command(
         "Create the folder of a new failure from a template.",
         COMMANDS["catalog"].document,
-        ("catalog new my-failure", "catalog new my-failure --from train.log"),
+        (
+            "catalog new my-failure",
+            "catalog new my-failure --from train.log",
+            "catalog new my-failure --from thread.json",
+        ),
         "created",
     ),
     "check": Command(
@@ -36,6 +39,13 @@ ACTIONS: Final = {
         COMMANDS["catalog"].document,
         ("catalog check my-failure",),
         "no problems",
+        "problems",
+    ),
+    "verify": Command(
+        "Check an entry, run it in both directions, keep examples, swap expectations, lint its folder.",
+        COMMANDS["catalog"].document,
+        ("catalog verify my-failure",),
+        "verified",
         "problems",
     ),
     "keep": Command(
@@ -70,12 +80,20 @@ def add_parser(commands: Any) -> None:
         "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
     )
     new.add_argument(
-        "--from", dest="log", metavar="LOG", help="draft the entry from the first fault of a log that no entry names"
+        "--from",
+        dest="log",
+        metavar="SOURCE",
+        help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
+        "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
     )
     new.set_defaults(command=new_command)
     check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
+    verifying = add_command(actions, "verify", ACTIONS["verify"])
+    verifying.add_argument("id", metavar="ID", help="id of the failure")
+    add_out(verifying)
+    verifying.set_defaults(command=verify_command)
     keep = add_command(actions, "keep", ACTIONS["keep"])
     keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
     keep.add_argument(
@@ -87,23 +105,30 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--topic", metavar="TOPIC", help="list the failures of this topic only")
     listing.set_defaults(command=list_command)
     exporting = add_command(actions, "export", ACTIONS["export"])
+    exporting.add_argument("--schema", action="store_true", help="print the JSON schema of failure.toml instead")
     exporting.set_defaults(command=export_command)
 
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
-    print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
+    print(f"{folder}: replace every TODO, then: megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
 
 
 def check_command(parsed: argparse.Namespace) -> int:
-    """Print the problems of each entry; return 1 where there are any."""
+    """Print the problems of each entry, and what a draft leaves to do; return 1 where there are any."""
+    drafts = {id: path for id, path in loading.drafts().items() if id in parsed.id or not parsed.id}
+    for id, path in drafts.items():
+        left = "\n".join(map(str, entry.todo_problems(path.parent)))
+        show(table([(f"{id}:", "a draft, which no other command reads")]), *paragraphs(indent(left, "  ")))
+    if drafts and drafts.keys() >= {*parsed.id}:
+        return ExitStatus.BAD
     catalog = loading.load()
-    planned = night(catalog, pairwise, tuple(Level))
+    planned = entry.whole_night(catalog)
     counts = Counter(case.failure for case in planned)
-    status = ExitStatus.GOOD
-    for id in parsed.id or [failure.id for failure in catalog.failures]:
+    status = ExitStatus.BAD if drafts else ExitStatus.GOOD
+    for id in [id for id in parsed.id or [failure.id for failure in catalog.failures] if id not in drafts]:
         failure = catalog.failure(id)
         problems = entry.problems(catalog, failure, planned)
         status = ExitStatus.BAD if problems else status
@@ -140,10 +165,17 @@ def list_command(parsed: argparse.Namespace) -> int:
         raise MatrixError("no such topic", got=parsed.topic, expected=expected, fix=closest(parsed.topic, topics))
     for topic, failures in [topics[parsed.topic]] if parsed.topic else topics.values():
         show(*known.topic_table(topic, failures))
+    if drafts := {} if parsed.topic else loading.drafts():
+        rows = [(id, sum(1 for _ in entry.todo_problems(path.parent)), path) for id, path in drafts.items()]
+        show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
+        show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))
     return ExitStatus.GOOD
 
 
-def export_command(_: argparse.Namespace) -> int:
-    """Print every entry."""
+def export_command(parsed: argparse.Namespace) -> int:
+    """Print every entry, or the schema of an entry's file."""
+    if parsed.schema:
+        print(json.dumps(entry_schema.entry_schema(), indent=1))
+        return ExitStatus.GOOD
     print(json_object("catalog/1", map(export.failure_to_json, loading.load().failures)))
     return ExitStatus.GOOD

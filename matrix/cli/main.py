@@ -15,6 +15,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.usage import Help, Parser
 from matrix.errors import ExitStatus, MatrixError, closest
 
+LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
 OWN = {"bisect", "check"}  # commands that take another command after --
 EPILOG = """\
 terms:
@@ -36,6 +37,8 @@ With --json, stdout is one JSON object with schema, version and items; an error 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its ExitStatus, or that of the user's own command."""
     words = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        gc.set_threshold(LASTING)
     words, command = divided(words)
     if isinstance(sys.stdout, TextIOWrapper):  # an input's characters may be none of the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog import loading
+from matrix.catalog.folders import FAILURES
 from matrix.check.table import build_table
 from matrix.cli import results
 from matrix.cli.command_options import add_out
@@ -40,6 +41,9 @@ def add_parser(commands: Any) -> None:
         "--site", type=Path, metavar="DIR", help="write a static site instead: map, catalog, badges; nothing private"
     )
     parser.add_argument(
+        "--private", action="store_true", help="with --site or --map: publish the failures of MEGATRIX_FAILURES, too"
+    )
+    parser.add_argument(
         "--map", type=Path, metavar="FILE.svg", help="write the upgrade map as a picture instead, and FILE-dark.svg"
     )
     add_out(parser)
@@ -69,8 +73,12 @@ def report_command(parsed: argparse.Namespace) -> int:
 
 
 def publish(parsed: argparse.Namespace) -> int:
-    """Write the site, or the picture of the map: with the results of a run where there is one."""
-    paths, catalog = Paths(parsed.out), loading.load()
+    """Write the site, or the picture of the map: with the results of a run where there is one.
+
+    The failures of a site's own folders are not published by default.
+    """
+    catalog = loading.load() if parsed.private else loading.load(loading.FACTS, FAILURES)
+    paths = Paths(parsed.out)
     run_id = parsed.run or (results.newest(parsed.out, night=True) if paths.runs() else "")
     night = runs.read(paths.run(run_id)) if run_id else Night("", ())
     night = replace(night, records=tuple(site.published(catalog, night.records)))

@@ -22,7 +22,7 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.machine_requirements import BaseOffer, offered
-from matrix.planning.rerun import RERUN
+from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.provision import configuration, extension, kernel, project
 from matrix.provision import installed as environments
 from matrix.provision.cache_folders import default_root
@@ -36,7 +36,6 @@ from matrix.verdicts.planned import Planned
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
 STOP_S: Final = 4.0
 NO_BASES: Final[Mapping[str, Wheels | ReaderBase]] = MappingProxyType({})
-RERUN_HERE: Final = "megatrix run --here"  # start of the command that runs a case of the base `host` again
 
 
 @dataclass(frozen=True)

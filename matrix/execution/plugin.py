@@ -1,14 +1,17 @@
 """The pytest plugin: each planned case of a failure.toml is one test, run in the interpreter of its cell.
 
-It has no effect if no failure.toml is collected. In a failure's folder, pytest collects the cases; with --own-tests it
-collects the failure's own tests, test_*.py, instead.
+The project's conftest.py and its commands load it: no entry point does, so that the pytest of other repositories runs
+without it. An installed wheel needs `pytest -p matrix.execution.plugin --pyargs matrix.failures`. It has no effect if
+no failure.toml is collected. In a failure's folder, pytest collects the cases; with --megatrix-own-tests it collects
+the failure's own tests, test_*.py, instead.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,23 +20,29 @@ import pytest
 
 from matrix.catalog.folders import ENTRY, FAILURES, roots
 from matrix.errors import MatrixError
+from matrix.planning.rerun import RERUN
 
-if TYPE_CHECKING:  # every pytest run of an environment with this project loads this plugin: keep its imports few
+if TYPE_CHECKING:
     from matrix.execution.session import Session
     from matrix.verdicts.planned import Planned
     from matrix.verdicts.record import Record
 
 SESSION = pytest.StashKey["Session"]()
+UNCOLLECTED = pytest.StashKey[list[str]]()  # why failures have no item
 BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
+SELECT, OWN_TESTS, DEBUG = "--megatrix-select", "--megatrix-own-tests", "--megatrix-debug"
 PYARGS = "matrix.failures"  # stands for the failures of an installed wheel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options; `megatrix run` sets MEGATRIX_* in the environment instead."""
     group = parser.getgroup("megatrix")
-    group.addoption("--select", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"')
-    group.addoption("--own-tests", action="store_true", help="run the failures' own tests instead of their cases")
+    group.addoption(
+        SELECT, metavar="EXPRESSION", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"'
+    )
+    group.addoption(DEBUG, metavar="RANK", type=int, help="run this rank of one case in pytest's process; see --pdb")
+    group.addoption(OWN_TESTS, action="store_true", help="run the failures' own tests instead of their cases")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def has_cases(config: pytest.Config) -> bool:
     """Return whether the arguments of pytest include failures, whose cases are to be run."""
-    if config.getoption("--own-tests"):
+    if config.getoption(OWN_TESTS):
         return False
     holders = (FAILURES, *site_roots())
     return any(
@@ -91,14 +100,14 @@ def site_roots() -> tuple[Path, ...]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore a failure's own tests without --own-tests."""
+    """Ignore a failure's own tests without --megatrix-own-tests."""
     is_own_test = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
-    return True if is_own_test and not config.getoption("--own-tests") else None
+    return True if is_own_test and not config.getoption(OWN_TESTS) else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFile | None:
     """Collect the cases of a failure."""
-    if file_path.name != ENTRY or parent.config.getoption("--own-tests"):
+    if file_path.name != ENTRY or parent.config.getoption(OWN_TESTS):
         return None
     file: FailureFile = FailureFile.from_parent(parent, path=file_path)
     return file
@@ -110,9 +119,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[SESSION].choose({item.planned.key for item in session.items if isinstance(item, CaseItem)})
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Return the line that names the base."""
-    return [config.stash[SESSION].installation.header] if SESSION in config.stash else []
+def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """Return the line that names the base; where nothing was collected, also why."""
+    lines = [config.stash[SESSION].installation.header] if SESSION in config.stash else []
+    return lines if items else [*lines, *(f"megatrix: {reason}" for reason in config.stash.get(UNCOLLECTED, []))]
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
@@ -146,7 +156,8 @@ def session_of(config: pytest.Config) -> Session:
     from matrix.store.paths import OUT
 
     if SESSION not in config.stash:
-        options = Options.from_environment(os.environ, select=config.getoption("--select"))
+        os.environ.setdefault(RERUN, shlex.join([sys.executable, "-m", "pytest", *map(str, argument_paths(config))]))
+        options = Options.from_environment(os.environ, select=config.getoption(SELECT))
         out = Path(os.environ.get("MEGATRIX_OUT", OUT))
         if hasattr(config, "workerinput"):
             config.stash[SESSION] = WorkerSession(options, out, config.workerinput)
@@ -170,13 +181,18 @@ class FailureFile(pytest.File):
         """Yield the failure's part of the plan. If the plan can't be made, only the first file reports the error."""
         if BROKEN in self.config.stash:
             return
+        from matrix.catalog.loading import is_draft
         from matrix.execution.session import item_name
 
+        reasons = self.config.stash.setdefault(UNCOLLECTED, [])
         try:
             session = session_of(self.config)
             planned = session.planned
             failures = session.installation.catalog.failures
             failure = next((failure for failure in failures if failure.folder == self.path.parent), None)
+            if failure is None and is_draft(self.path):
+                reasons.append(f"{self.path.parent.name}: a draft; megatrix catalog list shows what is left to do")
+                return
             if failure is None:
                 raise MatrixError(
                     "no failure of the catalog",
@@ -186,10 +202,14 @@ class FailureFile(pytest.File):
         except MatrixError as error:
             self.config.stash[BROKEN] = True
             raise self.CollectError(str(error)) from None
-        for case in planned:
-            if case.failure == failure.id:
-                item: CaseItem = CaseItem.from_parent(self, name=item_name(case), planned=case)
-                yield item
+        cases = [case for case in planned if case.failure == failure.id]
+        if not cases:
+            here = session.installation.header.removeprefix("megatrix: ")
+            command = f'megatrix run --within "failure=={failure.id}"'
+            reasons.append(f"{failure.id}: none of its cases runs on {here}; {command} makes environments for them")
+        for case in cases:
+            item: CaseItem = CaseItem.from_parent(self, name=item_name(case), planned=case)
+            yield item
 
 
 class CaseItem(pytest.Item):
@@ -198,30 +218,41 @@ class CaseItem(pytest.Item):
     def __init__(self, *, planned: Planned, **pytests: object) -> None:
         super().__init__(**pytests)  # type: ignore[arg-type]  # the arguments of from_parent
         self.planned = planned
+        self.record: Record | None = None
         self.extra_keyword_matches |= {planned.failure, planned.failure.replace("-", "_"), planned.case}
 
     def runtest(self) -> None:
-        """Run the case and convert its verdict to a pytest result."""
+        """Run the case and convert its verdict to a pytest result.
+
+        With --pdb a red case runs again with rank 0 in this process, and pytest enters the frame that raised.
+        """
         from matrix.store import scratch
         from matrix.verdicts.text import visible
 
+        number = self.config.getoption(DEBUG)
         try:
             with scratch.entered():
-                record = session_of(self.config).reproduction(self.planned).run()
+                reproduction = session_of(self.config).reproduction(self.planned)
+                if number is not None:
+                    reproduction.debug(number)
+                    return
+                record = self.record = reproduction.run()
         except MatrixError as error:  # nothing can be recorded, of the next cases neither
             pytest.exit(f"megatrix: {visible(str(error))}", returncode=2)
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
+            if self.config.getoption("usepdb") and record.outcome.chain:
+                reproduction.debug()
             raise RedError(record)
         if record.verdict.colour in ("unavailable", "not-reached"):
             pytest.skip(visible(f"{record.verdict.value}: {record.outcome.reason}"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         """Return why a red case is red; for any other exception, pytest's text."""
-        if isinstance(excinfo.value, RedError):
+        if self.record and self.record.verdict.colour == "red":
             from matrix.execution.reproduction import explain_red
 
-            return explain_red(excinfo.value.record)
+            return explain_red(self.record)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, None, str]:
@@ -234,4 +265,3 @@ class RedError(Exception):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record.verdict.value)
-        self.record = record

@@ -15,6 +15,7 @@ from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import ABSENT, TE
 from matrix.errors import MatrixError
+from matrix.execution.ranks import in_process
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
 from matrix.planning.rerun import reproduce_line
@@ -117,6 +118,18 @@ class Reproduction:
         record = make_record(self.planned, outcome, self._judged(outcome), self._context, started)
         self._journal.result(record)
         return record
+
+    def debug(self, number: int = 0) -> None:
+        """Run one rank of the case in this process (matrix.execution.ranks.in_process); raise what it raises.
+
+        Nothing is recorded. Raises MatrixError for a case that does not run here.
+        """
+        lack = self._context.unavailable or "at level contract nothing runs" * (self.planned.level is Level.CONTRACT)
+        if lack:
+            raise MatrixError("the case does not run here", where=self.planned.key, got=lack)
+        if writer := self.planned.writer:
+            provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
+        in_process.run(self.job, number)
 
     @property
     def job(self) -> RankJob:

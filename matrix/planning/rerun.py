@@ -14,6 +14,7 @@ from matrix.planning.cases import CLONE
 from matrix.verdicts.planned import Planned
 
 RERUN: Final = "MEGATRIX_PYTEST"  # environment variable with the command that runs the cases of the base `host`
+RERUN_HERE: Final = "megatrix run --here"  # its value in a run in this environment
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def reproduce_line(planned: Planned, environ: Mapping[str, str]) -> str:
             "case": planned.case,
             "level": planned.level.value,
         }
-        return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in parts.items()))}"
+        option = "--select" if pytest == RERUN_HERE else "--megatrix-select"
+        return f"{pytest} {option} {shlex.quote(' and '.join(f'{name}=={value}' for name, value in parts.items()))}"
     command = environ.get("MEGATRIX_COMMAND", "megatrix")
     if folders := environ.get(SITE):
         command = f"{SITE}={shlex.quote(folders)} {command}"

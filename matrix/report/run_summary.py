@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.stack import MCORE
-from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
+from matrix.report.terminal import RED, Alternative, Part, Prose, Styled, table, text
 from matrix.report.words import (
     MEANING,
     NONE_MISSING,
@@ -23,9 +23,6 @@ from matrix.report.words import (
 )
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, visible
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; not used below level gpu
 # Styles of rich for the colours of verdicts and of the night.
@@ -116,7 +113,7 @@ def _table(records: Sequence[Record]) -> list[Part]:
             spans.append([members])
     if not spans:
         return []
-    rows: list[list[str | Text]] = []
+    rows: list[list[str | Styled]] = []
     narrow: list[Part] = []
     for span in spans:
         oldest, newest = span[0][0].cell, span[-1][0].cell

@@ -30,7 +30,7 @@ class Screen:
     def animated(self) -> Iterator[None]:
         """Show progress and the running cases below the output, where stdout is a terminal that can."""
         target = console(sys.stdout, os.environ)
-        if not target.is_interactive:
+        if not (target and target.is_interactive):
             yield
             return
         from rich.console import RenderableType

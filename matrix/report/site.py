@@ -28,8 +28,9 @@ FIELDS: Final = {axis: "container, or torch" if axis == "base" else component_ti
 
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
-    """Return the verdicts in cells of the catalog's bases and releases, without what names a machine or a log."""
+    """Return the verdicts on the catalog's failures, bases and releases, without what names a machine or a log."""
     cores = {"none", *(release.version for release in catalog.megatron_core)}
+    failures = {failure.id for failure in catalog.failures}
     return [
         Record(
             Planned(record.cell, record.failure, record.case, record.level, record.expectation),
@@ -40,7 +41,8 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
             cached_from=record.cached_from,
         )
         for record in records
-        if record.cell.base in catalog.bases and record.cell.stack[MCORE] in cores and record.verdict not in SILENT
+        if record.failure in failures and record.cell.base in catalog.bases
+        if record.cell.stack[MCORE] in cores and record.verdict not in SILENT
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -106,6 +105,8 @@ class Paths:
 
 def page_name(cell: str) -> str:
     """Return the file name of a cell's page: its id, other characters than [A-Za-z0-9_.-] replaced, and a digest."""
+    import hashlib  # 3 ms, and `check` names no page
+
     plain = re.sub(r"[^\w.-]", "_", cell, flags=re.ASCII)[:100]
     return f"{plain}-{hashlib.sha256(cell.encode(errors='surrogatepass')).hexdigest()[:8]}.html"
 

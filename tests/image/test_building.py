@@ -56,7 +56,7 @@ def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -
 
 def test_pytest_finds_its_cell_from_installed_packages(tool: Tool, laid: BuildRequest) -> None:
     chosen = f"failure=={SAVE} and case==world1"
-    output = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--select", chosen)
+    output = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--megatrix-select", chosen)
     assert "base host: Python 3.13" in output
     assert "megatron-core 0.16.1" in output
     entry = f"tests/failures/{folder_name(SAVE)}/{ENTRY}"

@@ -28,7 +28,7 @@ def facts(out: Path, **variables: str) -> tuple[set[str], dict[str, tuple[Any, .
         **os.environ, **CELL_SETTINGS, **settings(), "MEGATRIX_BASE": BASE, "MEGATRIX_OUT": str(out), **variables
     }  # fmt: skip
     ran = subprocess.run(
-        [made_base(BASE) / "bin" / "python", "-m", "pytest", "-n", "2", "tests/failures", "--select", SLICE],
+        [made_base(BASE) / "bin" / "python", "-m", "pytest", "-n", "2", "tests/failures", "--megatrix-select", SLICE],
         cwd=ROOT, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
     records = [record for run in out.glob("runs/*") for record in journal.read(run).results.values()]

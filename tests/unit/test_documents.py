@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.provision.project import ROOT
+from tests import kit_table
 
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
@@ -33,3 +34,7 @@ def test_every_document_is_listed() -> None:
     assert [
         path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md" and f"({path.name})" not in listed
     ] == []
+
+
+def test_table_of_the_kit_is_current() -> None:
+    assert "\n".join(["|---|---|---|", *kit_table.rows(), ""]) in (ROOT / "CONTRIBUTING.md").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -16,10 +15,10 @@ from matrix.check.files.requirements import holds, read_arguments
 from matrix.check.files.yaml_text import line_of
 from matrix.errors import MatrixError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+try:
+    import tomli as tomllib  # compiled, and matrix.catalog.schema has loaded it
+except ImportError:
+    import tomllib  # type: ignore[no-redef, import-not-found]  # Python 3.10 has none
 
 # A package as uv and poetry write it.
 _PACKAGE: Final = re.compile(r'^name = "([^"\n]+)"(?:\nversion = "([^"\n]+)")?$', re.MULTILINE)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from matrix.authoring.breaking import outcome, swapped
+from matrix.authoring.breaking import outcome, rejudged, swapped
 from matrix.catalog.failure import Expectation
+from matrix.catalog.schema import Identifier
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
-from tests.unit.catalogs import catalog, clause, failure
+from tests.unit.catalogs import catalog, clause, failure, shown
 from tests.unit.report.samples import changed, record
 
 BOTH = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
@@ -52,3 +56,14 @@ RED = [ended(Expectation.WORKS, Verdict.REGRESSED), ended(Expectation.BROKEN, Ve
 )
 def test_both_red_verdicts_are_required(records: list[Record], expected: bool) -> None:
     assert outcome(records)[0] is expected
+
+
+def test_recorded_outcomes_are_judged_with_the_opposite_expectation() -> None:
+    passed = changed(
+        record(), expectation=Expectation.WORKS, verdict=Verdict.HOLDS, outcome=Outcome(OutcomeKind.PASSED)
+    )
+    broke = changed(record(), expectation=Expectation.BROKEN, verdict=Verdict.REPRODUCED, outcome=shown(BOTH))
+    entry = replace(BOTH, id=Identifier(passed.failure))
+    assert [each.verdict for each in rejudged(entry, [passed, broke])] == [Verdict.VANISHED, Verdict.REGRESSED]
+    assert outcome(rejudged(entry, [passed, broke]))[0]
+    assert rejudged(BOTH, [passed, broke]) == []

@@ -47,6 +47,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 @pytest.mark.parametrize(
     "own",
     [
+        OwnCommand(("python", "TODO.py"), Path("/tmp/TODO")),
         OwnCommand(("python", "-c", 'print("a\\n")\x7f'), Path("/tmp")),
         OwnCommand(("x",), Path("/tmp"), Level.GPU, 30),
         OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=3),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.codec import decode
-from matrix.catalog.patterns import ambiguity, literals
+from matrix.catalog.patterns import ambiguity, is_plain, literals
 from matrix.catalog.schema import Pattern
 from matrix.errors import MatrixError
 from tests.unit.catalogs import real
@@ -118,3 +118,21 @@ def test_no_group_hides_a_nested_repeat(inner: str, wrappers: list[str], outer: 
     for place, wrapper in enumerate(wrappers):
         inner = wrapper.replace("<n>", f"<n{place}>").format(inner)
     assert ambiguity(f"(?:{inner}){outer}")
+
+
+FORMS = st.text("ab ()[]{}^$.*+?|\\\\dwsbnxN1,:!=<P>ms#-", max_size=8) | st.lists(
+    st.sampled_from(["a", ".*", r"\.", r"\d+", "[^a.]", "|", "(?:", "(?!", "(", ")", "^", "$", r"\b", "?", "(?m)"]),
+    max_size=7,
+).map("".join)
+
+
+@settings(max_examples=2000)
+@given(FORMS)
+def test_plain_pattern_compiles_and_is_unambiguous(pattern: str) -> None:
+    if is_plain(pattern):
+        re.compile(pattern)
+        assert ambiguity(pattern) == ""
+
+
+def test_most_patterns_of_the_catalog_are_plain() -> None:
+    assert sum(map(is_plain, OF_CATALOG)) > 0.8 * len(OF_CATALOG)

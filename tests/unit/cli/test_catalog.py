@@ -9,6 +9,7 @@ import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Signature
+from matrix.catalog.folders import SITE
 from matrix.catalog.model import Topic
 from matrix.catalog.schema import Identifier
 from matrix.cli import catalog as command
@@ -25,7 +26,7 @@ def test_new_failure_has_its_files(
     monkeypatch.setattr(command, "FAILURES", tmp_path)
     assert main(["catalog", "new", "my-failure"]) == 0
     assert {path.name for path in (tmp_path / "my_failure").iterdir()} == {"failure.toml", "reproduction.py"}
-    assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog check my-failure\n")
+    assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog verify my-failure\n")
     assert main(["catalog", "new", "my-failure"]) == 2
 
 
@@ -83,3 +84,21 @@ def test_list_shows_each_topic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert row.split()[:4] == ["break", "2025-04", "-", "no"]
     assert main(["catalog", "list", "--topic", "datas"]) == 2
     assert "did you mean data?" in capsys.readouterr().err
+
+
+def test_draft_is_listed_and_checked_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All other commands leave it out: it need not even be TOML."""
+    monkeypatch.setattr(command, "FAILURES", tmp_path)
+    monkeypatch.setenv(SITE, str(tmp_path))
+    assert main(["catalog", "new", "my-failure"]) == 0
+    with (tmp_path / "my_failure" / "failure.toml").open("a") as file:
+        file.write("[[not TOML\n")
+    assert "my-failure" not in {failure.id for failure in loading.load().failures}
+    assert main(["catalog", "list"]) == 0
+    assert "\nDrafts (1). " in capsys.readouterr().out
+    assert main(["catalog", "check", "my-failure"]) == 1
+    assert "my-failure: a draft" in capsys.readouterr().out
+    assert main(["match", str(tmp_path / "my_failure" / "failure.toml")]) == 1
+    assert main(["check", "torch=2.4.0"]) == 0

@@ -21,7 +21,8 @@ RUN = "20260131T020000000000Z-night"
 def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An output folder with one night of several red cases."""
     rendered(Paths(tmp_path), RUN)
-    monkeypatch.setattr(loading, "load", lambda: catalog(failure("dud-assertion")))
+    own, private = failure("dud-assertion"), failure("write-item")
+    monkeypatch.setattr(loading, "load", lambda *public: catalog(own) if public else catalog(own, private))
     return str(tmp_path)
 
 
@@ -43,3 +44,11 @@ def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture
 def test_map_is_written_for_both_schemes(out: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--out", out, "--map", f"{out}/map.svg"]) == 0
     assert capsys.readouterr().out.split() == [f"{out}/map.svg", f"{out}/map-dark.svg"]
+
+
+@pytest.mark.parametrize("options", [(), ("--private",)])
+def test_site_has_private_failures_where_asked(out: str, tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert main(["report", "--out", out, "--site", str(tmp_path / "site"), *options]) == 0
+    files = {str(path): path.read_text("utf-8") for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    assert any("dud-assertion" in text for text in files.values())
+    assert any("write-item" in name + text for name, text in files.items()) is bool(options)

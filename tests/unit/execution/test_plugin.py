@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -14,10 +16,11 @@ import pytest
 
 from matrix.catalog.failure import Failure
 from matrix.catalog.folders import SITE
+from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
 from matrix.execution import plugin
 from matrix.provision.project import ROOT
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, failure, planned
@@ -36,7 +39,7 @@ class FakeSession:
         known = catalog(entry)
         self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
         self.planned = [replace(planned(known), case=name) for name in CASES]
-        self._verdicts, self.ran = verdicts, list[str]()
+        self._verdicts, self.ran, self.debugged = verdicts, list[str](), False
 
     def reproduction(self, item: Planned) -> FakeSession:
         self.ran.append(item.case)
@@ -44,8 +47,17 @@ class FakeSession:
 
     def run(self) -> Record:
         verdict = self._verdicts.get(self.ran[-1], Verdict.HOLDS)
-        outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "")
+        chain = (Raised("KeyError", "word"),) if verdict is Verdict.VANISHED else ()
+        outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "", chain=chain)
         return replace(record(), verdict=verdict, outcome=outcome)
+
+    def debug(self, number: int = 0) -> None:
+        def upstream() -> None:
+            name = "word"
+            raise KeyError(name)
+
+        self.debugged = True
+        upstream()
 
     def choose(self, keys: Collection[str]) -> None:
         self.planned = [item for item in self.planned if item.key in keys]
@@ -109,6 +121,17 @@ def test_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*the failure is fixed, or the reproduction is broken*", "*reproduce: *"])
 
 
+def test_missing_cases_have_a_reason(pytester: pytest.Pytester, session: FakeSession, folder: Path) -> None:
+    session.planned = []
+    result = run(pytester, "save_breaks", "-k", "tp2")
+    result.stdout.fnmatch_lines(["megatrix: save-breaks: none of its cases runs on base host; megatrix run --within*"])
+    session.installation.catalog = catalog()
+    (folder / "failure.toml").write_text('title = "TODO"')
+    result = run(pytester, "save_breaks")
+    result.stdout.fnmatch_lines(["megatrix: save_breaks: a draft; *"])
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 @pytest.mark.parametrize(("word", "count"), [("tp2", 1), ("save_breaks", 3), ("save-breaks", 3), ("another", 0)])
 def test_keyword_selects_by_failure_and_case(
     pytester: pytest.Pytester, session: FakeSession, word: str, count: int
@@ -137,6 +160,33 @@ def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: Fak
     assert session.ran == ["pp2"]
 
 
+RECORDER = """
+import pdb, traceback
+class Recorder(pdb.Pdb):
+    def interaction(self, frame, error):
+        trace = getattr(error, "__traceback__", error)  # an exception since Python 3.13
+        print("STOPPED IN", traceback.extract_tb(trace)[-1].name)
+"""
+
+
+def test_pdb_enters_the_frame_that_raised(pytester: pytest.Pytester, session: FakeSession) -> None:
+    """A red case runs again in this process; --lf then runs it alone."""
+    pytester.makepyfile(recorder=RECORDER)
+    pytester.syspathinsert()
+    result = run(pytester, "save_breaks", "--pdb", "--pdbcls=recorder:Recorder")
+    result.stdout.fnmatch_lines(["*STOPPED IN upstream*"])
+    session.ran.clear()
+    run(pytester, "save_breaks", "--lf")
+    assert session.ran == ["pp2"]
+
+
+def test_debug_runs_one_rank_and_records_nothing(pytester: pytest.Pytester, session: FakeSession) -> None:
+    result = run(pytester, "save_breaks", "-k", "tp2", "--megatrix-debug", "1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*KeyError*"])
+    assert session.debugged
+
+
 def test_exitfirst_stops_at_the_first_red_case(pytester: pytest.Pytester, session: FakeSession) -> None:
     run(pytester, "save_breaks", "-x")
     assert session.ran == ["tp2", "pp2"]
@@ -155,7 +205,7 @@ def test_unwritable_run_ends_the_session_once(pytester: pytest.Pytester, session
 
 
 def test_own_tests_run_without_cases(pytester: pytest.Pytester, session: FakeSession) -> None:
-    run(pytester, "save_breaks", "--own-tests").assert_outcomes(passed=1)
+    run(pytester, "save_breaks", "--megatrix-own-tests").assert_outcomes(passed=1)
     assert session.ran == []
 
 
@@ -172,6 +222,58 @@ def test_collection_error_is_printed_once(
     result = run(pytester, folder.name, other.name)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert result.stdout.str().count("got:      torch-9") == 1
+
+
+FOREIGN = {
+    "a module": {
+        "matrix.py": "def add(a, b):\n    return a + b\n",
+        "test_it.py": "import matrix\n\ndef test_add():\n    assert matrix.add(1, 2) == 3\n",
+    },
+    "a package": {
+        "matrix/__init__.py": "from matrix.core import ONE\n",
+        "matrix/core.py": "ONE = 1\n",
+        "tests/test_it.py": "from matrix import ONE\n\ndef test_one():\n    assert ONE == 1\n",
+        "failures/x/failure.toml": "id = 'not an entry'\n",
+    },
+    "options": {
+        "conftest.py": "def pytest_addoption(parser):\n    for name in ('--select', '--own-tests'):\n"
+        "        parser.addoption(name, default='yes')\n",
+        "test_it.py": "def test_option(request):\n    assert request.config.getoption('--select') == 'yes'\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_pytest_of_another_repository_is_unchanged(tmp_path: Path, name: str) -> None:
+    """The same output and options with the project installed as without it."""
+    repository, site = tmp_path / "repository", tmp_path / "site"
+    for path, text in FOREIGN[name].items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(text)
+    info = site / "megatrix-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "matrix").symlink_to(ROOT / "matrix")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megatrix\nVersion: 0.1.0\n")
+    groups = read_toml(ROOT / "pyproject.toml")["project"].get("entry-points", {})
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in pairs.items())
+        for group, pairs in groups.items()
+    ]
+    (info / "entry_points.txt").write_text("".join(lines))
+
+    def ran(*words: str, installed: bool) -> tuple[int, str]:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MEGATRIX_"))
+        }
+        environment["PYTHONPATH"] = str(site) if installed else ""
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, re.sub(r"in [\d.]+s", "", done.stdout + done.stderr)
+
+    alone = ran(installed=False)
+    assert (alone[0], "1 passed" in alone[1]) == (0, True), alone[1]
+    assert ran(installed=True) == alone
+    assert ran("--help", installed=True) == ran("--help", installed=False)
 
 
 def test_an_unrelated_run_makes_no_session(pytester: pytest.Pytester, session: FakeSession) -> None:

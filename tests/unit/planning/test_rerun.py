@@ -14,7 +14,7 @@ from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.planning.night import of_base
-from matrix.planning.rerun import PlanEntry, reproduce_line
+from matrix.planning.rerun import RERUN_HERE, PlanEntry, reproduce_line
 from matrix.planning.selection import select
 from tests.unit.catalogs import catalog, failure, plan_entry, planned
 
@@ -53,10 +53,12 @@ def test_the_line_of_base_host_calls_pytest(monkeypatch: pytest.MonkeyPatch) -> 
     known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # not from TOML
     case = planned(known, "host")
     line = shlex.split(reproduce_line(case, os.environ))
-    assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--select"]
+    assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--megatrix-select"]
     assert select([case, *of_base(known, "host", (Level.CPU,), core="0.9.0")], line[-1]) == [case]
     monkeypatch.setenv("MEGATRIX_PYTEST", "tox run -e te113 --")
-    assert reproduce_line(case, os.environ).startswith("tox run -e te113 -- --select ")
+    assert reproduce_line(case, os.environ).startswith("tox run -e te113 -- --megatrix-select ")
+    monkeypatch.setenv("MEGATRIX_PYTEST", RERUN_HERE)
+    assert reproduce_line(case, os.environ).startswith("megatrix run --here --select ")
 
 
 def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatch) -> None:

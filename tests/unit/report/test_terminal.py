@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from matrix.report.terminal import Alternative, Prose, console, paragraphs, rendered, table, text, warn
+from matrix.report.terminal import (
+    RED,
+    UNLIMITED,
+    Alternative,
+    Part,
+    Prose,
+    Rows,
+    console,
+    paragraphs,
+    rendered,
+    table,
+    text,
+    warn,
+)
 from tests.unit.terminals import Terminal, coloured, piped, shown
 
 CELL = "ngc-24.03/mcore-0.9.0rc0+094d66b/te-1.9.0.dev0+f9dd37f/driver-470.161.03"
@@ -64,6 +78,34 @@ def test_control_characters_are_visible(hostile: str) -> None:
         assert all(char == "\n" or char.isprintable() for char in shown(part))
 
 
+CELLS = st.text("ab \t\né", max_size=5) | st.sampled_from(["", "x" * 60, "y" * 61, "a word"])
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Rows:
+    rows = draw(st.integers(1, 3).flatmap(lambda count: st.lists(st.tuples(*[CELLS] * count), min_size=1, max_size=3)))
+    assume(any(cell.strip() for row in rows for cell in row))  # rich prints no line for a table of blanks
+    return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)), right=draw(st.booleans()))
+
+
+@given(st.one_of(tables(), CELLS.map(text), CELLS.map(lambda words: Prose(words, 2)), CELLS))
+def test_pipe_gets_what_rich_lays_out(part: Part) -> None:
+    wide = console(io.StringIO(), {"COLUMNS": str(UNLIMITED)})
+    assert rendered(None, part) == rendered(wide, part)
+
+
+@given(tables())
+def test_pipe_replaces_the_same_tables_as_rich(part: Rows) -> None:
+    wide, alternative = console(io.StringIO(), {"COLUMNS": str(UNLIMITED)}), Alternative(part, ("narrow",))
+    assert rendered(None, alternative) == rendered(wide, alternative)
+
+
+def test_pipe_needs_no_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    rows = table([(text(("RED", RED)), "b"), ("a", "c")], indent=1)
+    assert piped(Prose("a b"), rows, Alternative(rows, ()), text("x")) == "a b\n" + 2 * " RED b\n a   c\n" + "x\n"
+
+
 def test_lines_of_text_keep_their_indentation() -> None:
     assert piped(*paragraphs("a\n\n    b c\n")) == "a\n\n    b c\n"
 
@@ -98,7 +140,9 @@ def test_colour_depends_on_stream_and_environment(stream: io.StringIO, environ: 
     ],
 )
 def test_only_terminals_are_animated(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
-    assert console(stream, {"TERM": "xterm", **environ}).is_interactive is expected
+    target = console(stream, {"TERM": "xterm", **environ})
+    assert target is not None
+    assert target.is_interactive is expected
 
 
 def test_columns_apply_to_a_pipe() -> None:

@@ -1,0 +1,67 @@
+"""`megatrix debug`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.catalog.model import HOST
+from matrix.cli import case_options
+from matrix.cli.command_options import add_out
+from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus, MatrixError
+from matrix.execution.engine import environment_folder, tox_command
+from matrix.planning.case_request import CaseRequest
+from matrix.provision import project
+from matrix.provision.commands import python_module
+from matrix.provision.tox_environments import CELL_SETTINGS, base_name
+from matrix.store.paths import Paths
+from matrix.store.stored_run import StoredRun
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "debug")
+    parser.add_argument("case", metavar="CASE", help='a planned case: "CELL FAILURE CASE LEVEL"')
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="the rank in this process (default: 0)")
+    parser.add_argument("--here", action="store_true", help="use this environment: a case of `megatrix plan --here`")
+    add_out(parser)
+    parser.set_defaults(command=debug_command)
+
+
+def debug_command(parsed: argparse.Namespace) -> int:
+    """Run one rank of a case under pytest's pdb in the interpreter of its cell; return 1 where it raises."""
+    levels = (Level.CPU, Level.GPU)
+    planned, _ = case_options.selected(loading.load(), CaseRequest(levels, keys=(parsed.case,), here=parsed.here))
+    run = StoredRun.create(Paths(parsed.out).new_run("debug"), planned)
+    base = planned[0].cell.base
+    settings = {"MEGATRIX_RUN": str(run.folder.resolve()), "MEGATRIX_BASE": "" if base == HOST else base}
+    failure = f"tests/failures/{planned[0].failure.replace('-', '_')}"
+    words = ["-q", "-s", "--pdb", "-p", "no:cacheprovider", "--megatrix-debug", str(parsed.rank), failure]
+    command = python_module(interpreter(base), "pytest", *words, folder=project.folder())
+    environment = {**os.environ, **CELL_SETTINGS, **settings}
+    status = subprocess.run(command, cwd=project.folder(), env=environment, check=False).returncode
+    return ExitStatus.GOOD if status == 0 else ExitStatus.BAD
+
+
+def interpreter(base: str) -> Path:
+    """Return the Python of a base; tox makes its environment where it is missing. Raises MatrixError for an image."""
+    if base == HOST:
+        return Path(sys.executable)
+    python = environment_folder(base) / "bin" / "python"
+    if not python.exists():
+        words = [*tox_command(os.environ), "run", "--workdir", str(python.parents[2]), "--notest"]
+        words += ["-c", str(project.folder() / "tox.ini"), "-e", base_name(base)]
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("TOX_")}
+        subprocess.run(words, env=variables, check=False)
+    if not python.exists():
+        raise MatrixError(
+            "no interpreter for the case", got=base, expected="a base of wheels, or --here inside of an image"
+        )
+    return python

@@ -1,0 +1,106 @@
+"""`megatrix catalog verify`: everything that an entry needs before it is published, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from matrix.authoring import breaking, claims, entry, examples
+from matrix.authoring.entry import EntryProblem
+from matrix.catalog import loading
+from matrix.catalog.failure import Failure
+from matrix.catalog.folders import ENTRY
+from matrix.catalog.regular_file import read_regular_text
+from matrix.cli import case_options
+from matrix.cli.run import executed
+from matrix.errors import ExitStatus
+from matrix.execution import interrupt
+from matrix.provision.project import ROOT
+from matrix.report.terminal import paragraphs, show, table
+from matrix.store.paths import write_whole
+from matrix.verdicts.record import Record, Verdict
+
+TOOLS = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",))
+
+
+def verify_command(parsed: argparse.Namespace) -> int:
+    """Check an entry, run its part of the night, keep its examples, swap its expectations, lint it; return 0 or 1.
+
+    What can't be run yet ends it at once: a draft, a case without its function.
+    """
+    interrupt.once()
+    if path := loading.drafts().get(parsed.id):
+        return _end([*entry.todo_problems(path.parent)], ["a draft: nothing was run"])
+    catalog = loading.load()
+    failure = catalog.failure(parsed.id)
+    options = run_options(parsed)
+    request = case_options.requested(catalog, options)
+    early = [one for one in entry.problems(catalog, failure, request.planned) if not one.of_example]
+    if early:
+        return _end(early, ["nothing was run"])
+    night = executed(request, catalog, options)
+    records = [record for record in night.records if record.failure == failure.id]
+    missing = any(one.of_example for one in entry.problems(catalog, failure, request.planned))
+    kept = keep(failure, records) if missing else []
+    changed = claims.with_reasons(read_regular_text(failure.folder / ENTRY), failure, records)
+    if claims.OPEN in read_regular_text(failure.folder / ENTRY):
+        write_whole(failure.folder / ENTRY, changed)
+        failure = loading.load().failure(parsed.id)
+    red = [record for record in records if record.verdict.colour == "red"]
+    broken, text = breaking.outcome(breaking.rejudged(failure, records))
+    problems = [
+        *(EntryProblem(record.key, record.verdict.value, record.reproduce) for record in red),
+        *([] if broken else [EntryProblem("expectations", text, "widen [night]: a cell on each side of the change")]),
+        *entry.problems(catalog, failure, request.planned),
+        *linted(failure.folder),
+    ]
+    claimed = [str(claim) for claim in claims.unsupported(failure, records)]
+    counts = ", ".join(
+        f"{count} {verdict.value}" for verdict in Verdict if (count := sum(one.verdict is verdict for one in records))
+    )
+    rows = [("run:", counts or "no case"), ("swapped:", text), ("kept:", f"{len(kept)} new examples")]
+    show("", table(rows), *paragraphs("\n".join(f"claim: {claim}" for claim in claimed)))
+    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record"])
+
+
+def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
+    """Return the options of the run: the entry's part of the night, with the output folder of the command."""
+    parser = argparse.ArgumentParser()
+    case_options.add_run(parser)
+    words = ["--within", f"failure=={parsed.id}", "--out", str(parsed.out)]
+    return parser.parse_args(words, argparse.Namespace(resume_hint=""))
+
+
+def keep(failure: Failure, records: Sequence[Record]) -> list[Path]:
+    """Write the new examples of the records; return their paths."""
+    texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
+    new = [path for path in texts if not path.exists()]
+    for path in new:
+        write_whole(path, texts[path])
+    return new
+
+
+def linted(folder: Path) -> Iterator[EntryProblem]:
+    """Yield what ruff and mypy report of a folder's Python, or that one is not installed."""
+    if not any(folder.glob("*.py")):
+        return
+    for name, *words in TOOLS:
+        here = importlib.util.find_spec(name) is not None
+        command = [sys.executable, "-m", name] if here else [shutil.which(name) or ""]
+        if not command[0]:
+            yield EntryProblem(name, "it is not installed, and checked nothing", f"python3 -m pip install {name}")
+            continue
+        done = subprocess.run([*command, *words, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield EntryProblem(" ".join((name, *words)), (done.stdout + done.stderr).strip(), "correct the Python")
+
+
+def _end(problems: Sequence[EntryProblem], notes: Sequence[str]) -> ExitStatus:
+    """Print problems and the sum; return the exit status."""
+    show(*paragraphs("\n".join(map(str, problems))), "; ".join([f"{len(problems) or 'no'} problems", *notes]))
+    return ExitStatus.BAD if problems else ExitStatus.GOOD

@@ -1,0 +1,83 @@
+"""`megatrix catalog verify`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.catalog.folders import SITE
+from matrix.catalog.model import Catalog
+from matrix.cli import verify
+from matrix.cli.main import main
+from tests.unit.cli.small_night import ENTRY, KNOWN, STRANGE
+from tests.unit.engines import FakeEngine
+
+TOML = """id = "save-breaks"
+[[affected]]
+reason = "run with ..."
+[[works]]
+reason = "run with ..."
+"""
+CODE = "def run_{}(rank):\n    return None\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, small_cli: None, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the small night's failure, with the functions of its cases."""
+    path = tmp_path / "save_breaks"
+    path.mkdir()
+    (path / "failure.toml").write_text(TOML)
+    (path / "reproduction.py").write_text("\n\n".join(CODE.format(name) for name in ("tp2", "pp2")))
+    known: Catalog = replace(KNOWN, failures=(replace(ENTRY, folder=path),))
+    monkeypatch.setattr(loading, "load", lambda: known)
+    monkeypatch.setattr(verify, "TOOLS", ())
+    engine.known = known
+    return path
+
+
+def test_entry_is_verified_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", "verify", "save-breaks"]) == 0
+    printed = capsys.readouterr().out
+    assert "swapped: expectations swapped; red in both directions" in printed
+    assert printed.endswith("no problems; no claims without a record\n")
+    assert 'reason = "run with 0.7.0, 0.8.0 on torch-2.4.0, torch-2.5.1"' in (folder / "failure.toml").read_text()
+    assert list((folder / "examples" / "shows").glob("*.json"))
+
+
+def test_red_case_is_a_problem(folder: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    assert main(["catalog", "verify", "save-breaks"]) == 1
+    printed = capsys.readouterr().out
+    assert "unexplained\n  fix: megatrix run --case" in printed
+    assert "have another verdict" in printed
+
+
+def test_entry_that_can_not_run_starts_nothing(
+    folder: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "reproduction.py").write_text(CODE.format("tp2"))
+    assert main(["catalog", "verify", "save-breaks"]) == 1
+    assert "reproduction.py has no function run_pp2" in capsys.readouterr().out
+    assert engine.ran == []
+
+
+def test_draft_is_not_run(
+    folder: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "failure.toml").write_text('title = "TODO: the symptom"\n')
+    monkeypatch.setenv(SITE, str(folder.parent))
+    assert main(["catalog", "verify", "save-breaks"]) == 1
+    assert "failure.toml:1" in capsys.readouterr().out
+    assert engine.ran == []
+
+
+def test_python_of_the_folder_is_linted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "TOOLS", (("json.tool",), ("no_such_tool",)))
+    problems = [str(problem) for problem in verify.linted(folder)]
+    assert problems[0].startswith("json.tool: ")
+    assert problems[1].startswith("no_such_tool: it is not installed")

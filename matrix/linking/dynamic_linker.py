@@ -125,7 +125,10 @@ class Process:
 
     def copy(self) -> Process:
         """Return a process with the same objects."""
-        process, copies = Process(self.site, self.files), {each: replace(each, names=set(each.names)) for each in self.objects}
+        process, copies = (
+            Process(self.site, self.files),
+            {each: replace(each, names=set(each.names)) for each in self.objects},
+        )
         process.definers = self.definers
         for each in copies.values():
             each.loader = copies.get(each.loader) if each.loader else None
@@ -264,7 +267,9 @@ class Process:
     def _wrong_versions(self, new: Iterable[LoadedObject]) -> Iterator[LinkProblem]:
         for each in new:
             for need in each.elf.required:
-                library = next((o for o in self.objects if need.library in o.names or need.library == o.elf.soname), None)
+                library = next(
+                    (o for o in self.objects if need.library in o.names or need.library == o.elf.soname), None
+                )
                 if library and not need.weak and library.elf.definitions:
                     if need.version not in library.elf.definitions.values():
                         yield LinkProblem(ProblemKind.VERSION, need.version, each.elf.path, library.elf.path)

@@ -32,7 +32,16 @@ _NEED_VERSION: Final = struct.Struct("<IHHII")  # hash, flags, index, name, next
 _DEFINITION: Final = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, auxiliary, next
 _RELOCATION: Final = struct.Struct("<QQQ")  # offset, info, addend
 LONGEST_NAME: Final = 65536  # bytes of a symbol's name; template code has names of some thousand
-DAMAGED: Final = (ELFError, ConstructError, struct.error, IndexError, ValueError, KeyError, OverflowError, AttributeError)
+DAMAGED: Final = (
+    ELFError,
+    ConstructError,
+    struct.error,
+    IndexError,
+    ValueError,
+    KeyError,
+    OverflowError,
+    AttributeError,
+)
 
 
 class ElfError(MatrixError):
@@ -317,7 +326,9 @@ def parse(path: Path, file: BinaryIO) -> ElfFile:
         raise damaged(path, got)
     if magic[4:6] != b"\x02\x01":
         got = f"a file of {'32' if magic[4:5] == b'1' else '32 or another number of'} bits or big-endian"
-        raise ElfError("not a shared object of this machine", where=str(path), got=got, expected="64 bits, little-endian")
+        raise ElfError(
+            "not a shared object of this machine", where=str(path), got=got, expected="64 bits, little-endian"
+        )
     try:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         file.seek(0)

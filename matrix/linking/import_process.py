@@ -28,7 +28,11 @@ def after_import(process: Process, python: PythonSite, row: PackageImport) -> tu
     process, problems = process.copy(), []
     failed = opened = False
     for step in _listed(row.step, python):
-        if (step.when == "failed" and not failed) or (step.when == "nothing" and opened) or _exists(step, python, process):
+        if (
+            (step.when == "failed" and not failed)
+            or (step.when == "nothing" and opened)
+            or _exists(step, python, process)
+        ):
             continue
         files = list(_files(step, python, process))
         opened = False

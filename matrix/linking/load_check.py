@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -37,7 +37,7 @@ _MAJOR: Final = re.compile(r"lib(?:cudart|cublas|cublasLt|cufft|nvrtc)\.so\.(\d+
 class LoadFinding:
     """What does not load, or loads and does not work: the package at fault, where, the consequence, the mending line.
 
-    `certain`: the package is of Megatron's stack. `unknown`: something was not read, so that nothing is stated of it.
+    `certain`: the package is of Megatron's stack, so that the job breaks; else the program that imports it.
     """
 
     package: str
@@ -47,7 +47,6 @@ class LoadFinding:
     consequence: str
     mend: str
     certain: bool = True
-    unknown: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -163,7 +162,9 @@ class LoadCheck:
 
     def _process_of(self, package: InstalledPackage, file: CompiledFile) -> tuple[Process, bool]:
         """Return the process in which a file is opened, and whether that process fails before."""
-        names = [name for name, row in self._rows.items() if any(fnmatch(file.module, own.split(".")[-1]) for own in row.own)]
+        names = [
+            name for name, row in self._rows.items() if any(fnmatch(file.module, own.split(".")[-1]) for own in row.own)
+        ]
         if names and package.name.startswith(names[-1]):
             process, problems = self._processes[names[-1]]
             return process, bool(problems)
@@ -216,7 +217,9 @@ class LoadCheck:
         for soname, copies in paths.items():
             if len(copies) > 1:
                 consequence = "both are loaded; which of them a call reaches depends on the order of imports"
-                yield self._two(f"two copies of {soname}: {copies[0]} and {copies[1]}", copies[1], copies[0], consequence)
+                yield self._two(
+                    f"two copies of {soname}: {copies[0]} and {copies[1]}", copies[1], copies[0], consequence
+                )
 
     def _two(self, what: str, path: Path, used: Path, consequence: str) -> LoadFinding:
         package = self.python.owner(path) or self.python.owner(used)
@@ -266,7 +269,9 @@ class LoadCheck:
 
     def _variable_of(self, path: Path) -> str:
         variables = self.python.environ.items()
-        return next((n for n, value in variables if str(path.parent) in value.split(":") and n == "LD_LIBRARY_PATH"), "")
+        return next(
+            (n for n, value in variables if str(path.parent) in value.split(":") and n == "LD_LIBRARY_PATH"), ""
+        )
 
     # ------------------------------------------------------------------ words
 
@@ -311,7 +316,9 @@ class LoadCheck:
                 return fact.install
         if row:
             return self._filled(row.install, package)
-        return self._filled(REINSTALL, package) if package.version else f"compile {problem.by.name} again for this Python"
+        return (
+            self._filled(REINSTALL, package) if package.version else f"compile {problem.by.name} again for this Python"
+        )
 
     def _applies(self, line: MendingLine, problem: LinkProblem, package: InstalledPackage) -> re.Match[str] | None:
         if line.package and not re.fullmatch(line.package, package.name):
@@ -400,15 +407,3 @@ def _fits(loaded: str, built: str) -> bool:
         return True
     mine, wanted = versions.parse(loaded), versions.parse(built)
     return mine.major == wanted.major and mine.minor >= wanted.minor
-
-
-def environment_findings(python: PythonSite, sm: str = "") -> tuple[Sequence[LoadFinding], int]:
-    """Return what does not load in an environment, and the number of extensions that were read."""
-    check = LoadCheck(python, sm)
-    findings = check.findings()
-    return findings, check.counted
-
-
-def of_stack(findings: Iterable[LoadFinding]) -> bool:
-    """Return whether some finding is of a package of Megatron's stack."""
-    return any(finding.certain and not finding.unknown for finding in findings)

@@ -77,10 +77,14 @@ class PythonSite:
         listed = {file.path for package in packages.values() for file in package.files}
         return (*packages.values(), *_unlisted(self.folders, listed))
 
-    def _contents(self, package: importlib.metadata.Distribution) -> tuple[Path, tuple[CompiledFile, ...], tuple[str, ...]]:
+    def _contents(
+        self, package: importlib.metadata.Distribution
+    ) -> tuple[Path, tuple[CompiledFile, ...], tuple[str, ...]]:
         folder = Path(str(package.locate_file("")))
         names = _LISTED.findall(package.read_text("RECORD") or package.read_text("installed-files.txt") or "")
-        files = [compiled_file(folder / name, name) for name in names if (folder / name).exists() or _is_link(folder / name)]
+        files = [
+            compiled_file(folder / name, name) for name in names if (folder / name).exists() or _is_link(folder / name)
+        ]
         return folder, tuple(files), tuple(package.requires or ())
 
     @cached_property
@@ -136,7 +140,11 @@ def site_of(program: Path, environ: Mapping[str, str], root: Path = Path("/")) -
     Raises MatrixError where its version or its folders can't be read from files.
     """
     machine_site = Site.of(root, "x86-64", environ)
-    real = Path(os.path.realpath(program)) if root == Path("/") else machine_site.inside("/" + str(program.relative_to(root)))
+    real = (
+        Path(os.path.realpath(program))
+        if root == Path("/")
+        else machine_site.inside("/" + str(program.relative_to(root)))
+    )
     prefix, base, shared, minor = program.parent.parent, real.parent.parent, True, ""
     try:
         text = read_regular_text(prefix / "pyvenv.cfg")

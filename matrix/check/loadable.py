@@ -1,4 +1,4 @@
-"""Whether the compiled packages of an environment, an unpacked image or a lock file load: nothing of them is started."""
+"""Whether the compiled packages of an environment, an unpacked image or a lock load: nothing of them is started."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ AFTERWARDS: Final = "install it, then check the environment: megatrix check --lo
 SECONDS: Final = 3600.0  # for the wheels of a lock file with torch and CUDA: 3 GB
 
 
-def with_loading(checked: CheckInput, python: str | None) -> CheckInput:
-    """Return the input of an environment with what does not load in it, read from files."""
+def environment_input(
+    catalog: Catalog, python: str | None, command: Sequence[str], variables: Sequence[str]
+) -> CheckInput:
+    """Return the input of an environment, as environment.environment_input does, with what does not load in it."""
+    checked = environment.environment_input(catalog, python, command, variables)
     if importlib.util.find_spec(READER) is None:
         return replace(checked, stack=replace(checked.stack, unread=(*checked.stack.unread, MISSING)))
     from matrix.linking.python_site import site_of

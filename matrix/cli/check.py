@@ -59,8 +59,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--loadable",
         action="store_true",
-        help="whether compiled packages load, from files alone: nothing of the environment is started. With lock files: "
-        "of their wheels, which are fetched and not installed",
+        help="whether compiled packages load, from files alone: nothing of the environment is started. Of lock files: "
+        "their wheels, which are fetched and not installed",
     )
     parser.add_argument("--root", type=Path, metavar="DIR", help="the folder of an unpacked image; with --loadable")
     add_options(parser, examine.options_of(preflights))
@@ -152,10 +152,7 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
     variables = [name for preflight in parsed.preflights for name in preflight.variables]
     if parsed.loadable or parsed.root:
         return [loadable.static_input(catalog, parsed.python, parsed.root, parsed.own, variables)]
-    from matrix.check.environment import environment_input
-
-    checked = environment_input(catalog, parsed.python, parsed.own, variables)
-    return [loadable.with_loading(checked, parsed.python)]
+    return [loadable.environment_input(catalog, parsed.python, parsed.own, variables)]
 
 
 def named(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """What the dynamic linker does with a shared object: it searches libraries, compares versions, resolves symbols.
 
-Sources: ld.so(8); glibc's elf/dl-load.c (search, names of what is loaded), dl-version.c (versions), dl-lookup.c (symbols).
+Sources: ld.so(8); glibc's elf/dl-load.c (search, names of what is loaded), dl-version.c (versions), dl-lookup.c
+(symbols).
 `dlopen` with RTLD_NOW, as CPython's import and ctypes call it: every symbol must be defined.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from matrix.catalog.regular_file import UnreadableError
-from matrix.linking.elf_file import ElfError, ElfFile, Reference, gnu_hash, read_elf
+from matrix.linking.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash, read_elf
 from matrix.linking.link_cache import read_cache
 
 # Folders that are searched last: as built by Debian (with the machine's triplet), Red Hat (lib64) and others.
@@ -48,7 +48,7 @@ class LinkProblem:
 
 
 @dataclass(frozen=True)
-class Site:
+class LinkSite:
     """Where the linker searches: `root` of an image ("/" for this machine), LD_LIBRARY_PATH, the cache, the machine."""
 
     root: Path = Path("/")
@@ -57,7 +57,7 @@ class Site:
     cache: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, root: Path, machine: str, environ: Mapping[str, str]) -> Site:
+    def of(cls, root: Path, machine: str, environ: Mapping[str, str]) -> LinkSite:
         """Return the site of a machine or of an unpacked image."""
         folders = environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
         words = tuple(folder or "." for folder in folders.split(":")) if folders else ()
@@ -90,7 +90,7 @@ class Site:
             at = at / part
             if at.is_symlink() and steps < LONGEST_CHAIN:
                 steps += 1
-                target = PurePosixPath(os.readlink(at))
+                target = PurePosixPath(at.readlink())
                 at = at.parent
                 rest = [*target.parts, *rest]
         return at
@@ -98,7 +98,7 @@ class Site:
 
 @dataclass(eq=False)
 class LoadedObject:
-    """An object in a process: its file, the names by which it is found, the object that needed it, its own libraries."""
+    """An object in a process: its file, the names by which it is found, what needed it, the libraries that it needs."""
 
     elf: ElfFile
     names: set[str]
@@ -116,12 +116,12 @@ class LoadedObject:
 class Process:
     """The objects of a process, as they are loaded one after another; `copy` gives an independent process."""
 
-    def __init__(self, site: Site, files: dict[tuple[int, int], ElfFile] | None = None) -> None:
+    def __init__(self, site: LinkSite, files: dict[tuple[int, int], ElfFile] | None = None) -> None:
         self.site = site
         self.objects: list[LoadedObject] = []
         self.visible: list[LoadedObject] = []  # to all: the program, its libraries, and what is opened with RTLD_GLOBAL
         self.files = {} if files is None else files  # by device and inode: read once for all processes
-        self.definers: dict[Reference, ElfFile] = {}  # of symbols: a file that defines it
+        self.definers: dict[SymbolReference, ElfFile] = {}  # of symbols: a file that defines it
 
     def copy(self) -> Process:
         """Return a process with the same objects."""
@@ -137,7 +137,7 @@ class Process:
         return process
 
     def start(self, program: Path) -> tuple[LinkProblem, ...]:
-        """Load a program with its libraries, whose symbols are visible to all; return the libraries that are missing."""
+        """Load a program with its libraries, whose symbols are visible to all; return what is missing."""
         main, problems = self._map(program, str(program), None)
         if main:
             problems += self._map_libraries(main)
@@ -145,7 +145,7 @@ class Process:
         return tuple(problems)
 
     def open(self, path: Path, *, visible: bool = False, name: str = "") -> tuple[LinkProblem, ...]:
-        """Load an object as dlopen does; return why it does not load. `name`: a library that is searched by its name."""
+        """Load an object as dlopen does; return why it does not load. `name`: a library to search."""
         before = len(self.objects)
         if name:
             opened, problems = self._needed(name, None)
@@ -216,7 +216,7 @@ class Process:
 
     def read(self, path: Path) -> ElfFile:
         """Return a file, which is read once. Raises ElfError, UnreadableError."""
-        status = os.stat(path) if path.exists() else None
+        status = path.stat() if path.exists() else None
         key = (status.st_dev, status.st_ino) if status else (0, 0)
         if status is None or key not in self.files:
             file = read_elf(path)
@@ -270,9 +270,9 @@ class Process:
                 library = next(
                     (o for o in self.objects if need.library in o.names or need.library == o.elf.soname), None
                 )
-                if library and not need.weak and library.elf.definitions:
-                    if need.version not in library.elf.definitions.values():
-                        yield LinkProblem(ProblemKind.VERSION, need.version, each.elf.path, library.elf.path)
+                defined = library.elf.definitions.values() if library else ()
+                if library and defined and not need.weak and need.version not in defined:
+                    yield LinkProblem(ProblemKind.VERSION, need.version, each.elf.path, library.elf.path)
 
     def _undefined(self, new: Iterable[LoadedObject], scope: Iterable[LoadedObject]) -> Iterator[LinkProblem]:
         """Yield, for each object with symbols that nothing defines, the first of them and their number."""

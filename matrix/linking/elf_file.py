@@ -3,7 +3,8 @@
 pyelftools reads the headers. Its tables of symbols take 20 us for each symbol, and torch's libraries have 200,000: here
 symbols are found by the hash table of .gnu.hash, at their offsets in the mapped file.
 
-Sources: the ELF gABI (headers, dynamic section, DT_HASH), the LSB (versions of symbols), binutils' elflink.c (DT_GNU_HASH).
+Sources: the ELF gABI (headers, dynamic section, DT_HASH), the LSB (versions of symbols), binutils' elflink.c
+(DT_GNU_HASH).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ElfError(MatrixError):
 
 
 @dataclass(frozen=True)
-class Reference:
+class SymbolReference:
     """A symbol that an object takes from others: its name, its version ("GLIBC_2.14") or ""."""
 
     name: str
@@ -67,7 +68,7 @@ class RequiredVersion:
 
 @dataclass(eq=False)
 class ElfFile:
-    """A shared object or program; `tags` are its dynamic entries, `loads` its segments: address, offset, size in file."""
+    """A shared object or program; `tags` are its dynamic entries, `loads` address, offset and size of its segments."""
 
     path: Path
     machine: str
@@ -117,14 +118,14 @@ class ElfFile:
 
     @cached_property
     def symbol_count(self) -> int:
-        """The number of symbols that precede those with a hash; all are undefined or local. Without .gnu.hash: of all."""
+        """The number of symbols before those with a hash, all undefined or local. Without .gnu.hash: of all."""
         if self._hash:
             return self._hash.first
         start = self.at("DT_HASH")
         return int(struct.unpack_from("<II", self.view, start)[1]) if start >= 0 else 0
 
     @cached_property
-    def references(self) -> tuple[Reference, ...]:
+    def references(self) -> tuple[SymbolReference, ...]:
         """The symbols that must be defined by some object; weak ones may be missing."""
         start = self.at("DT_SYMTAB")
         if start < 0:
@@ -136,7 +137,7 @@ class ElfFile:
             if section or not name or info >> 4 in (WEAK, LOCAL):
                 continue
             version = struct.unpack_from("<H", self.view, versions + 2 * index)[0] if versions >= 0 else 0
-            found.append(Reference(self.text(name), names.get(version & ~HIDDEN, "")))
+            found.append(SymbolReference(self.text(name), names.get(version & ~HIDDEN, "")))
         return tuple(found)
 
     @cached_property
@@ -172,7 +173,7 @@ class ElfFile:
             start += step
         return versions
 
-    def defines(self, reference: Reference, hashed: int) -> bool:
+    def defines(self, reference: SymbolReference, hashed: int) -> bool:
         """Return whether the object defines a symbol in a version; `hashed` is gnu_hash of its name."""
         defaults = 0
         for index in self._candidates(reference.name, hashed):
@@ -356,12 +357,10 @@ def _headers(path: Path, elf: Any, view: memoryview) -> ElfFile:
         if name == "DT_NEEDED":
             needed.append(tag.needed)
         tags.setdefault(name, tag.entry.d_val)
-    texts = {name: "" for name in ("DT_SONAME", "DT_RPATH", "DT_RUNPATH")}
-    parsed = ElfFile(path, MACHINES.get(elf["e_machine"], str(elf["e_machine"])), tuple(needed), "", (), (), interpreter,
-                     tags, tuple(loads), (0, 0), view)  # fmt: skip
-    for name in texts:
-        if name in tags:
-            texts[name] = parsed.text(tags[name])
+    machine = MACHINES.get(elf["e_machine"], str(elf["e_machine"]))
+    parsed = ElfFile(path, machine, tuple(needed), "", (), (), interpreter, tags, tuple(loads), (0, 0), view)
+    names = ("DT_SONAME", "DT_RPATH", "DT_RUNPATH")
+    texts = {name: parsed.text(tags[name]) if name in tags else "" for name in names}
     fat = elf.get_section_by_name(".nv_fatbin")
     parsed.soname = texts["DT_SONAME"]
     parsed.rpath, parsed.runpath = (tuple(filter(None, texts[name].split(":"))) for name in ("DT_RPATH", "DT_RUNPATH"))

@@ -1,6 +1,6 @@
 """Read for which GPUs a shared object has code: the headers of its fat binaries, in section .nv_fatbin.
 
-Source: the files of nvcc's fatbinary of CUDA 13.0, read beside its --image options; a region has a header with magic and
+Source: files that nvcc of CUDA 13.0 made with several -gencode, and wheels. A region has a header with magic and
 size, each entry a header with kind, sizes, and the compute capability. The code itself, compressed or not, is not read.
 """
 

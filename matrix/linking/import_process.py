@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -25,7 +23,7 @@ def started(python: PythonSite) -> Process:
 
 def after_import(process: Process, python: PythonSite, row: PackageImport) -> tuple[Process, tuple[LinkProblem, ...]]:
     """Return a process after the import of a package, with what does not load; it has what was opened until then."""
-    process, problems = process.copy(), []
+    process, problems = process.copy(), list[LinkProblem]()
     failed = opened = False
     for step in _listed(row.step, python):
         if (
@@ -109,11 +107,4 @@ def _matches(pattern: str, python: PythonSite, process: Process) -> list[Path]:
 
 
 def _glob(folder: Path, pattern: str) -> list[Path]:
-    found = glob.glob(f"{glob.escape(str(folder))}/{pattern}", recursive=True)
-    return sorted((Path(path) for path in found if "stub" not in path), key=lambda path: os.path.basename(path))
-
-
-def variables_of(text: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide what is opened."""
-    names = ("LD_LIBRARY_PATH", "PYTHONPATH", "HOME")
-    return {name: value for name, value in text.items() if name in names or name.endswith(("_HOME", "_PATH"))}
+    return sorted((path for path in folder.glob(pattern) if "stub" not in str(path)), key=lambda path: path.name)

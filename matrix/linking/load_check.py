@@ -1,4 +1,4 @@
-"""Whether the compiled packages of an environment load, each in the process that imports it; what mends those that do not.
+"""Whether the compiled packages of an environment load, each in the process that imports it, and what mends them.
 
 No package is imported and no program started. docs/loading.md states the rules and what they leave out.
 """
@@ -22,7 +22,7 @@ from matrix.catalog.kinds import kind_table
 from matrix.catalog.regular_file import UnreadableError
 from matrix.contract.kind_answer import plain_name
 from matrix.linking.dynamic_linker import LinkProblem, ProblemKind, Process
-from matrix.linking.elf_file import ElfError, ElfFile, Reference, gnu_hash
+from matrix.linking.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash
 from matrix.linking.fat_binary import gpu_code
 from matrix.linking.import_process import after_import, cuda_of, started
 from matrix.linking.load_facts import CompiledPackage, MendingLine, PackageImport, contains, link_table
@@ -68,7 +68,9 @@ class LoadCheck:
 
     def findings(self) -> tuple[LoadFinding, ...]:
         """Return everything that does not load or does not fit, each once."""
-        parts = (self._releases(), self._imports(), self._extensions(), self._lacking(), self._libraries())
+        processes = (process for process, _ in self._processes.values())
+        misfits = (finding for process in processes for finding in self._misfits(process))
+        parts = (self._releases(), self._imports(), self._extensions(), self._lacking(), misfits)
         return tuple(dict.fromkeys(finding for part in parts for finding in part))
 
     @cached_property
@@ -122,7 +124,7 @@ class LoadCheck:
         for package in self.python.packages:
             files = [file for file in package.files if file.module and not self._is_optional(package, file)]
             loadable = {(file.path.parent, file.module) for file in files if file.minor in ("", self.python.minor)}
-            codes = []
+            codes: list[ElfFile] = []
             for file in files:
                 if file.minor not in ("", self.python.minor):
                     if (file.path.parent, file.module) not in loadable:
@@ -146,7 +148,10 @@ class LoadCheck:
             return
         process, failed = self._process_of(package, file)
         self.counted += 1
-        problems = () if failed else process.copy().open(file.path)
+        opened = process.copy()
+        problems = () if failed else opened.open(file.path)
+        if not problems and not failed:
+            yield from self._misfits(opened)
         for group in _grouped(problems):
             yield self._finding(group, package, _importing(file))
         if not problems and any(read.fat):
@@ -158,13 +163,11 @@ class LoadCheck:
         if any(fnmatch(file.module, pattern) for row in rows for pattern in row.modules):
             return True
         name = f"{INIT}{file.module}"
-        return read is None or read.defines(Reference(name), gnu_hash(name))
+        return read is None or read.defines(SymbolReference(name), gnu_hash(name))
 
     def _process_of(self, package: InstalledPackage, file: CompiledFile) -> tuple[Process, bool]:
         """Return the process in which a file is opened, and whether that process fails before."""
-        names = [
-            name for name, row in self._rows.items() if any(fnmatch(file.module, own.split(".")[-1]) for own in row.own)
-        ]
+        names = [name for name, row in self._rows.items() if any(fnmatch(file.module, own) for own in row.own)]
         if names and package.name.startswith(names[-1]):
             process, problems = self._processes[names[-1]]
             return process, bool(problems)
@@ -189,7 +192,7 @@ class LoadCheck:
         return any(fnmatch(f"/{file.name}", pattern) for row in rows for pattern in row.files)
 
     def _lacking(self) -> Iterator[LoadFinding]:
-        """Yield the packages of the stack without an extension that they must have; the first row of a package counts."""
+        """Yield the packages of the stack that lack an extension; the first row of a package that fits counts."""
         modules = [file.path.name.partition(".")[0] for package in self.python.packages for file in package.files]
         lacking: dict[str, LoadFinding] = {}
         for row in link_table().compiled:
@@ -202,9 +205,8 @@ class LoadCheck:
                 lacking[row.package] = LoadFinding(row.package, version, what, None, row.lacks, install)
         yield from lacking.values()
 
-    def _libraries(self) -> Iterator[LoadFinding]:
-        """Yield what loads and does not fit: two copies of a library, two CUDA majors, a cuDNN older than the build's."""
-        process = list(self._processes.values())[-1][0]
+    def _misfits(self, process: Process) -> Iterator[LoadFinding]:
+        """Yield what loads and does not fit: two copies of a library, two CUDA majors, an older cuDNN."""
         yield from self._copies(process)
         yield from self._majors(process)
         yield from self._older(process)
@@ -224,9 +226,7 @@ class LoadCheck:
     def _two(self, what: str, path: Path, used: Path, consequence: str) -> LoadFinding:
         package = self.python.owner(path) or self.python.owner(used)
         outside = next((each for each in (path, used) if self.python.owner(each) is None), None)
-        variables = [name for name, value in self.python.environ.items() if outside and value and any(
-            Path(part) in outside.parents for part in value.split(":") if part
-        )]  # fmt: skip
+        variables = self._variables_of(outside) if outside else []
         if variables:
             mend = "; ".join(f"unset {name}" for name in sorted(variables))
         else:
@@ -244,7 +244,8 @@ class LoadCheck:
                 loader = loader.loader
             package = self.python.owner(loader.elf.path) if loader else None
             if match and major and match[1] != major and package and package.name != "torch":
-                what = f"{loader.elf.path.name if loader else ''} needs {each.elf.soname}; torch is built for CUDA {self.cuda}"
+                needing = loader.elf.path.name if loader else ""
+                what = f"{needing} needs {each.elf.soname}; torch is built for CUDA {self.cuda}"
                 consequence = "two releases of CUDA in one process: their streams and handles do not fit each other"
                 yield self._built_anew(package, what, each.elf.path, consequence)
 
@@ -262,16 +263,15 @@ class LoadCheck:
                 owner = self.python.owner(loaded.elf.path)
                 what = f"{loaded.elf.path.name} is {found}; {row.by} {by.version} was built with {wanted}: {row.rule}"
                 install = row.install.format(cuda=self.cuda.partition(".")[0], wanted=wanted)
-                if owner is None and (variable := self._variable_of(loaded.elf.path)):
-                    install = f"unset {variable}"
+                if owner is None and (variables := self._variables_of(loaded.elf.path)):
+                    install = f"unset {variables[0]}"
                 name = owner.name if owner else row.library
                 yield LoadFinding(name, owner.version if owner else found, what, loaded.elf.path, row.lacks, install)
 
-    def _variable_of(self, path: Path) -> str:
-        variables = self.python.environ.items()
-        return next(
-            (n for n, value in variables if str(path.parent) in value.split(":") and n == "LD_LIBRARY_PATH"), ""
-        )
+    def _variables_of(self, path: Path) -> list[str]:
+        """Return the variables that name a folder above a file."""
+        folders = {name: value.split(":") for name, value in sorted(self.python.environ.items()) if "/" in value}
+        return [name for name, parts in folders.items() if any(Path(part) in path.parents for part in parts if part)]
 
     # ------------------------------------------------------------------ words
 
@@ -337,9 +337,8 @@ class LoadCheck:
         public = package.version.partition("+")[0]
         torch = self.python.versions.get("torch", "").partition("+")[0]
         cuda = self.cuda.partition(".")[0]
-        values = {"package": package.name, "version": package.version, "public": public, "torch": torch, "cuda": cuda,
-                  "site": str(package.folder), **(groups or {})}  # fmt: skip
-        return text.format_map(values)
+        named = {"package": package.name, "version": package.version, "public": public, "site": str(package.folder)}
+        return text.format_map({**named, "torch": torch, "cuda": cuda, **(groups or {})})
 
     def _built_anew(self, package: InstalledPackage, what: str, path: Path, consequence: str) -> LoadFinding:
         row = self._row(package.name)

@@ -18,12 +18,16 @@ from packaging.utils import canonicalize_name
 
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.errors import MatrixError
-from matrix.linking.dynamic_linker import Site
+from matrix.linking.dynamic_linker import LinkSite
 
 # Interpreters of an unpacked image, in the order of their usual PATH.
 INTERPRETERS: Final = (
-    "opt/venv/bin/python", "usr/local/bin/python3", "opt/conda/bin/python3", "usr/bin/python3", "bin/python3",
-)  # fmt: skip
+    "opt/venv/bin/python",
+    "usr/local/bin/python3",
+    "opt/conda/bin/python3",
+    "usr/bin/python3",
+    "bin/python3",
+)
 PACKAGE_FOLDERS: Final = ("lib/python{0}/site-packages", "lib/python{0}/dist-packages", "lib64/python{0}/site-packages")
 DEBIAN: Final = ("usr/local/lib/python{0}/dist-packages", "usr/lib/python3/dist-packages")
 SHARED_OBJECT: Final = re.compile(r"\.so(?:\.\d+)*$")
@@ -57,12 +61,12 @@ class InstalledPackage:
 
 @dataclass(frozen=True)
 class PythonSite:
-    """An interpreter, its minor version, its folders of packages in the order of sys.path, and where the linker searches."""
+    """An interpreter, its minor version, its folders of packages in the order of sys.path, and the linker's site."""
 
     program: Path
     minor: str
     folders: tuple[Path, ...]
-    site: Site
+    site: LinkSite
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -82,9 +86,7 @@ class PythonSite:
     ) -> tuple[Path, tuple[CompiledFile, ...], tuple[str, ...]]:
         folder = Path(str(package.locate_file("")))
         names = _LISTED.findall(package.read_text("RECORD") or package.read_text("installed-files.txt") or "")
-        files = [
-            compiled_file(folder / name, name) for name in names if (folder / name).exists() or _is_link(folder / name)
-        ]
+        files = [compiled_file(folder / name, name) for name in names if os.path.lexists(folder / name)]
         return folder, tuple(files), tuple(package.requires or ())
 
     @cached_property
@@ -101,10 +103,6 @@ class PythonSite:
     def _owners(self) -> dict[str, InstalledPackage]:
         paths = ((file.path, package) for package in self.packages for file in package.files)
         return {text: package for path, package in paths for text in (str(path), os.path.realpath(path))}
-
-
-def _is_link(path: Path) -> bool:
-    return path.is_symlink()
 
 
 def _unlisted(folders: Sequence[Path], listed: set[Path]) -> Iterator[InstalledPackage]:
@@ -139,7 +137,7 @@ def site_of(program: Path, environ: Mapping[str, str], root: Path = Path("/")) -
 
     Raises MatrixError where its version or its folders can't be read from files.
     """
-    machine_site = Site.of(root, "x86-64", environ)
+    machine_site = LinkSite.of(root, "x86-64", environ)
     real = (
         Path(os.path.realpath(program))
         if root == Path("/")
@@ -174,15 +172,15 @@ def image_site(root: Path, variables: Mapping[str, str]) -> PythonSite:
     """Return the environment of an unpacked image. Raises MatrixError where it has no Python."""
     if not root.is_dir():
         raise MatrixError("no folder", where=str(root), fix="name the root of an unpacked image")
-    site = Site(root)
+    site = LinkSite(root)
     for path in INTERPRETERS:
-        if (root / path).is_symlink() or (root / path).is_file():
-            if site.inside(f"/{path}").is_file():
-                return site_of(root / path, variables, root)
+        if site.inside(f"/{path}").is_file():
+            return site_of(root / path, variables, root)
     got = "none of " + ", ".join(INTERPRETERS)
     raise MatrixError("the image has no Python", where=str(root), got=got, fix="name its interpreter with --python")
 
 
 def _libraries(prefix: Path) -> list[str]:
-    folders = sorted(prefix.glob("lib/python3.*/"), key=lambda folder: len(folder.name) * 1000 + hash(folder.name) * 0)
-    return [folder.name.removeprefix("python") for folder in folders]
+    """Return the minor versions that have a folder of the library, the newest first."""
+    names = [folder.name.removeprefix("python") for folder in prefix.glob("lib/python3.*/")]
+    return sorted((name for name in names if re.fullmatch(r"3\.\d+", name)), key=lambda name: -int(name[2:]))

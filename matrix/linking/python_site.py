@@ -101,7 +101,7 @@ class PythonSite:
 
     @cached_property
     def _owners(self) -> dict[str, InstalledPackage]:
-        paths = ((file.path, package) for package in self.packages for file in package.files)
+        paths = ((file.path, package) for package in self.packages for file in package.files if package.name)
         return {text: package for path, package in paths for text in (str(path), os.path.realpath(path))}
 
 

@@ -32,6 +32,7 @@ _NEED: Final = struct.Struct("<HHIII")  # version, count, file, auxiliary, next
 _NEED_VERSION: Final = struct.Struct("<IHHII")  # hash, flags, index, name, next
 _DEFINITION: Final = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, auxiliary, next
 _RELOCATION: Final = struct.Struct("<QQQ")  # offset, info, addend
+MOST_VERSIONS: Final = 4096  # of one file; a damaged count has no end
 LONGEST_NAME: Final = 65536  # bytes of a symbol's name; template code has names of some thousand
 DAMAGED: Final = (
     ELFError,
@@ -42,6 +43,7 @@ DAMAGED: Final = (
     KeyError,
     OverflowError,
     AttributeError,
+    OSError,
 )
 
 
@@ -152,10 +154,10 @@ class ElfFile:
 
     def _needs(self) -> Iterator[tuple[int, RequiredVersion]]:
         start, count = self.at("DT_VERNEED"), self.tags.get("DT_VERNEEDNUM", 0)
-        for _ in range(count if start >= 0 else 0):
+        for _ in range(min(count, MOST_VERSIONS) if start >= 0 else 0):
             _, names, library, auxiliary, step = _NEED.unpack_from(self.view, start)
             place = start + auxiliary
-            for _ in range(names):
+            for _ in range(min(names, MOST_VERSIONS)):
                 _, flags, index, name, onward = _NEED_VERSION.unpack_from(self.view, place)
                 yield index, RequiredVersion(self.text(library), self.text(name), bool(flags & WEAK))
                 place += onward
@@ -166,7 +168,7 @@ class ElfFile:
         """The versions that the object defines, by their index; the base version is ""."""
         start, count = self.at("DT_VERDEF"), self.tags.get("DT_VERDEFNUM", 0)
         versions = {}
-        for _ in range(count if start >= 0 else 0):
+        for _ in range(min(count, MOST_VERSIONS) if start >= 0 else 0):
             _, flags, index, _, _, auxiliary, step = _DEFINITION.unpack_from(self.view, start)
             name = self.text(struct.unpack_from("<I", self.view, start + auxiliary)[0])
             versions[index & ~HIDDEN] = "" if flags & 1 else name
@@ -174,7 +176,16 @@ class ElfFile:
         return versions
 
     def defines(self, reference: SymbolReference, hashed: int) -> bool:
-        """Return whether the object defines a symbol in a version; `hashed` is gnu_hash of its name."""
+        """Return whether the object defines a symbol in a version; `hashed` is gnu_hash of its name.
+
+        A table that goes past the end of the file defines nothing.
+        """
+        try:
+            return self._defines(reference, hashed)
+        except (struct.error, IndexError, MatrixError):
+            return False
+
+    def _defines(self, reference: SymbolReference, hashed: int) -> bool:
         defaults = 0
         for index in self._candidates(reference.name, hashed):
             name, info, _, section, value, _ = _SYMBOL.unpack_from(self.view, self._symbols + index * _SYMBOL.size)
@@ -234,19 +245,11 @@ class ElfFile:
         for tag, size in (("DT_JMPREL", "DT_PLTRELSZ"), ("DT_RELA", "DT_RELASZ")):
             place = self.at(tag)
             if place >= 0:
-                length = self.tags.get(size, 0) // _RELOCATION.size * _RELOCATION.size
-                entries = _RELOCATION.iter_unpack(self.view[place : place + length])
+                end = min(place + self.tags.get(size, 0), len(self.view))
+                entries = _RELOCATION.iter_unpack(self.view[place : end - (end - place) % _RELOCATION.size])
                 if any(info >> 32 in symbols for _, info, _ in entries):
                     return True
         return False
-
-    def close(self) -> None:
-        """Release the mapped file; what was read of symbols stays."""
-        source = self.view.obj
-        self.__dict__.pop("_hash", None)
-        self.view.release()
-        if isinstance(source, mmap.mmap):
-            source.close()
 
 
 @dataclass(frozen=True)
@@ -314,7 +317,10 @@ def damaged(path: Path, got: str) -> ElfError:
 
 
 def read_elf(path: Path) -> ElfFile:
-    """Read an ELF file. Raises ElfError for a damaged file, UnreadableError for one that is no regular file."""
+    """Read an ELF file, with the tables that the linker reads of each object.
+
+    Raises ElfError for a damaged file, UnreadableError for one that is no regular file.
+    """
     with open_regular(path) as file:
         return parse(path, file)
 
@@ -334,7 +340,9 @@ def parse(path: Path, file: BinaryIO) -> ElfFile:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         file.seek(0)
         elf = ELFFile(file)
-        return _headers(path, elf, memoryview(mapped))
+        parsed = _headers(path, elf, memoryview(mapped))
+        _ = parsed.references, parsed.required, parsed.definitions  # cached: a damaged table is an error of the file
+        return parsed
     except DAMAGED as error:
         raise damaged(path, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 

@@ -309,6 +309,8 @@ class LoadCheck:
             if match := self._applies(line, problem, package):
                 groups = {name: text for name, text in match.groupdict().items() if text}
                 return self._filled(line.install, package, groups)
+        if row and self._other_major(problem.name):  # built for another CUDA: no further library mends that
+            return self._filled(row.install, package)
         if problem.kind in (ProblemKind.LIBRARY, ProblemKind.VERSION):
             group, text = ("library", problem.name) if problem.kind is ProblemKind.LIBRARY else ("glibc", problem.name)
             facts = (fact for fact in kind_table().fact if fact.group == group and re.match(fact.pattern, text))

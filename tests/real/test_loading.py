@@ -190,7 +190,8 @@ def other_python(environment: Environment) -> None:
 
 
 def this_python(environment: Environment) -> None:
-    remove(environment, "mamba_ssm-2.2.4.dist-info")
+    names = [path.name for path in environment.folder.glob("selective_scan_cuda.*")]
+    remove(environment, "mamba_ssm-2.2.4.dist-info", *names)
     environment.extension("mamba-ssm", "2.2.4", "selective_scan_cuda")
 
 
@@ -264,7 +265,8 @@ STORIES: Mapping[str, Story] = {
         "Megatron-LM#1619", other_python, "mamba-ssm", "is for Python 3.12", "'mamba-ssm==2.2.4'", this_python,
     ),
     "cuda-11": Story(
-        "flash-attention#723", cuda_11, "causal-conv1d", "libcudart.so.11.0", "'causal-conv1d==1.0'", compiled_here("causal-conv1d", "causal_conv1d_cuda"),
+        "flash-attention#723", cuda_11, "causal-conv1d", "libcudart.so.11.0", "'causal-conv1d==1.0'",
+        compiled_here("causal-conv1d", "causal_conv1d_cuda"),
     ),
     "glibc": Story(
         "flash-attention#1708", newer_glibc, "deep-ep", "needs version GLIBC_2.99", "DeepEP",

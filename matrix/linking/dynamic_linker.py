@@ -7,6 +7,7 @@ Sources: ld.so(8); glibc's elf/dl-load.c (search, names of what is loaded), dl-v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -16,6 +17,7 @@ from typing import Final
 from matrix.catalog.regular_file import UnreadableError
 from matrix.linking.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash, read_elf
 from matrix.linking.link_cache import read_cache
+from matrix.linking.load_facts import ProvidedLibrary
 
 # Folders that are searched last: as built by Debian (with the machine's triplet), Red Hat (lib64) and others.
 DEFAULTS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
@@ -114,22 +116,23 @@ class LoadedObject:
 
 
 class Process:
-    """The objects of a process, as they are loaded one after another; `copy` gives an independent process."""
+    """The objects of a process, as they are loaded one after another; `copy` gives an independent process.
 
-    def __init__(self, site: LinkSite, files: dict[tuple[int, int], ElfFile] | None = None) -> None:
-        self.site = site
+    `provided` are libraries that may be missing: a driver brings them.
+    """
+
+    def __init__(self, site: LinkSite, provided: Sequence[ProvidedLibrary] = ()) -> None:
+        self.site, self.provided = site, provided
         self.objects: list[LoadedObject] = []
         self.visible: list[LoadedObject] = []  # to all: the program, its libraries, and what is opened with RTLD_GLOBAL
-        self.files = {} if files is None else files  # by device and inode: read once for all processes
+        self.files: dict[tuple[int, int], ElfFile] = {}  # by device and inode: read once for all processes
         self.definers: dict[SymbolReference, ElfFile] = {}  # of symbols: a file that defines it
 
     def copy(self) -> Process:
         """Return a process with the same objects."""
-        process, copies = (
-            Process(self.site, self.files),
-            {each: replace(each, names=set(each.names)) for each in self.objects},
-        )
-        process.definers = self.definers
+        process = Process(self.site, self.provided)
+        process.files, process.definers = self.files, self.definers
+        copies = {each: replace(each, names=set(each.names)) for each in self.objects}
         for each in copies.values():
             each.loader = copies.get(each.loader) if each.loader else None
             each.libraries = [copies[library] for library in each.libraries]
@@ -195,6 +198,8 @@ class Process:
                 return None, [LinkProblem(ProblemKind.FILE, name, path)]
             if file.machine == self.site.machine:
                 return self._map(path, name, requester)
+        if any(re.fullmatch(row.library, name) for row in self.provided):
+            return None, []
         return None, [LinkProblem(ProblemKind.LIBRARY, name, by)]
 
     def _map(
@@ -274,6 +279,11 @@ class Process:
                 if library and defined and not need.weak and need.version not in defined:
                     yield LinkProblem(ProblemKind.VERSION, need.version, each.elf.path, library.elf.path)
 
+    def _is_provided(self, user: LoadedObject, symbol: str) -> bool:
+        """Return whether a library that the driver provides, and that the object needs, defines a symbol."""
+        rows = (row for row in self.provided if any(re.fullmatch(row.library, name) for name in user.elf.needed))
+        return any(re.fullmatch(row.symbols, symbol) for row in rows)
+
     def _undefined(self, new: Iterable[LoadedObject], scope: Iterable[LoadedObject]) -> Iterator[LinkProblem]:
         """Yield, for each object with symbols that nothing defines, the first of them and their number."""
         files = dict.fromkeys(each.elf for each in scope)
@@ -286,7 +296,7 @@ class Process:
                 definer = next((file for file in files if file.defines(reference, hashed)), None)
                 if definer:
                     self.definers[reference] = definer
-                elif each.elf.relocated(reference.name):
+                elif each.elf.relocated(reference.name) and not self._is_provided(each, reference.name):
                     missing.append(reference.name)
             if missing:
                 yield LinkProblem(

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.linking.dynamic_linker import LinkProblem, ProblemKind, Process
-from matrix.linking.load_facts import OpenStep, PackageImport
+from matrix.linking.load_facts import OpenStep, PackageImport, ProvidedLibrary
 from matrix.linking.python_site import PythonSite
 
 
-def started(python: PythonSite) -> Process:
-    """Return the process of an interpreter that has imported nothing."""
-    process = Process(python.site)
+def started(python: PythonSite, provided: Sequence[ProvidedLibrary] = ()) -> Process:
+    """Return the process of an interpreter that has imported nothing; `provided` are libraries of the driver."""
+    process = Process(python.site, provided)
     process.start(python.program)
     return process
 

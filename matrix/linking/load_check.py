@@ -91,7 +91,9 @@ class LoadCheck:
     @cached_property
     def _processes(self) -> dict[str, tuple[Process, tuple[LinkProblem, ...]]]:
         """The process after the import of each package, "" for none; with what of the import does not load."""
-        processes: dict[str, tuple[Process, tuple[LinkProblem, ...]]] = {"": (started(self.python), ())}
+        processes: dict[str, tuple[Process, tuple[LinkProblem, ...]]] = {
+            "": (started(self.python, link_table().provided), ())
+        }
         for name, row in self._rows.items():
             earlier = next((processes[each] for each in row.after if each in processes), processes[""])
             processes[name] = after_import(earlier[0], self.python, row)
@@ -284,7 +286,7 @@ class LoadCheck:
         if problem.kind is ProblemKind.LIBRARY and (other := self._other_major(problem.name)):
             what += f"; the process has {other}"
         if problem.by == Path(package.name):
-            what = f"{WORDS[ProblemKind.LIBRARY].format(name=problem.name)}: its import opens it"
+            what = f"{WORDS[ProblemKind.LIBRARY].format_map(self._values(problem))}: its import opens it"
         return LoadFinding(
             package.name, package.version, what, problem.by, consequence, self._mend(problem, package, row), certain
         )
@@ -292,11 +294,17 @@ class LoadCheck:
     def _values(self, problem: LinkProblem) -> dict[str, str]:
         more = f" and {problem.count - 1} more" if problem.count > 1 else ""
         if problem.kind is not ProblemKind.SYMBOL and problem.names:
-            return {"name": " and ".join(problem.names), "more": "", "library": str(problem.library or "")}
+            names = " and ".join(problem.names)
+            return {"name": names, "more": "", "library": str(problem.library or ""), "is": "are"}
         plain = plain_name(problem.name) if problem.kind is ProblemKind.SYMBOL else ""
         shown = f"{problem.name}{f' ({plain})' if plain and plain != problem.name else ''}"
         library = str(problem.library or "")
-        return {"name": shown if problem.kind is ProblemKind.SYMBOL else problem.name, "more": more, "library": library}
+        return {
+            "name": shown if problem.kind is ProblemKind.SYMBOL else problem.name,
+            "more": more,
+            "library": library,
+            "is": "is",
+        }
 
     def _other_major(self, library: str) -> str:
         """Return a library of another major with this name that the process has, "" for none."""
@@ -358,7 +366,7 @@ class LoadCheck:
 
 
 WORDS: Final[Mapping[ProblemKind, str]] = {
-    ProblemKind.LIBRARY: "needs {name}, which is not found",
+    ProblemKind.LIBRARY: "needs {name}, which {is} not found",
     ProblemKind.VERSION: "needs version {name}, which {library} does not define",
     ProblemKind.SYMBOL: "needs the symbol {name}{more}, which no loaded library defines",
     ProblemKind.FILE: "can't be loaded: {name}",

@@ -162,7 +162,8 @@ def site_of(program: Path, environ: Mapping[str, str], root: Path = Path("/")) -
     if shared:
         home = environ.get("HOME", "")
         user = [Path(home, ".local", PACKAGE_FOLDERS[0].format(minor))] if home and root == Path("/") else []
-        folders = [*user, *folders, *(root / folder.format(minor) for folder in DEBIAN)]
+        debian = [root / folder.format(minor) for folder in DEBIAN] if base == root / "usr" else []
+        folders = [*user, *folders, *debian]
     paths = [Path(text) for text in environ.get("PYTHONPATH", "").split(os.pathsep) if text]
     kept = [folder for folder in dict.fromkeys([*paths, *folders]) if folder.is_dir()]
     return PythonSite(real, minor, tuple(kept), machine_site, environ)

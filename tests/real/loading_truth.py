@@ -1,6 +1,6 @@
 """Compare what `megatrix check --loadable` predicts of shared objects with what the dynamic linker does.
 
-    python -m bench.loading_truth PYTHON...     all compiled files of each environment, before and after import torch
+    python -m tests.real.loading_truth PYTHON...     all compiled files of environments, before and after import torch
 
 Each file is opened by ctypes.CDLL in a process of its own, a fork of that Python. Disagreements are printed in full.
 """

@@ -19,6 +19,7 @@ from matrix.check import environment, probe
 from matrix.check.declaring import CheckInput, command_jobs, declared_stack, read
 from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.user_stack import build
+from matrix.errors import MatrixError
 from matrix.provision import overlays
 from matrix.provision.commands import Runner, run
 from matrix.provision.indexes import site_environment
@@ -29,12 +30,7 @@ if TYPE_CHECKING:
     from matrix.linking.python_site import PythonSite
 
 READER: Final = "elftools"  # the module of pyelftools
-MISSING: Final = Unread(
-    UnreadKind.PACKAGE,
-    "whether compiled packages load was not read: pyelftools is not installed",
-    Place("this environment"),
-    "python -m pip install pyelftools",
-)
+NOT_READ: Final = "whether compiled packages load was not read: pip install pyelftools"
 AFTERWARDS: Final = "install it, then check the environment: megatrix check --loadable"
 SECONDS: Final = 3600.0  # for the wheels of a lock file with torch and CUDA: 3 GB
 
@@ -45,7 +41,7 @@ def environment_input(
     """Return the input of an environment, as environment.environment_input does, with what does not load in it."""
     checked = environment.environment_input(catalog, python, command, variables)
     if importlib.util.find_spec(READER) is None:
-        return replace(checked, stack=replace(checked.stack, unread=(*checked.stack.unread, MISSING)))
+        return replace(checked, stack=replace(checked.stack, notes=(*checked.stack.notes, NOT_READ)))
     from matrix.linking.python_site import site_of
 
     site = site_of(Path(python or sys.executable), os.environ)
@@ -58,8 +54,9 @@ def static_input(
     """Return the stack of an environment, or of an unpacked image, and what does not load in it.
 
     No program of it is started. Of this machine the driver and the GPUs count. Raises MatrixError without an
-    environment.
+    environment, and without pyelftools.
     """
+    _require_reader()
     from matrix.linking.import_process import cuda_of
     from matrix.linking.python_site import image_site, site_of
 
@@ -80,6 +77,12 @@ def static_input(
     return _with_report(checked, site, host.machine.sm or "")
 
 
+def _require_reader() -> None:
+    if importlib.util.find_spec(READER) is None:
+        fix = "python -m pip install pyelftools"
+        raise MatrixError("compiled packages can't be read", got="no pyelftools", fix=fix)
+
+
 def _with_report(checked: CheckInput, site: PythonSite, sm: str) -> CheckInput:
     from matrix.linking.load_report import load_report
 
@@ -92,6 +95,7 @@ def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, run: Runner =
     The wheels are laid out in a temporary folder by uv, which runs nothing of them. What has no wheel, and what can't
     be fetched, is unknown.
     """
+    _require_reader()
     inputs = []
     for path in paths:
         declared = read([path])
@@ -110,8 +114,6 @@ def _read_wheels(
     from matrix.linking.load_report import load_report
     from matrix.linking.python_site import site_of
 
-    if importlib.util.find_spec(READER) is None:
-        return None, [MISSING]
     unread = []
     wanted = [f"{name}=={pin.version}" for name, pin in pins.items()]
     if not wanted:

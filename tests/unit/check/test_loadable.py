@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.model import Catalog
+from matrix.catalog import loading
 from matrix.check import loadable
 from matrix.cli.main import main
+from matrix.linking.import_process import started
 from matrix.provision.commands import CommandResult
 from tests.schemas import items_of
 from tests.unit.linking.environments import SmallEnvironment
@@ -28,6 +29,10 @@ def image(tmp_path: Path) -> SmallEnvironment:
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/python3.11").write_bytes(Path(os.path.realpath("/proc/self/exe")).read_bytes())
     (root / "usr/bin/python3").symlink_to("/usr/bin/python3.11")
+    for library in started(SmallEnvironment(tmp_path).site()).objects[1:]:
+        target = root / "lib64" / library.elf.path.name
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(library.elf.path.read_bytes())
     environment = SmallEnvironment(root / "usr/lib/python3.11/site-packages")
     environment.torch()
     environment.uses_torch("flash-attn", "flash_attn_2_cuda", "2.8.3", "_ZN3c105ErrorC2Ev")
@@ -69,13 +74,15 @@ def test_own_environment_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["loading"]["extensions"] > 0
 
 
-def test_without_pyelftools_it_is_unknown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_pyelftools_a_note_states_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == loadable.READER else find(name))
-    for arguments in ([], ["--loadable"]):
-        status, answer = checked(capsys, *arguments)
-        assert status == 3
-        assert [item["fix"] for item in answer["stack"]["unread"]] == ["python -m pip install pyelftools"]
+    _, answer = checked(capsys)
+    assert loadable.NOT_READ in answer["stack"]["notes"]
+    assert main(["check", "--loadable"]) == 2
+    assert "pip install pyelftools" in capsys.readouterr().err
 
 
 class Index:
@@ -108,8 +115,8 @@ def lock(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_wheels_of_a_lock_are_read(tmp_path: Path, catalog: Catalog) -> None:
-    (answer,) = loadable.locked_inputs(catalog, [lock(tmp_path)], "", Index())
+def test_wheels_of_a_lock_are_read(tmp_path: Path) -> None:
+    (answer,) = loadable.locked_inputs(loading.load(), [lock(tmp_path)], "", Index())
     assert answer.loading is not None
     assert [finding.package for finding in answer.loading.findings] == ["flash-attn"]
     (unread,) = [item for item in answer.stack.unread if "was not read" in item.text]
@@ -117,8 +124,8 @@ def test_wheels_of_a_lock_are_read(tmp_path: Path, catalog: Catalog) -> None:
     assert unread.remedy == loadable.AFTERWARDS
 
 
-def test_without_a_network_each_package_is_unknown(tmp_path: Path, catalog: Catalog) -> None:
-    (answer,) = loadable.locked_inputs(catalog, [lock(tmp_path)], "", Index("error: failed to fetch"))
+def test_without_a_network_each_package_is_unknown(tmp_path: Path) -> None:
+    (answer,) = loadable.locked_inputs(loading.load(), [lock(tmp_path)], "", Index("error: failed to fetch"))
     unread = [item.text for item in answer.stack.unread if "was not read: error: failed to fetch" in item.text]
     assert len(unread) == 3
 

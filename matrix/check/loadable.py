@@ -125,7 +125,13 @@ def _read_wheels(
                 unread.append(Unread(UnreadKind.PACKAGE, text, pin.place, AFTERWARDS))
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HOME")}
     site = replace(site_of(Path(sys.executable), environ), folders=(folder,))
-    return load_report(site, sm), unread
+    report = load_report(site, sm)
+    findings = (replace(finding, path=_inside(finding.path, folder)) for finding in report.findings)
+    return replace(report, findings=tuple(findings)), unread
+
+
+def _inside(path: Path | None, folder: Path) -> Path | None:
+    return path.relative_to(folder) if path and path.is_relative_to(folder) else path
 
 
 def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:

@@ -114,7 +114,8 @@ class LoadCheck:
     def _imports(self) -> Iterator[LoadFinding]:
         """Yield what the imports of packages open themselves and can't load."""
         for name, (_, problems) in self._processes.items():
-            for problem in _grouped(problems):
+            opened = [problem for problem in problems if problem.by == Path(name)]  # files that its Python opens
+            for problem in (*opened, *_grouped([problem for problem in problems if problem not in opened])):
                 yield self._finding(problem, self._package(name), f"`import {name.replace('-', '_')}` fails")
 
     def _package(self, name: str) -> InstalledPackage:
@@ -319,6 +320,8 @@ class LoadCheck:
                 return self._filled(line.install, package, groups)
         if row and self._other_major(problem.name):  # built for another CUDA: no further library mends that
             return self._filled(row.install, package)
+        if problem.by == Path(package.name):
+            row = None
         if problem.kind in (ProblemKind.LIBRARY, ProblemKind.VERSION):
             group, text = ("library", problem.name) if problem.kind is ProblemKind.LIBRARY else ("glibc", problem.name)
             facts = (fact for fact in kind_table().fact if fact.group == group and re.match(fact.pattern, text))
@@ -336,6 +339,8 @@ class LoadCheck:
         if (line.problem or ProblemKind.LIBRARY.value) != problem.kind.value:
             return None
         major = self.cuda.partition(".")[0]
+        if "{cuda}" in line.install and not major:
+            return None
         if not contains(line.releases, package.version) or (line.major and line.major != major):
             return None
         match = re.fullmatch(line.name or ".*", problem.name)

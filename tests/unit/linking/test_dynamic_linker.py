@@ -113,3 +113,15 @@ def test_absolute_links_of_an_image_stay_inside(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("/circle")
     assert not LinkSite(tmp_path).inside("/circle/x").exists()
     assert LinkSite(tmp_path).inside("/../../etc") == tmp_path / "etc"
+
+
+@pytest.mark.parametrize("dtags", ["--enable-new-dtags", "--disable-new-dtags"])
+def test_runpath_switches_off_the_rpath_of_what_loads_it(tmp_path: Path, dtags: str) -> None:
+    """a.so has an RPATH with the library; libinner.so.1, which needs it, has an own RPATH or RUNPATH without it."""
+    dep = library(tmp_path / "deps", "libdep.so.1")
+    own = (f"-L{dep.parent}", "-l:libdep.so.1", "-Wl,-rpath,/nonexistent", f"-Wl,{dtags}")
+    inner = library(tmp_path / "inner", "libinner.so.1", "int inner;", *own)
+    options = (f"-L{inner.parent}", "-l:libinner.so.1", f"-Wl,-rpath,{inner.parent}:{dep.parent}")
+    path = shared(tmp_path / "a.so", "int a;", *options, "-Wl,--disable-new-dtags", f"-Wl,-rpath-link,{dep.parent}")
+    problems, message = predicted(path), linker_message(path)
+    assert bool(problems) == bool(message) == (dtags == "--enable-new-dtags")

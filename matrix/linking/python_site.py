@@ -114,13 +114,18 @@ def _unlisted(folders: Sequence[Path], listed: set[Path]) -> Iterator[InstalledP
                 continue
             if SHARED_OBJECT.search(top.name):
                 found = [top]
-            elif top.name in known or not top.is_dir() or top.is_symlink():
+            elif top.name in known or top.is_symlink() or not _is_package(top):
                 continue
             else:
                 found = [path for path in sorted(top.rglob("*.so*")) if SHARED_OBJECT.search(path.name)]
             files = tuple(compiled_file(path, str(path.relative_to(folder))) for path in found)
             if files:
                 yield InstalledPackage("", "", folder, files)
+
+
+def _is_package(folder: Path) -> bool:
+    """Return whether a folder of PYTHONPATH or of packages is one of Python: others may hold data without an end."""
+    return folder.suffix == ".egg" or (folder / "__init__.py").is_file()
 
 
 def compiled_file(path: Path, name: str) -> CompiledFile:

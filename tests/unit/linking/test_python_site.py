@@ -67,7 +67,7 @@ def test_files_of_packages_and_files_of_none(tmp_path: Path) -> None:
     interpreter(tmp_path)
     folder = tmp_path / "lib/python3.11/site-packages"
     (folder / "listed").mkdir()
-    for name in ("listed/_C.abi3.so", "alone.so", "deep_ep.egg/deep_ep_cpp.so"):
+    for name in ("listed/_C.abi3.so", "alone.so", "deep_ep.egg/deep_ep_cpp.so", "data/part.so"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
     package(folder, "listed", "1.0", "listed/_C.abi3.so", "listed/gone.so", "listed/x.py")

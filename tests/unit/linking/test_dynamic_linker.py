@@ -26,7 +26,7 @@ def predicted(*paths: Path, **environ: str) -> tuple[LinkProblem, ...]:
 
 @pytest.mark.parametrize("dtags", ["--enable-new-dtags", "--disable-new-dtags"])
 @pytest.mark.parametrize("present", [(), ("own",), ("path",), ("own", "path")])
-def test_folders_are_searched_in_the_order_of_the_linker(tmp_path: Path, dtags: str, present: tuple[str, ...]) -> None:
+def test_folders_are_searched_in_order(tmp_path: Path, dtags: str, present: tuple[str, ...]) -> None:
     """The libraries of the two folders define different symbols, so that the order decides whether the file loads."""
     for name in ("link", "own", "path"):
         if name in present or name == "link":
@@ -50,7 +50,7 @@ def test_missing_library_is_named_with_its_user(tmp_path: Path) -> None:
     assert "libinner.so.1: cannot open shared object file" in linker_message(path)
 
 
-def test_library_of_the_process_is_reused_by_its_soname(tmp_path: Path) -> None:
+def test_loaded_library_is_reused_by_soname(tmp_path: Path) -> None:
     loaded = library(tmp_path / "elsewhere", "libdep.so.1", DEFINES)
     path = shared(tmp_path / "a.so", USES, f"-L{loaded.parent}", "-l:libdep.so.1")
     assert predicted(path)[0].kind is ProblemKind.LIBRARY
@@ -72,7 +72,7 @@ def test_weak_symbol_may_be_missing(tmp_path: Path) -> None:
     assert linker_message(path) == ""
 
 
-def test_symbols_of_a_local_library_are_not_seen_by_others(tmp_path: Path) -> None:
+def test_symbols_of_local_libraries_are_hidden(tmp_path: Path) -> None:
     defines, path = library(tmp_path, "libdep.so.1", DEFINES), shared(tmp_path / "a.so", USES)
     assert predicted(defines, path)[0].name == "f"
     assert "undefined symbol: f" in linker_message(defines, path)
@@ -116,7 +116,7 @@ def test_absolute_links_of_an_image_stay_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtags", ["--enable-new-dtags", "--disable-new-dtags"])
-def test_runpath_switches_off_the_rpath_of_what_loads_it(tmp_path: Path, dtags: str) -> None:
+def test_runpath_switches_off_the_rpath_of_loaders(tmp_path: Path, dtags: str) -> None:
     """a.so has an RPATH with the library; libinner.so.1, which needs it, has an own RPATH or RUNPATH without it."""
     dep = library(tmp_path / "deps", "libdep.so.1")
     own = (f"-L{dep.parent}", "-l:libdep.so.1", "-Wl,-rpath,/nonexistent", f"-Wl,{dtags}")

@@ -28,7 +28,7 @@ def opened(environment: SmallEnvironment, *steps: OpenStep) -> tuple[list[str], 
     return [each.elf.path.name for each in process.objects[len(base.objects) :]], [each.name for each in problems]
 
 
-def test_first_pattern_with_files_counts_and_the_last_name(environment: SmallEnvironment) -> None:
+def test_first_pattern_with_files_counts(environment: SmallEnvironment) -> None:
     for name in ("libx.so.1", "libx.so.2"):
         library(environment.folder / "nvidia/x/lib", name)
     files = ("$X_HOME/**/libx.so*", "@site/nvidia/x/lib/libx.so.*[0-9]")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint_settings import Checkpoint
     from matrix.check.job_site import JobSite
     from matrix.contract.finding import Finding
+    from matrix.linking.load_report import LoadReport
     from matrix.store.trend import PastResult
 
 
@@ -484,7 +485,7 @@ class CheckResult:
     """The whole answer for one stack.
 
     `calls_problem` is the reason why the calls could not be read, `upgrades` are the newer versions of each requested
-    component. `files` are those that declare the stack.
+    component. `files` are those that declare the stack. `loading` is what of its compiled packages does not load.
     """
 
     stack: UserStack
@@ -497,6 +498,7 @@ class CheckResult:
     host: JobSite | None = None
     checkpoint: Checkpoint | None = None
     files: tuple[str, ...] = ()
+    loading: LoadReport | None = None
 
     def of(self, standing: Standing) -> list[FailureInStack]:
         """Return the failures of one group."""
@@ -506,7 +508,7 @@ class CheckResult:
     def breaks(self) -> bool:
         """Return whether something is known to break, without any further option or version."""
         certain = (*(one.certain for one in self.failures), *(one.certain for one in self.calls))
-        return bool(self.clashes) or any(certain)
+        return bool(self.clashes) or any(certain) or bool(self.loading and self.loading.breaks)
 
     @property
     def answer(self) -> CheckAnswer:
@@ -526,6 +528,7 @@ class CheckResult:
             "calls": [one for each in self.calls for one in each.to_json()],
             "calls_problem": self.calls_problem,
             "upgrades": [upgrade.to_json() for upgrade in self.upgrades],
+            "loading": self.loading.to_json() if self.loading else None,
             "checkpoint": self.checkpoint.to_json() if self.checkpoint else None,
             "machine": self.host.to_json() if self.host else None,
         }

@@ -125,7 +125,7 @@ def check_input(
 ) -> CheckResult:
     """Return the answer for one of several stacks, with its own jobs and machine."""
     own_question = replace(question, jobs=checked.jobs, host=checked.host)
-    return replace(check(catalog, checked.stack, own_question, runs), files=checked.files)
+    return replace(check(catalog, checked.stack, own_question, runs), files=checked.files, loading=checked.loading)
 
 
 def _judge(

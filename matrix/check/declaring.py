@@ -18,6 +18,7 @@ from matrix.errors import MatrixError
 
 if TYPE_CHECKING:  # not needed for files: 0.1 s
     from matrix.check.job_site import JobSite
+    from matrix.linking.load_report import LoadReport
 
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -67,12 +68,14 @@ def roots_of(files: Mapping[str, Declared]) -> list[str]:
 
 @dataclass(frozen=True)
 class CheckInput:
-    """One stack to check and its jobs; `files` declare it, `host` is the machine where it is installed, if known."""
+    """One stack to check and its jobs; `files` declare it, `host` is the machine where it is installed, if known,
+    `loading` what of its compiled packages does not load."""
 
     stack: UserStack
     jobs: tuple[UserJob, ...] = ()
     files: tuple[str, ...] = ()
     host: JobSite | None = None
+    loading: LoadReport | None = None
 
 
 def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> list[CheckInput]:

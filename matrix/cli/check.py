@@ -56,6 +56,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
     parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
+    parser.add_argument(
+        "--loadable",
+        action="store_true",
+        help="whether compiled packages load, from files alone: nothing of the environment is started. Of lock files: "
+        "their wheels, which are fetched and not installed",
+    )
+    parser.add_argument("--root", type=Path, metavar="DIR", help="the folder of an unpacked image; with --loadable")
     add_options(parser, examine.options_of(preflights))
     add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
     add_findings(parser, "check")
@@ -113,13 +120,7 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
         from matrix.check.checkpoint_settings import read_checkpoint
 
         checkpoint = read_checkpoint(parsed.checkpoint)
-    if parsed.what:
-        inputs = declaring.inputs(catalog, parsed.what, as_one=parsed.as_one)
-    else:
-        from matrix.check.environment import environment_input  # 0.1 s: it is not needed for files
-
-        variables = [name for preflight in parsed.preflights for name in preflight.variables]
-        inputs = [environment_input(catalog, parsed.python, parsed.own, variables)]
+    inputs = _inputs(catalog, parsed)
     runs: Mapping[str, Any] = {}
     if Paths(parsed.out).history.exists():  # sqlite3 takes 10 ms
         from matrix.store.history import last_runs
@@ -133,6 +134,25 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
         required=named(parsed.require.split(",")),
     )
     return [checking.check_input(catalog, checked, question, runs) for checked in inputs]
+
+
+def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.CheckInput]:
+    """Return the stacks of the files, or that of an environment, with what does not load."""
+    if parsed.root and (parsed.what or parsed.own):
+        raise MatrixError("--root names an environment", got="--root with WHAT or --", fix="leave one out")
+    if parsed.what and not parsed.loadable:
+        return declaring.inputs(catalog, parsed.what, as_one=parsed.as_one)
+    from matrix.check import loadable  # 0.1 s: it is not needed for files
+
+    if parsed.what:
+        if words := [word for word in parsed.what if not declaring.is_file(word)]:
+            fix = "name lock files or requirements, or leave --loadable out"
+            raise MatrixError("wheels are read of files", got=" ".join(words), expected="files", fix=fix)
+        return loadable.locked_inputs(catalog, parsed.what, parsed.sm or "")
+    variables = [name for preflight in parsed.preflights for name in preflight.variables]
+    if parsed.loadable or parsed.root:
+        return [loadable.static_input(catalog, parsed.python, parsed.root, parsed.own, variables)]
+    return [loadable.environment_input(catalog, parsed.python, parsed.own, variables)]
 
 
 def named(words: Sequence[str]) -> tuple[str, ...]:

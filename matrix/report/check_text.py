@@ -21,6 +21,7 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield from _stack(result)
     for clash in result.clashes:
         yield table([(text(("WILL BREAK:", RED)), f"{clash.text}{_at(clash.place)}")])
+    yield from _loading(result)
     for item in result.stack.unread:
         yield table([(text(("UNKNOWN:", "bold yellow")), f"{item.text}{_at(item.place)}")])
         yield table([("to do:", item.remedy)], indent=2)
@@ -56,6 +57,19 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield Prose(summary(result))
 
 
+def _loading(result: CheckResult) -> Iterator[Part]:
+    """Yield what does not load, with the line that mends it, and how much was read."""
+    if result.loading:
+        for finding in result.loading.findings:
+            label = ("DOES NOT LOAD:", RED) if finding.certain else ("MAY NOT LOAD:", "bold yellow")
+            yield table([(text(label), f"{finding.title}: {finding.what}")])
+            rows = [("file:", str(finding.path or "")), ("then:", finding.consequence)]
+            yield table([row for row in rows if row[1]], indent=2)
+            yield f"  $ {finding.mend}"
+        yield Prose(str(result.loading))
+        yield ""
+
+
 def _step(step: UpgradeStep) -> tuple[str, ...]:
     """Return one version as a row: what it fixes, what it breaks, what stays, what is not known there."""
     parts = {"fixes": step.fixed, "breaks": step.blocking, "unchanged": step.unchanged, "not known": step.unknown}
@@ -68,6 +82,8 @@ def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
     for result in results:
         for clash in result.clashes:
             yield f"WILL BREAK: {clash.text}{_at(clash.place)}"
+        for finding in result.loading.breaks if result.loading else ():
+            yield f"DOES NOT LOAD: {finding.title}: {finding.what}"
         for failure in result.failures:
             if failure.certain:
                 yield f"{failure.standing.value.upper()}: {title(failure.failure)}{_at(failure.place)}"
@@ -107,6 +123,7 @@ def summary(result: CheckResult) -> str:
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
     breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
     count = len(result.clashes) + sum(finding.certain for finding in breaks)
+    count += len(result.loading.breaks) if result.loading else 0
     groups = (Standing.WITH_OPTIONS, Standing.SILENT)
     optional = [finding for finding in breaks if finding.standing in groups and not finding.certain]
     parts = []

@@ -13,6 +13,7 @@ from matrix.report.findings.findings import Findings, FindingTopic, ReportedFind
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
 UNREAD: Final = FindingTopic("unknown", "something that the input names was not read or is not known")
+LOADING: Final = FindingTopic("loading", "a compiled package does not load, or does not fit the others")
 CALL: Final = FindingTopic("call", "a call into Transformer Engine breaks")
 LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
 
@@ -31,6 +32,9 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
 
     for clash in result.clashes:
         yield _finding(CLASH, clash.text, True, line_of(clash.place, files))
+    for load in result.loading.findings if result.loading else ():
+        message = f"{load.title}: {load.what}. {load.consequence}. Mend it: {load.mend}"
+        yield _finding(LOADING, message, load.certain, None)
     for item in result.stack.unread:
         message = f"{item.text}. To do: {item.remedy}"
         yield _finding(UNREAD, message, False, line_of(item.place, files))

@@ -722,6 +722,7 @@ def test_answer_as_json_has_every_part() -> None:
         "calls_problem": "no clone",
         "upgrades": [Upgrade(TORCH, "2.4.1", (FREE,)).to_json()],
         "checkpoint": settings.to_json(),
+        "loading": None,
         "machine": None,
     }
     assert replace(result, checkpoint=None).to_json()["checkpoint"] is None

@@ -1,0 +1,1 @@
+"""Whether the compiled packages of an environment load: read from files, nothing is imported or run."""

@@ -203,7 +203,11 @@ def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
     """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
     compared = answer.comparison
     probed = compared.attribution.probed if compared else {}
-    cells = [(compared.records[mixture], result) for mixture, result in probed.items()] if compared else []
+    cells = (
+        [(compared.records[mixture], result) for mixture, result in probed.items() if mixture in compared.records]
+        if compared
+        else []
+    )
     for bisection in answer.bisections.values():
         if not bisection.axis.clone:
             tallies = bisection.result.tallies.items()

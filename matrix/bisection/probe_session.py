@@ -145,6 +145,7 @@ class BisectionSession:
     store: ProbeStore
     show: Callable[[ProbeReport], None]
     read: Callable[[Record], Sample] = seen_of
+    say: Callable[[str], None] = lambda text: None
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Suspects, none, of_call, of_signatures
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
-from matrix.bisection.joint import BisectionAnswer
+from matrix.bisection.joint import BisectionAnswer, cataloged
 from matrix.bisection.noise import CERTAIN, Noise
 from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
 from matrix.bisection.probe_session import BisectionSession, ProbeReport, ProbeStore, metric_of, seen_of, store_name
@@ -23,6 +24,7 @@ from matrix.bisection.search import Plan
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import PYTHON, component_named
 from matrix.errors import MatrixError
 from matrix.execution.engine import Engine
 from matrix.provision.extension import toolkit
@@ -121,7 +123,7 @@ class Procedure:
         self._engine, self._site = start_engine()
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):
             toolkit(contents.features, subject.base, contents.image)
-        self.session = BisectionSession(self._probe(subject), store, events.show)
+        self.session = BisectionSession(self._probe(subject), store, events.show, say=events.say)
         self._points = self._points_of(subject)
         reads = reads_only(subject.failure, subject.level)
         checks = CHECKS_READ if reads else CHECKS_MEASURED if arguments.metric else 0
@@ -194,7 +196,17 @@ class Procedure:
             call = subject.failure.contract if reads_only(subject.failure, subject.level) else None
             signatures = subject.failure.signature
             suspects = of_call(call, self._clone) if call else of_signatures(signatures, self._clone)
-        return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects)
+        contents = partial(contents_of, subject.catalog, self._engine)
+        return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects, contents)
+
+
+def contents_of(catalog: Catalog, engine: Engine, base: str) -> Mapping[str, str]:
+    """Return the packages of a base by component, with the minor of its Python; of one that is not made, the pins."""
+    environment = engine.installed(base)
+    if environment is None or not environment.packages:
+        return cataloged(catalog)(base)
+    packages = {component_named(name, (name,)): version for name, version in environment.packages.items()}
+    return {**packages, PYTHON: environment.minor}
 
 
 def bisect_command(

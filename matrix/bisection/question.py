@@ -10,7 +10,7 @@ from matrix.bisection import axes
 from matrix.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, Suspects, none
-from matrix.bisection.joint import BisectionAnswer, jointly, read_pair
+from matrix.bisection.joint import BisectionAnswer, Contents, StackPair, jointly, read_pair
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
@@ -121,15 +121,21 @@ class BisectionQuestion:
             )
 
     def points(
-        self, subject: Subject, lacks: Callable[[str], str], clone: Clone | None = None, suspects: Suspects = none
+        self,
+        subject: Subject,
+        lacks: Callable[[str], str],
+        clone: Clone | None = None,
+        suspects: Suspects = none,
+        contents: Contents | None = None,
     ) -> Stretch:
         """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
 
-        `lacks` returns the reason why an image can't run on this machine; `suspects` orders commits.
+        `lacks` returns the reason why an image can't run on this machine, `contents` what a base contains; `suspects`
+        orders commits.
         """
         differ(self.good, self.bad)
         if not self.axis:
-            return self._stacks(subject, lacks)
+            return self._stacks(read_pair(subject, self.good, self.bad, lacks, contents))
         axis = axis_named(self.axis)
         if clone:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
@@ -158,8 +164,7 @@ class BisectionQuestion:
             subject, (newest, oldest) if swapped else (oldest, newest), partial(along, subject, stretch, old)
         )
 
-    def _stacks(self, subject: Subject, lacks: Callable[[str], str]) -> Stretch:
-        stacks = read_pair(subject, self.good, self.bad, lacks)
+    def _stacks(self, stacks: StackPair) -> Stretch:
         if not stacks.components:
             differ(self.bad, self.bad)
         for text, on_stack in ((self.good, stacks.good), (self.bad, stacks.bad)):
@@ -168,8 +173,10 @@ class BisectionQuestion:
                     f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                 )
         unmixed = (frozenset[str](), frozenset(stacks.components))
-        good_end, bad_end = (End(stacks.mixture(mixture).planned(), stacks.label(mixture)) for mixture in unmixed)
-        return Stretch(subject, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
+        good_end, bad_end = (
+            End(side.planned(), stacks.label(mixture)) for mixture in unmixed if (side := stacks.mixture(mixture))
+        )
+        return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
 
 
 def along(

@@ -72,7 +72,7 @@ class Installation:
     @property
     def entry(self) -> Base | None:
         """Return the base in the catalog, None for the host."""
-        return self.catalog.bases.get(self.base)
+        return self.catalog.find_base(self.base)
 
     @property
     def python_note(self) -> str:

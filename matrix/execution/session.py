@@ -21,6 +21,7 @@ from matrix.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
+from matrix.provision.case_overlays import replaced
 from matrix.store.journal import Journal
 from matrix.store.paths import OUT, Paths, make_folder
 from matrix.store.run_lock import RunLock
@@ -67,7 +68,8 @@ class Session:
         """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
-        return Supervisor(PRELOAD if any(case.preload for case in cases) else (), secrets=self.secrets)
+        replaces = any(replaced(planned) for planned in self.planned)
+        return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
 
     @cached_property
     def gpus(self) -> Pool:

@@ -1,4 +1,4 @@
-"""What differs between the environments of two stacks: the packages that can change one by one, and those that can't."""
+"""What differs between the environments of two stacks: packages that can change one by one, and the others."""
 
 from __future__ import annotations
 

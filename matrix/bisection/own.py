@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection.joint import BisectionAnswer
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import why
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Failure, Level, Signature
 from matrix.catalog.folders import ENTRY, folder_name
@@ -22,12 +19,10 @@ from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
-from matrix.catalog.stack import MCORE, TE, short
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
 from matrix.store.secrets import bare, bare_bytes, values
-from matrix.verdicts.record import Record
-from matrix.verdicts.text import MASKED, one_line
+from matrix.verdicts.text import one_line
 
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
@@ -144,6 +139,7 @@ class OwnCommand:
             "name": "command",
             "run": "run_command",
             "preload": False,
+            "picked": True,
             "levels": [self.level.value],
             "gpus": int(self.level is Level.GPU),
             "deadline": self.deadline,
@@ -170,14 +166,6 @@ class OwnCommand:
             **rules,
         }
 
-    def draft(self, answer: BisectionAnswer, headlines: Sequence[str]) -> dict[str, Any]:
-        """Return the entry of a catalog failure, with what the search measured."""
-        cause = f"{TODO}. Bisected: {'; '.join(headlines)}"
-        if self.shared != self.command:
-            cause += f". {TODO}: pass what is {MASKED} in variables"
-        signatures, rules = answer.subject.failure.signature, measured_rules(measured_cells(answer))
-        return replace(self, command=self.shared).entry(signatures, cause, **rules) | {"id": self.id}
-
 
 def table_of(signature: Signature) -> dict[str, Any]:
     """Return a signature as a [[signature]] table."""
@@ -197,41 +185,6 @@ def read_signatures(path: Path) -> tuple[Signature, ...]:
 def signatures_in(path: Path, content: Mapping[str, Any]) -> tuple[Signature, ...]:
     """Return the signatures in the content of a file. Raises MatrixError."""
     return decode(tuple[Signature, ...], content.get("signature", []), f"{path}: signature")
-
-
-def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
-    """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
-    compared = answer.comparison
-    probed = compared.attribution.probed if compared else {}
-    cells = (
-        [(compared.records[mixture], result) for mixture, result in probed.items() if mixture in compared.records]
-        if compared
-        else []
-    )
-    for bisection in answer.bisections.values():
-        if not bisection.axis.clone:
-            tallies = bisection.result.tallies.items()
-            cells += [(bisection.records[index][-1], tally.settled or ProbeResult.SKIP) for index, tally in tallies]
-    return cells
-
-
-def measured_rules(cells: Sequence[tuple[Record, ProbeResult]]) -> dict[str, Any]:
-    """Return the rules of measured cells, except skips, and the share of a night that has these cells."""
-    rules: dict[str, list[dict[str, Any]]] = {"affected": [], "works": []}
-    for record, result in cells:
-        cell = record.cell
-        bounds = {short(name): f"=={version}" for name in (MCORE, TE) if (version := cell.stack.version(name))}
-        rule = {"base": [cell.base], **bounds, "reason": f"measured: {one_line(why(record), 100)}"}
-        table = rules["affected" if result is ProbeResult.BAD else "works"]
-        if result is not ProbeResult.SKIP and rule not in table:
-            table.append(rule)
-    if not cells:
-        return {**rules}
-    values = {"bases": sorted({record.cell.base for record, _ in cells})}
-    for name in (MCORE, TE):
-        values[short(name)] = sorted({version for record, _ in cells if (version := record.cell.stack.version(name))})
-    shared = {key: versions for key, versions in values.items() if versions}
-    return {**rules, "night": {"reason": "the releases that the bisection probed", **shared}}
 
 
 def toml_of(content: Mapping[str, Any]) -> str:

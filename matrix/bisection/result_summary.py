@@ -151,10 +151,12 @@ class AttributionSummary:
 
     def _carrier(self, carrier: Carrier) -> str:
         """Return a set that carries the failure: what it needs, then what could not be told apart, and why."""
-        names = [f"{name} {self.differ[name][1]}" for name in sorted(carrier.packages - carrier.doubtful)]
-        doubtful = [f"{name} {self.differ[name][1]}" for name in sorted(carrier.doubtful)]
-        if not doubtful:
-            return " and ".join(names)
+        if not carrier.doubtful:
+            return " and ".join(sorted(carrier.packages))
+        parts = (carrier.packages - carrier.doubtful, carrier.doubtful)
+        names, doubtful = (
+            [" ".join([name, *self.differ.get(name, ())[1:]]) for name in sorted(part)] for part in parts
+        )
         which = f"{' and '.join(names)}, perhaps only with" if names else "one or more of:"
         reasons = (self._reason(carrier.packages - {name}) for name in sorted(carrier.doubtful))
         return f"{which} {', '.join(doubtful)}, not separable here: {'; '.join(dict.fromkeys(filter(None, reasons)))}"

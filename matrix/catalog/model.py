@@ -422,7 +422,7 @@ class Catalog:
 
     def cell_named(self, name: CellName) -> Cell:
         """Return the cell that an entry names, of a report with its hardware."""
-        return self.cell(name.base, name.versions)
+        return self.cell(name.base, name.versions, [package for package in name.versions if package not in DECIDED])
 
     def excluded(self, stack: Stack, overridden: Collection[str] = ()) -> str | None:
         """Return why a cell with this stack must not be planned, None if it may.

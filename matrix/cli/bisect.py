@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matrix.bisection import drafting
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.own import OwnCommand
 from matrix.bisection.probe_session import ProbeReport
@@ -66,10 +67,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
-        draft = command.write(
-            folder_of(arguments, command) / "draft", command.draft(bisected, summary.headlines), draft=True
-        )
-        files = {"draft": str(draft), "issue": str(page.with_suffix(".md"))}
+        entry = drafting.draft(command, bisected, summary.headlines)
+        path = command.write(folder_of(arguments, command) / "draft", entry, draft=True)
+        files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
     elif parsed.format:

@@ -40,7 +40,8 @@ class Session:
         if sys.flags.optimize:
             raise MatrixError("ranks would run without asserts", got="python -O or PYTHONOPTIMIZE", fix="leave it out")
         self.options, self.out = options, out
-        self.installation = Installation.current(options.base)
+        plan = StoredRun(options.run_folder).planned if options.run_folder else ()
+        self.installation = Installation.current(options.base, {planned.failure for planned in plan})
         self.records: list[Record] = []
         self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
         self._lock: RunLock | None = None

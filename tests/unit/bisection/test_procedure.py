@@ -16,6 +16,7 @@ import pytest
 from matrix.authoring.entry import find_function
 from matrix.bisection.metric import LEAST
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.catalog.folders import SITE, roots
 from matrix.catalog.loading import read_failures
 from matrix.catalog.model import Catalog
@@ -24,6 +25,7 @@ from matrix.cli import places
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
 from matrix.kit.command import METRIC
+from matrix.planning.night import night
 from matrix.provision import host
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.planned import Planned
@@ -132,7 +134,7 @@ def test_commits_that_change_a_name_go_first(run: Callable[..., Any], tmp_path: 
 
 
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
-    """It has the signature, the function, a rule for each cell that was measured, and a night of these."""
+    """It has the signature, the function, rules of what was measured, and the cells that were, as picks."""
     draft = Path(items_of(run(f"{STACKS} --json -- python save.py", planner)[1], "bisect")[0]["draft"])
     (found,) = read_failures(draft.parents[1])
 
@@ -140,10 +142,13 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     assert found.signature[0].exception == "AssertionError"
     assert found.affected
     assert found.works
-    assert found.night
-    assert found.night.bases == ("torch-2.3.1", "torch-2.4.0", "torch-2.5.1")
+    measured = {(pick.base, pick.versions[MCORE]) for pick in found.pick}
+    assert measured >= {("torch-2.3.1", "0.9.0"), ("torch-2.4.0", "0.8.0"), ("torch-2.5.1", "0.8.0")}
     assert find_function(found.folder / "reproduction.py", found.case[0].run)
-    catalogs.catalog(found)
+    known_with = catalogs.catalog(found)
+    planned = night(known_with, lambda factors, keys, allowed: [], (Level.CPU,))
+    assert {(item.cell.base, item.cell.stack[MCORE]) for item in planned} == measured
+    assert {rule.bounds[TORCH].text for rule in found.affected if TORCH in rule.bounds} >= {">=2.4.0,<=2.5.1"}
 
 
 def test_the_draft_and_the_issue_hold_no_secrets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from matrix.bisection.probe_session import (
     End,
     ProbeStore,
     line_of,
-    number_of,
+    numbers_of,
+    runs_of_record,
     why,
 )
 from matrix.catalog.failure import Failure, Signature
@@ -60,12 +62,17 @@ def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries:
             ProbeResult.SKIP: "nothing was searched",
         }[ended(records[-1])]
         raise not_as_stated("good", good, good_record, subject, "a pass: the command ends with status 0", hint)
-    while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
+    while records[-1].outcome.kind is OutcomeKind.PASSED and passes(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
         expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
         raise not_as_stated("bad", bad, records[-1], subject, expected)
     return [good_record, *records]
+
+
+def passes(records: Sequence[Record]) -> int:
+    """Return the number of runs that passed, in these records of passes."""
+    return sum(len(result) if isinstance(result := runs_of_record(record), tuple) else 1 for record in records)
 
 
 def learn(record: Record, end: End, subject: Subject) -> Signature:
@@ -119,13 +126,21 @@ def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) 
 
 def measured(
     session: BisectionSession, subject: Subject, good: End, bad: End, worse: float, confidence: float
-) -> Metric:
-    """Measure both ends until the noise allows the test, and return it. Raises MatrixError."""
+) -> Metric | None:
+    """Measure both ends until the noise allows the test, and return it; None where the bad end's number is nan or inf.
+
+    Raises MatrixError.
+    """
     count = metrics.LEAST
     while True:
         numbers = {}
         for end, name in ((good, "good"), (bad, "bad")):
             numbers[name] = runs_of(session, subject, end, name, count)
+            if not all(map(math.isfinite, numbers[name])):
+                if name == "bad":
+                    return None
+                record = session.records[end.planned.key][-1]
+                raise not_as_stated(name, end, record, subject, "a finite number: a diverged one has no level")
         needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
         if needed > metrics.MOST:
             raise MatrixError(
@@ -140,17 +155,22 @@ def measured(
 
 
 def runs_of(session: BisectionSession, subject: Subject, end: End, name: str, count: int) -> list[float]:
-    """Return the numbers of `count` runs of a point. Raises MatrixError for a run without one."""
-    for number in range(1, count + 1):
-        session.seen([end.planned], [end.label], [number])
-        record = session.records[end.planned.key][number - 1]
-        if number_of(record) is None:
+    """Return the numbers of at least `count` runs of a point, in as few records as have them.
+
+    Raises MatrixError for a run without one.
+    """
+    numbers: list[float] = []
+    record_number = 0
+    while len(numbers) < count:
+        record_number += 1
+        session.seen([end.planned], [end.label], [record_number])
+        record = session.records[end.planned.key][record_number - 1]
+        if not numbers_of(record):
             raise not_as_stated(name, end, record, subject, "a pass with a number that --metric matches")
-    return [
-        value
-        for measurement in session.records[end.planned.key][:count]
-        if (value := number_of(measurement)) is not None
-    ]
+        numbers += numbers_of(record, session.repeats)
+        if not math.isfinite(numbers[-1]):
+            break
+    return numbers
 
 
 def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:

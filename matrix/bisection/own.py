@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
+from matrix.kit.command import Repeats
 from matrix.store.paths import write_whole
 from matrix.store.secrets import bare, bare_bytes, values
 from matrix.verdicts.text import one_line
@@ -28,6 +29,7 @@ LARGEST: Final = 2**24  # bytes of a file named by the command whose content cou
 TITLE: Final = 60  # characters of a command in a title
 ATTACHED: Final = 100  # lines of a file in the text of an issue
 TODO: Final = "TODO"
+ONCE: Final = Repeats()
 _REPRODUCTION: Final = '''\
 """Run the command of the entry in the cell."""
 
@@ -36,8 +38,9 @@ from pathlib import Path
 from matrix.kit import command as commands
 
 
-def run_command(rank, *, command, folder, metric="", repeats=1):
-    return commands.run(rank, command, folder, metric, repeats, Path(__file__).with_name("files"))
+def run_command(rank, *, command, folder, metric="", repeats=(1, 1, 0), shared=False):
+    copies = Path(__file__).with_name("files")
+    return commands.run(rank, command, folder, metric, commands.Repeats(*repeats), copies=copies, shared=shared)
 '''
 
 
@@ -46,7 +49,8 @@ class OwnCommand:
     """A command to bisect: its words, the folder that it runs in, its deadline in seconds.
 
     `metric` is the regular expression of its number, "" where it passes or fails; `repeats` are its runs per probe.
-    `ends` are the options that select the failing end, from which a signature is learned.
+    `ends` are the options that select the failing end, from which a signature is learned. With `shared` it runs in the
+    folder itself, else each point in a copy. `overrides` are packages whose declared ranges do not count.
     """
 
     command: tuple[str, ...]
@@ -54,15 +58,17 @@ class OwnCommand:
     level: Level = Level.CPU
     deadline: int = 0
     metric: str = ""
-    repeats: int = 1
+    repeats: Repeats = ONCE
     ends: tuple[str, ...] = ()
+    shared_folder: bool = False
+    overrides: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
         files = [hashlib.sha256(read_regular(path)).hexdigest() for path in self.named.values()]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
-        content = json.dumps([*values, self.deadline, self.repeats])
+        content = json.dumps([*values, self.deadline, astuple(self.repeats), self.shared_folder, self.overrides])
         return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
     @property
@@ -134,7 +140,11 @@ class OwnCommand:
         """Return the content of failure.toml; `rules` are its affected and works tables and its night."""
         arguments: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
         if self.metric:
-            arguments |= {"metric": self.metric, "repeats": self.repeats}
+            arguments["metric"] = self.metric
+        if self.repeats != ONCE:
+            arguments["repeats"] = [*astuple(self.repeats)]
+        if self.shared_folder:
+            arguments["shared"] = True
         case = {
             "name": "command",
             "run": "run_command",
@@ -155,6 +165,7 @@ class OwnCommand:
             "id": self.id,
             "title": f"{one_line(self.line, TITLE)}: {next(iter(texts), 'a failure')}",
             "references": [],
+            **({"overrides": [*self.overrides]} if self.overrides else {}),
             "axes": ["base", "mcore", "te", "driver"],
             "stand_ins": ["mcore-0.7"],
             "symptom": f"{self.line} fails, in {self.folder}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +15,19 @@ from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Suspects, none, of_call, of_signatures
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
 from matrix.bisection.joint import BisectionAnswer, cataloged
-from matrix.bisection.noise import CERTAIN, Noise
+from matrix.bisection.metric import LEAST
+from matrix.bisection.noise import CERTAIN, Noise, Sample
 from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
-from matrix.bisection.probe_session import BisectionSession, ProbeReport, ProbeStore, metric_of, seen_of, store_name
+from matrix.bisection.probe_session import (
+    BisectionSession,
+    ProbeReport,
+    ProbeStore,
+    diverged_of,
+    metric_of,
+    runs_of_record,
+    seen_of,
+    store_name,
+)
 from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
 from matrix.bisection.question import BisectionQuestion, Stretch
 from matrix.bisection.search import Plan
@@ -27,12 +37,16 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.stack import PYTHON, component_named
 from matrix.errors import MatrixError
 from matrix.execution.engine import Engine
+from matrix.kit.command import Repeats
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
 from matrix.store.paths import Paths
+from matrix.verdicts.record import Record
 
 # Extra points that are probed at the end, outside the searched range; reading one takes under a second.
 CHECKS_READ: Final = 6
+BATCH_S: Final = 10.0  # seconds of the runs of one rank
+PARTS: Final = 8  # parts of the error that a search of 64 points spends, one on each point: further runs are rare
 CHECKS_MEASURED: Final = 2  # the same for a measured number: each costs several runs
 
 
@@ -43,7 +57,8 @@ class BisectArguments:
     `shows` is the probability that a run shows the failure, `checks` the number of extra points (None: by the kind of
     probe). With `fresh`, stored results are ignored. The rest is for a command: `signature` is a file of signatures,
     `metric` the expression of a number, `worse_than` the part of it that matters (0.05), `repeats` the runs of the
-    command per probe, `deadline` the seconds of a run.
+    command per probe, `deadline` the seconds of a run. With `shared_folder` all points run in the caller's folder;
+    `override` are packages whose declared ranges do not count.
     """
 
     question: BisectionQuestion
@@ -58,6 +73,8 @@ class BisectArguments:
     worse_than: float = 0.0
     repeats: int = 1
     deadline: int = 0
+    shared_folder: bool = False
+    override: Sequence[str] = ()
 
     def command(self, folder: Path) -> OwnCommand | None:
         """Return the command to bisect, which runs in `folder`; None for a failure of the catalog.
@@ -83,10 +100,23 @@ class BisectArguments:
             raise MatrixError(
                 "a number is compared, or a signature", expected="--metric REGEX --worse-than 5%, or --signature FILE"
             )
-        fixed = ("bad", "axis", "base", "torch", "mcore", "te", "driver", "compile")
+        fixed = ("bad", "axis", "base", "torch", "mcore", "te", "driver", "compile", "pin")
         ends = tuple(f"{name}={getattr(question, name)}" for name in fixed)
         level = Level(question.level or Level.CPU.value)
-        return OwnCommand(tuple(question.own), folder, level, self.deadline, self.metric, self.repeats, ends)
+        return OwnCommand(
+            *(tuple(question.own), folder, level, self.deadline, self.metric, self._runs, ends),
+            *(self.shared_folder, tuple(self.override)),
+        )
+
+    @property
+    def _runs(self) -> Repeats:
+        """Return how often one rank runs the command: while that is short, so that a session starts once for many."""
+        seconds = min(BATCH_S, self.deadline / 4) if self.deadline else BATCH_S
+        if self.metric:
+            return Repeats(self.repeats, self.repeats if self.repeats > 1 else LEAST, seconds)
+        if self.shows == 1:
+            return Repeats()
+        return Repeats(1, Noise(self.shows).tries(1 - (1 - self.confidence) / PARTS), seconds)
 
 
 @dataclass(frozen=True)
@@ -137,8 +167,14 @@ class Procedure:
     def search_by_number(self) -> BisectionAnswer:
         """Return the answer where bad is a number that differs: both ends are measured first. Raises MatrixError."""
         arguments, subject, ends = self._arguments, self._points.subject, self._points.ends
-        self.session.read = metric_of
+        self.session.read = partial(metric_of, repeats=arguments.repeats)
+        self.session.repeats = arguments.repeats
         metric = measured(self.session, subject, *ends, arguments.worse_than, arguments.confidence)
+        if metric is None:
+            self._events.say("the number of the bad end is nan or inf: bad is a number that is not finite")
+            self.session.read = diverged_of
+            self.session.records.clear()
+            return twice(self.search(), self.session)
         self._events.say(f"good: {metric.good}; bad: {metric.bad}")
         self._plan = replace(self._plan, noise=metric)
         bisected = self.search()
@@ -154,6 +190,7 @@ class Procedure:
 
         The folder of the command under `root` is written with it. Raises MatrixError.
         """
+        self.session.read = self._read
         if not self._points.subject.failure.signature:
             self._learn(own, root)
         signatures = self._points.subject.failure.signature
@@ -173,9 +210,15 @@ class Procedure:
         own.write(root, own.entry(signatures))
         catalog, failure = own.add_to(subject.catalog, signatures, root)
         subject = replace(subject, catalog=catalog, failure=failure, case=failure.case[0])
-        self.session.judge_anew(self._probe(subject), self._store(subject, fresh=arguments.fresh), seen_of)
+        store = self._store(subject, fresh=arguments.fresh)
+        self.session.judge_anew(self._probe(subject), store, self._read)
         self._points = self._points_of(subject)
         keep_judged(self.session.store, failure, records)
+
+    @property
+    def _read(self) -> Callable[[Record], Sample]:
+        """Return how a record of a command is judged: where it fails in a part of its runs, each run counts."""
+        return seen_of if self._plan.noise == CERTAIN else runs_of_record
 
     def _store(self, subject: Subject, *, fresh: bool) -> ProbeStore:
         store = ProbeStore(Paths(self._arguments.out).bisections / store_name(subject), fresh=fresh)

@@ -18,6 +18,7 @@ from matrix.bisection.search import Plan
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
+from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
 from matrix.verdicts.planned import Planned
@@ -56,6 +57,7 @@ class BisectionQuestion:
     driver: str
     compile: bool
     own: Sequence[str]
+    pin: Sequence[str] = ()
 
     def subject(self, known: Catalog) -> Subject:
         """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
@@ -64,6 +66,8 @@ class BisectionQuestion:
         subject = Subject(known, failure, case, level, compiled=bool(self.compile))
         for component, text in ((MCORE, self.mcore), (TE, self.te), (WRITER_MCORE, self.writer)):
             subject = subject.with_(component, *read_package(text, axes.PACKAGES[component]))
+        for text in self.pin:
+            subject = subject.with_(*_pinned(text))
         subject = subject.with_(DRIVER, ABSENT if self.driver in ("", str(ABSENT)) else self.driver)
         axis = axis_named(self.axis) if self.axis else ""
         if self.compile and not (TE in subject.sources or (self.repo and axis == TE)):
@@ -177,6 +181,20 @@ class BisectionQuestion:
             End(side.planned(), stacks.label(mixture)) for mixture in unmixed if (side := stacks.mixture(mixture))
         )
         return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
+
+
+def _pinned(text: str) -> tuple[str, str]:
+    """Return the package and the version of "NAME==VERSION". Raises MatrixError."""
+    name, _, version = text.partition("==")
+    component = axis_named(name)
+    if component in WORDS.values() or not is_version(version):
+        raise MatrixError(
+            "not a pin of a package",
+            got=text,
+            expected="NAME==VERSION, such as numpy==2.3.4",
+            fix="--torch, --base, --mcore, --te and --driver fix the others",
+        )
+    return component, version
 
 
 def along(

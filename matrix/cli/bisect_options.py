@@ -32,6 +32,12 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--te": {"metavar": "V", "help": f"Transformer Engine of every point: {SIDE}"},
     "--writer": {"metavar": "V", "help": f"megatron-core that writes the checkpoint: {SIDE}"},
     "--driver": {"metavar": "V", "help": "driver of every point"},
+    "--pin": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME==V",
+        "help": "lay this package over every point; may be repeated",
+    },
     "--compile": {
         "action": "store_true",
         "help": "build Transformer Engine's commits with their extension; needs nvcc",
@@ -79,6 +85,13 @@ OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
         "help": "the difference of the number that matters",
     },
     "--repeats": {"type": int, "default": 1, "metavar": "N", "help": "runs of the command per probe, with --metric"},
+    "--override": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "ignore the ranges that packages declare for this one; may be repeated",
+    },
+    "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},
     "--deadline": {"type": int, "default": 0, "metavar": "S", "help": "seconds for one run (default: 120)"},
 }
 
@@ -116,4 +129,6 @@ def arguments_of(parsed: argparse.Namespace) -> BisectArguments:
         worse_than=parsed.worse_than,
         repeats=parsed.repeats,
         deadline=parsed.deadline,
+        shared_folder=parsed.shared_folder,
+        override=tuple(parsed.override),
     )

@@ -198,7 +198,7 @@ def test_packages_that_are_not_installable_apart_are_named_with_the_reason(tmp_p
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_guilty_set_always_flips_the_result(data: st.DataObject) -> None:
-    """Random causes among what differs, some mixtures impossible: a set named as guilty carries it, and needs all of it."""
+    """Random causes, some mixtures impossible: a set named as guilty carries the failure, and needs all of it."""
     names = {"numpy": "2.5.5", TORCH: "2.5.1", PYTHON: "3.12", MCORE: "0.9.0"}
     causes = data.draw(
         st.lists(st.sets(st.sampled_from(sorted(names)), min_size=1, max_size=3), min_size=1, max_size=2)

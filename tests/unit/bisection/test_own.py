@@ -16,6 +16,7 @@ from matrix.catalog.failure import Level, Signature
 from matrix.catalog.loading import read_failures
 from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
+from matrix.kit.command import Repeats
 from matrix.verdicts.text import MASKED
 from tests.unit.bisection.repositories import KNOWN
 
@@ -46,7 +47,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     [
         OwnCommand(("python", "-c", 'print("a\\n")\x7f'), Path("/tmp")),
         OwnCommand(("x",), Path("/tmp"), Level.GPU, 30),
-        OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=3),
+        OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=Repeats(3, 3)),
     ],
 )
 @pytest.mark.parametrize("signatures", [(), (SIGNATURE,)])

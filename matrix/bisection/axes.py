@@ -179,14 +179,7 @@ def releases(
         series = family(first or last or max(release_of, key=lambda id: sizes[family(id)]))
         release_of = {id: base_of(id) for id in release_of if family(id) == series}
     ids = list(release_of)
-    for name in (first, last):
-        if name and name not in release_of:
-            raise MatrixError(
-                f"no such point on the axis {axis_word(axis)}",
-                got=name,
-                expected=f"{ids[0]} ... {ids[-1]}",
-                fix=closest(name, ids) + "; a commit needs --repo CLONE",
-            )
+    _check_ends(axis, ids, first, last)
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
     selected = ids[min(ends) : max(ends) + 1]
     varied = BASE if axis in (TORCH, PYTHON) else axis
@@ -208,6 +201,18 @@ def releases(
         notes,
     )
     return axis_of_releases, ends[0] > ends[1]
+
+
+def _check_ends(axis: str, ids: Sequence[str], *ends: str) -> None:
+    """Raise MatrixError for an end that is no point of the axis; "" is none."""
+    for name in ends:
+        if name and name not in ids:
+            raise MatrixError(
+                f"no such point on the axis {axis_word(axis)}",
+                got=name,
+                expected=f"{ids[0]} ... {ids[-1]}",
+                fix=closest(name, ids) + "; a commit needs --repo CLONE",
+            )
 
 
 def released(subject: Subject, axis: str, *ends: str) -> dict[str, str]:

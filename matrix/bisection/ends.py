@@ -13,7 +13,7 @@ from matrix.bisection import metric as metrics
 from matrix.bisection.axes import Subject
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.metric import Metric
-from matrix.bisection.noise import ProbeResult
+from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.probe_session import (
     NOT_STORED,
     Bisection,
@@ -25,6 +25,7 @@ from matrix.bisection.probe_session import (
     runs_of_record,
     why,
 )
+from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Failure, Signature
 from matrix.errors import MatrixError
 from matrix.verdicts.judge import judge
@@ -203,9 +204,38 @@ def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -
         return bisection
     numbers = [runs_of(session, subject, end, "measured", metric.good.count) for end in ends]
     whole, text = metrics.one_step(metric, *numbers)
-    runs = sum(len(records) for records in session.records.values())
-    text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"
+    runs = sum(len(numbers_of(record)) for records in session.records.values() for record in records)
+    text = f"{text}; good {metric.good}, bad {metric.bad}; {runs} runs in all"
     if whole:
         return replace(bisection, notes=(*bisection.notes, text))
     reason = "the history is not one step: other points between the ends change the number too"
     return bisection.doubted(text, reason)
+
+
+def counted(bisection: Bisection, noise: Noise) -> Bisection:
+    """Return the result of a flaky failure with what its runs show: where it appeared, and how often it did not."""
+    runs = Counter[tuple[ProbeResult | None, ProbeResult]]()
+    for tally in bisection.result.tallies.values():
+        runs.update({(tally.settled, result): count for result, count in tally.runs.items()})
+    bad, good = ProbeResult.BAD, ProbeResult.GOOD
+    text = (
+        f"where it is present, {runs[bad, bad] + runs[bad, good]} runs showed it {runs[bad, bad]} times, each point "
+        f"until it did; where it is absent, {runs[good, good]} runs passed; a wrong answer has a probability of "
+        f"{1 - bisection.result.confidence:.1%} at most, if one run shows it with {noise.shows:.0%}"
+    )
+    return replace(bisection, notes=(*bisection.notes, text))
+
+
+def other_failures(bisection: Bisection) -> list[Record]:
+    """Return a record of each place where the search stopped at another failure; [] if it stopped at anything else."""
+    candidates = [place for place in bisection.result.candidates if place in bisection.records]
+    records = [bisection.records[place][-1] for place in candidates]
+    skipped = [record for record in records if record.signature is None]
+    only = bool(skipped) and all(ended(record) is ProbeResult.BAD for record in skipped)
+    return skipped if only and bisection.result.kind is ResultKind.AMBIGUOUS and not bisection.result.flips else []
+
+
+def this_failure(record: Record) -> ProbeResult:
+    """Return whether a record shows this failure; a pass and another failure do not."""
+    result = ended(record)
+    return ProbeResult.GOOD if result is ProbeResult.BAD and record.signature is None else result

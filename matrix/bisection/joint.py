@@ -15,8 +15,9 @@ from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, 
 from matrix.bisection.search import Plan
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Level
+from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, Wheels
-from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, NOTHING, PYTHON, TE, TORCH, WRITER
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, NOTHING, PYTHON, TE, TORCH, WRITER, component_named
 from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
@@ -28,6 +29,15 @@ Contents = Callable[[str], Mapping[str, str]]  # the packages of a base by compo
 def cataloged(catalog: Catalog) -> Contents:
     """Return what the catalog knows that its bases contain."""
     return lambda base: catalog.cell(base).stack.versions
+
+
+def contents_of(catalog: Catalog, installed: Callable[[str], PythonEnvironment | None], base: str) -> Mapping[str, str]:
+    """Return the packages of a base by component, with the minor of its Python; of one that is not made, the pins."""
+    environment = installed(base)
+    if environment is None or not environment.packages:
+        return cataloged(catalog)(base)
+    packages = {component_named(name, (name,)): version for name, version in environment.packages.items()}
+    return {**packages, PYTHON: environment.minor}
 
 
 @dataclass(frozen=True)

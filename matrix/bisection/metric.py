@@ -40,7 +40,7 @@ class Measured:
         return self.deviation / math.sqrt(self.count)
 
     def __str__(self) -> str:
-        return f"{self.mean:.5g} +- {self.error:.2g} in {self.count} runs"
+        return f"{self.mean:.5g} +- {self.error:.2g} in {self.count} runs (spread {self.deviation:.2g})"
 
 
 def level_of(numbers: Sequence[float]) -> Measured:

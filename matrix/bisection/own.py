@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Failure, Level, Signature
-from matrix.catalog.folders import ENTRY, folder_name
+from matrix.catalog.folders import ENTRY, folder_name, with_site
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular, read_regular_text
@@ -99,6 +99,11 @@ class OwnCommand:
             if "\0" not in text and text.count("\n") <= ATTACHED:
                 texts[word] = bare(text, values()).rstrip("\n")
         return texts
+
+    def environ(self, environ: Mapping[str, str], root: Path) -> dict[str, str]:
+        """Return the variables of the processes that run it: with the failures in `root`, and its deadline."""
+        deadline = {"MEGATRIX_DEADLINE": str(self.deadline)} if self.deadline else {}
+        return {**with_site(environ, root), **deadline}
 
     def write(self, root: Path, entry: Mapping[str, Any], *, draft: bool = False) -> Path:
         """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.

@@ -12,7 +12,6 @@ from typing import Any, Final
 from matrix.bisection.clone import Clone
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.regular_file import read_regular_text
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
 from matrix.contract.calling import outcome_of
@@ -23,18 +22,15 @@ from matrix.execution.reproduction import CaseContext, make_record
 from matrix.provision import configuration
 from matrix.provision.host import ExecutionSite
 from matrix.store import journal
-from matrix.store.paths import Paths
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
-from matrix.verdicts.text import tail
 
 Show = Callable[[Record], None]
 # Runs every case, for the first time, the second time, ..., and shows each record as it comes.
 Ask = Callable[[Sequence[Planned], Show, int], None]
 
-LOG_LINES: Final = 12  # of the engine, in an error
 RUN_LABEL: Final = "bisect"  # the label of a bisection's runs
 
 
@@ -142,20 +138,6 @@ class CellProbes:
         cache = self._cache and number == 1
         request = runner.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
         ended = runner.execute(request, self._catalog, self._engine, runner.Events(show=show_now, warn=self._warn))
-        for record in ended.records:
-            if record.outcome.kind is OutcomeKind.NOT_REACHED:
-                log = Paths(self._out).run(ended.run) / runner.ENGINE_LOG
-                raise MatrixError(
-                    "the engine ended without a result",
-                    where=record.key,
-                    got=f"{record.outcome.reason}; the end of {log}:\n{tail(_printed(log), LOG_LINES)}",
-                    expected="a result for each point; one without is neither good, nor bad, nor a skip",
-                    fix="mend what the log shows, and repeat the command: results are kept",
-                )
+        for record in runner.results(ended, self._out):
             if record.key not in reported:
                 show(record)
-
-
-def _printed(log: Path) -> str:
-    """Return what an engine printed, "" if it was not started."""
-    return read_regular_text(log) if log.is_file() else ""

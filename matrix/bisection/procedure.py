@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from matrix.bisection import axes
 from matrix.bisection.axes import Subject
+from matrix.bisection.bisect_arguments import CHECKS_MEASURED, CHECKS_READ, BisectArguments, folder_of, given_signatures
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Suspects, none, of_call, of_signatures
-from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
-from matrix.bisection.joint import BisectionAnswer, cataloged
-from matrix.bisection.metric import LEAST
+from matrix.bisection.ends import (
+    confirmed,
+    counted,
+    ended,
+    keep_judged,
+    learn,
+    measured,
+    other_failures,
+    ran,
+    this_failure,
+    twice,
+)
+from matrix.bisection.joint import BisectionAnswer, contents_of
 from matrix.bisection.noise import CERTAIN, Noise, Sample
-from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
+from matrix.bisection.own import OwnCommand, table_of, toml_of
 from matrix.bisection.probe_session import (
     BisectionSession,
     ProbeReport,
@@ -27,96 +37,18 @@ from matrix.bisection.probe_session import (
     runs_of_record,
     seen_of,
     store_name,
+    why,
 )
 from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
-from matrix.bisection.question import BisectionQuestion, Stretch
-from matrix.bisection.search import Plan
-from matrix.catalog.failure import Level
+from matrix.bisection.question import Stretch
+from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import PYTHON, component_named
-from matrix.errors import MatrixError
 from matrix.execution.engine import Engine
-from matrix.kit.command import Repeats
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record
-
-# Extra points that are probed at the end, outside the searched range; reading one takes under a second.
-CHECKS_READ: Final = 6
-BATCH_S: Final = 10.0  # seconds of the runs of one rank
-PARTS: Final = 8  # parts of the error that a search of 64 points spends, one on each point: further runs are rare
-CHECKS_MEASURED: Final = 2  # the same for a measured number: each costs several runs
-
-
-@dataclass(frozen=True)
-class BisectArguments:
-    """What a user requests: the question, and how to search.
-
-    `shows` is the probability that a run shows the failure, `checks` the number of extra points (None: by the kind of
-    probe). With `fresh`, stored results are ignored. The rest is for a command: `signature` is a file of signatures,
-    `metric` the expression of a number, `worse_than` the part of it that matters (0.05), `repeats` the runs of the
-    command per probe, `deadline` the seconds of a run. With `shared_folder` all points run in the caller's folder;
-    `override` are packages whose declared ranges do not count.
-    """
-
-    question: BisectionQuestion
-    out: Path
-    at_once: int = 1
-    shows: float = 1.0
-    confidence: float = 0.95
-    checks: int | None = None
-    fresh: bool = False
-    signature: str = ""
-    metric: str = ""
-    worse_than: float = 0.0
-    repeats: int = 1
-    deadline: int = 0
-    shared_folder: bool = False
-    override: Sequence[str] = ()
-
-    def command(self, folder: Path) -> OwnCommand | None:
-        """Return the command to bisect, which runs in `folder`; None for a failure of the catalog.
-
-        Raises MatrixError for options that do not fit.
-        """
-        question = self.question
-        if not question.own:
-            if not question.failure:
-                raise MatrixError("nothing to bisect", expected="the id of a failure, or a command: -- COMMAND ...")
-            if self.signature or self.metric or self.deadline:
-                raise MatrixError("--signature, --metric and --deadline are for a command", expected="-- COMMAND ...")
-            return None
-        if question.failure or question.case or question.level == Level.CONTRACT.value:
-            raise MatrixError(
-                "a command is bisected instead of a failure",
-                got=question.failure or (question.case and f"--case {question.case}") or "--level contract",
-                expected="no failure, no --case, --level cpu or gpu",
-            )
-        if not (question.good and question.bad):
-            raise MatrixError("a command needs both ends", expected="--good X --bad Y: it passes at X and fails at Y")
-        if bool(self.metric) != bool(self.worse_than) or (self.metric and self.signature):
-            raise MatrixError(
-                "a number is compared, or a signature", expected="--metric REGEX --worse-than 5%, or --signature FILE"
-            )
-        fixed = ("bad", "axis", "base", "torch", "mcore", "te", "driver", "compile", "pin")
-        ends = tuple(f"{name}={getattr(question, name)}" for name in fixed)
-        level = Level(question.level or Level.CPU.value)
-        return OwnCommand(
-            *(tuple(question.own), folder, level, self.deadline, self.metric, self._runs, ends),
-            *(self.shared_folder, tuple(self.override)),
-        )
-
-    @property
-    def _runs(self) -> Repeats:
-        """Return how often one rank runs the command: while that is short, so that a session starts once for many."""
-        seconds = min(BATCH_S, self.deadline / 4) if self.deadline else BATCH_S
-        if self.metric:
-            return Repeats(self.repeats, self.repeats if self.repeats > 1 else LEAST, seconds)
-        if self.shows == 1:
-            return Repeats()
-        return Repeats(1, Noise(self.shows).tries(1 - (1 - self.confidence) / PARTS), seconds)
 
 
 @dataclass(frozen=True)
@@ -198,7 +130,30 @@ class Procedure:
         self._events.say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")
         self._events.say(toml_of({"signature": [*map(table_of, signatures)]}).strip())
         bisected = self.search()
-        return twice(bisected, self.session) if self._plan.noise == CERTAIN else bisected
+        noise = self._plan.noise
+        if noise != CERTAIN and isinstance(noise, Noise):
+            counts = {axis: counted(bisection, noise) for axis, bisection in bisected.bisections.items()}
+            return replace(bisected, bisections=counts)
+        return twice(self._parted(bisected), self.session)
+
+    def _parted(self, bisected: BisectionAnswer) -> BisectionAnswer:
+        """Return an answer that ends at another failure as two: from where on each of them appears."""
+        bisections = bisected.bisections.values()
+        if bisected.comparison or not (others := [record for one in bisections for record in other_failures(one)]):
+            return bisected
+        answers = []
+        for read in (ended, this_failure):
+            self.session.read = read
+            answers.append(self.search())
+        parted = {}
+        for axis, bisection in answers[1].bisections.items():
+            borders = [answer.bisections[axis] for answer in answers]
+            points, places = bisection.axis.points, [border.result.candidates[0] for border in borders]
+            text = f"another failure from {points[places[0]].label} on, this one from {points[places[1]].label} on"
+            doubts = [border for border in borders if border.result.kind is ResultKind.AMBIGUOUS]
+            noted = replace(bisection, notes=(*bisection.notes, f"{text}; the other: {why(others[0])}"))
+            parted[axis] = bisected.bisections[axis] if doubts else noted
+        return replace(bisected, bisections=parted)
 
     def _learn(self, own: OwnCommand, root: Path) -> None:
         """Run both ends, and judge the points by the signature of the bad one from now on."""
@@ -239,17 +194,8 @@ class Procedure:
             call = subject.failure.contract if reads_only(subject.failure, subject.level) else None
             signatures = subject.failure.signature
             suspects = of_call(call, self._clone) if call else of_signatures(signatures, self._clone)
-        contents = partial(contents_of, subject.catalog, self._engine)
+        contents = partial(contents_of, subject.catalog, self._engine.installed)
         return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects, contents)
-
-
-def contents_of(catalog: Catalog, engine: Engine, base: str) -> Mapping[str, str]:
-    """Return the packages of a base by component, with the minor of its Python; of one that is not made, the pins."""
-    environment = engine.installed(base)
-    if environment is None or not environment.packages:
-        return cataloged(catalog)(base)
-    packages = {component_named(name, (name,)): version for name, version in environment.packages.items()}
-    return {**packages, PYTHON: environment.minor}
 
 
 def bisect_command(
@@ -265,7 +211,7 @@ def bisect_command(
     `start_engine` receives the folder of the command's failure, which the processes of the engine read.
     """
     root = folder_of(arguments, own) / "failures"
-    signatures = read_signatures(Path(arguments.signature)) if arguments.signature else own.written_signatures(root)
+    signatures = given_signatures(arguments) or own.written_signatures(root)
     own.write(root, own.entry(signatures))
     extended, failure = own.add_to(catalog, signatures, root)
     arguments = replace(arguments, question=replace(arguments.question, failure=failure.id))
@@ -273,8 +219,3 @@ def bisect_command(
     by_number = bool(own.metric)
     bisected = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
     return bisected, procedure.session
-
-
-def folder_of(arguments: BisectArguments, own: OwnCommand) -> Path:
-    """Return the folder of what a bisection writes about a command."""
-    return Paths(arguments.out).bisections.absolute() / own.id

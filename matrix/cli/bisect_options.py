@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from matrix.bisection.axes import WORDS
-from matrix.bisection.procedure import CHECKS_READ, BisectArguments
+from matrix.bisection.bisect_arguments import CHECKS_READ, BisectArguments
 from matrix.bisection.question import SIDE, BisectionQuestion
 from matrix.catalog.failure import Level
 from matrix.cli import places
@@ -77,6 +77,7 @@ OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
         "metavar": "FILE",
         "help": "what is bad: [[signature]] tables (default: learned from Y)",
     },
+    "--log": {"default": "", "metavar": "FILE", "help": "what is bad: the failure that this log ends with"},
     "--metric": {"default": "", "metavar": "REGEX", "help": "what is bad: a number that the command prints"},
     "--worse-than": {
         "type": share,
@@ -125,6 +126,7 @@ def arguments_of(parsed: argparse.Namespace) -> BisectArguments:
         checks=parsed.checks,
         fresh=parsed.no_cache,
         signature=parsed.signature,
+        log=parsed.log,
         metric=parsed.metric,
         worse_than=parsed.worse_than,
         repeats=parsed.repeats,

@@ -45,7 +45,8 @@ def overlay_specs(
     """
     if planned.level is Level.CONTRACT:
         return ()
-    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages} | replaced(planned)
+    own = replaced(planned)
+    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages} | own
     required = (
         (MCORE, planned.source, planned.cell.stack[MCORE]),
         (TE, planned.te_source, planned.cell.stack[TE]),
@@ -70,11 +71,7 @@ def overlay_specs(
         OverlaySpec(
             (source,),
             environment.minor,
-            {
-                name: version
-                for name, version in base.items()
-                if name != source.package or name not in replaced(planned)
-            },
+            {name: version for name, version in base.items() if not (name == source.package and name in own)},
             environment.path,
             planned.overrides,
             compiled if source in builds else "",

@@ -15,7 +15,7 @@ from matrix.bisection.search import ResultKind
 from matrix.catalog.cell import NAMED, Cell, Clause
 from matrix.catalog.codec import decode
 from matrix.catalog.model import Catalog, Wheels
-from matrix.catalog.stack import BASE, PYTHON, TORCH, WRITER, short
+from matrix.catalog.stack import BASE, PYTHON, TORCH, WRITER, component_named, short
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import MASKED, one_line
 
@@ -37,13 +37,15 @@ def draft(own: OwnCommand, answer: BisectionAnswer, headlines: Sequence[str]) ->
 def measured_cells(answer: BisectionAnswer) -> list[Measured]:
     """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog.
 
-    Of two stacks, the mixtures with packages of their own are left out: a cell of a failure names each package.
+    Of two stacks, the mixtures with packages of their own are left out: a cell of a failure names each package. So are
+    cells with a package that no rule can name.
     """
     compared, cells = answer.comparison, list[Measured]()
     for bisection in answer.bisections.values():
         if not bisection.axis.clone:
             tallies = bisection.result.tallies.items()
             cells += [(bisection.records[index][-1], tally.settled or ProbeResult.SKIP) for index, tally in tallies]
+    cells = [(record, result) for record, result in cells if can_be_named(record.cell)]
     packages = {record.cell.packages for record, _ in cells}
     for mixture, result in compared.attribution.probed.items() if compared else ():
         record = compared.records.get(mixture) if compared else None
@@ -80,6 +82,8 @@ def ranges(answer: BisectionAnswer) -> dict[str, list[dict[str, Any]]]:
         if bisection.axis.clone or not bisection.sides or component == BASE:
             continue
         cells = {place: records[-1].cell for place, records in bisection.records.items()}
+        if not can_be_named(cells[0]):
+            continue
         last = cells[len(bisection.axis.points) - 1].stack[component]
         change, first = (cells[place].stack[component] for place in (bisection.result.candidates[0], 0))
         fixed = bounds_of(answer.subject.catalog, cells[0], without=component)
@@ -89,6 +93,11 @@ def ranges(answer: BisectionAnswer) -> dict[str, list[dict[str, Any]]]:
         for name, bound in zip(TABLES, sides, strict=True):
             rules[name].append({**fixed, short(component): bound, "reason": reason_of(bisection)})
     return rules
+
+
+def can_be_named(cell: Cell) -> bool:
+    """Return whether an entry can name each package of a cell: those of components.toml."""
+    return all(map(component_named, cell.packages))
 
 
 def reason_of(bisection: Bisection) -> str:

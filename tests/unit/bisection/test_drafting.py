@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.bisection.drafting import measured_rules
+from matrix.bisection.drafting import can_be_named, measured_rules
 from matrix.bisection.noise import ProbeResult
 from matrix.catalog.stack import TORCH
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -24,3 +24,8 @@ def test_each_measured_cell_has_a_rule_and_a_pick() -> None:
     assert [pick["base"] for pick in rules["pick"]] == ["torch-2.3.1", "torch-2.4.0", "torch-2.5.1"]
     assert ranged["affected"] == [{TORCH: ">=2.4.0,<=2.5.1"}]
     assert measured_rules(KNOWN, [], {}) == {"affected": [], "works": [], "pick": []}
+
+
+def test_a_package_that_no_rule_can_name_is_left_out() -> None:
+    assert can_be_named(KNOWN.cell("torch-2.4.0", {"numpy": "2.0.0"}, ["numpy"]))
+    assert not can_be_named(KNOWN.cell("torch-2.4.0", {"ml-dtypes": "0.6.0"}, ["ml-dtypes"]))

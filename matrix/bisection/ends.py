@@ -196,8 +196,11 @@ def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer
     return replace(answer, bisections=bisections, notes=(*answer.notes, *doubts))
 
 
-def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
-    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
+def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession, regex: str = "") -> Bisection:
+    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference.
+
+    `regex` finds the number in the output.
+    """
     axis, subject = bisection.axis, bisection.subject
     ends = [End(axis.case_at(index), axis.points[index].label) for index in bisection.sides]
     if not ends:
@@ -205,7 +208,7 @@ def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -
     numbers = [runs_of(session, subject, end, "measured", metric.good.count) for end in ends]
     whole, text = metrics.one_step(metric, *numbers)
     runs = sum(len(numbers_of(record)) for records in session.records.values() for record in records)
-    text = f"{text}; good {metric.good}, bad {metric.bad}; {runs} runs in all"
+    text = f"{text}; good {metric.good}, bad {metric.bad}; {runs} runs in all; the number is what {regex!r} finds"
     if whole:
         return replace(bisection, notes=(*bisection.notes, text))
     reason = "the history is not one step: other points between the ends change the number too"

@@ -113,7 +113,8 @@ class Procedure:
         if bisected.comparison:
             return bisected
         bisections = {
-            axis: confirmed(bisection, metric, self.session) for axis, bisection in bisected.bisections.items()
+            axis: confirmed(bisection, metric, self.session, arguments.metric)
+            for axis, bisection in bisected.bisections.items()
         }
         return replace(bisected, bisections=bisections)
 

@@ -99,6 +99,7 @@ def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
         *([f"(before it: {markdown_text(change.before)})"] if change.before else []),
         *(f"- {markdown_text(label)}" for label in change.candidates),
         "",
+        *(f"- {markdown_text(note)}" for note in change.notes if not (change.clone and change.clone in note)),
         f"With {markdown_text(fixed) or 'nothing else fixed'}; level {summary.level.value}: {LEVELS[summary.level]}.",
         "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
         "",

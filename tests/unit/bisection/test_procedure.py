@@ -427,7 +427,10 @@ def test_the_answer_of_a_number_has_level_step_spread_and_runs(run: Callable[...
     (note,) = [note for note in answer["notes"] if "step" in note]
     assert "the step is 1.005 -> 1.105 (+10.0%), the ends differ by 10.0%" in note
     assert "good 1.005 +- 0.0017 in 10 runs (spread 0.0053)" in note
-    assert "30 runs in all" in note
+    assert "30 runs in all; the number is what 'loss (.*)' finds" in note
+    issue = Path(answer["issue"]).read_text()
+    assert "the step is 1.005" in issue
+    assert "loss" in issue
     assert len(engine.ran) == 3
 
 

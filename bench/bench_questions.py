@@ -186,7 +186,7 @@ def ask(question: KnownQuestion, clones: Sequence[str], folder: Path) -> tuple[d
 
 
 def judged(question: KnownQuestion, clones: Sequence[str], answer: dict[str, Any], errors: str) -> tuple[bool, str]:
-    """Return whether an answer is right, or says what could not be told apart, and its text."""
+    """Return whether an answer is right, or says what could not be separated, and its text."""
     if not answer:
         print(errors, file=sys.stderr)
         return False, "no answer"

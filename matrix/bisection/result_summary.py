@@ -150,7 +150,7 @@ class AttributionSummary:
         return f"{'guilty: ' if certain else ''}{sets}"
 
     def _carrier(self, carrier: Carrier) -> str:
-        """Return a set that carries the failure: what it needs, then what could not be told apart, and why."""
+        """Return a set that carries the failure: what it needs, then what could not be separated, and why."""
         if not carrier.doubtful:
             return " and ".join(sorted(carrier.packages))
         parts = (carrier.packages - carrier.doubtful, carrier.doubtful)

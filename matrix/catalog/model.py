@@ -333,7 +333,7 @@ class Catalog:
     def by_python(self) -> Mapping[str, Wheels]:
         """The standard bases on each further Python that they have wheels for: torch-2.13.0-cp312.
 
-        Bisections alone plan cases on them, to tell a torch from its Python. They are in no night and on no page.
+        Bisections alone plan cases on them, to separate a torch from its Python. They are in no night and on no page.
         """
         return {
             base.id: base

@@ -145,7 +145,7 @@ PAIR = ("--good", "torch-2.3.1/mcore-0.7.0/te-none/driver-none", "--bad", "torch
     ],
     ids=["a release", "a package", "two stacks", "an error"],
 )
-def test_every_printed_line_runs_in_a_fresh_shell(
+def test_printed_lines_run_in_a_fresh_shell(
     tmp_path: Path, question: tuple[str, ...], name: str, version: list[int]
 ) -> None:
     """From another folder, with `megatrix` on PATH: each line of a probe, of an error, and the plan of the draft."""

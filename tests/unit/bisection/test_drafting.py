@@ -10,7 +10,7 @@ from tests.unit import catalogs
 from tests.unit.bisection.repositories import KNOWN, record_of
 
 
-def test_each_measured_cell_has_a_rule_and_a_pick() -> None:
+def test_measured_cells_have_rules_and_picks() -> None:
     """Equal rules are written once, and a cell within a range has none of its own."""
     items = [catalogs.planned(KNOWN, f"torch-{torch}", "0.8.0") for torch in ("2.3.1", "2.4.0", "2.5.1")]
     results = (ProbeResult.GOOD, ProbeResult.BAD, ProbeResult.BAD)
@@ -26,6 +26,6 @@ def test_each_measured_cell_has_a_rule_and_a_pick() -> None:
     assert measured_rules(KNOWN, [], {}) == {"affected": [], "works": [], "pick": []}
 
 
-def test_a_package_that_no_rule_can_name_is_left_out() -> None:
+def test_package_without_a_name_is_left_out() -> None:
     assert can_be_named(KNOWN.cell("torch-2.4.0", {"numpy": "2.0.0"}, ["numpy"]))
     assert not can_be_named(KNOWN.cell("torch-2.4.0", {"ml-dtypes": "0.6.0"}, ["ml-dtypes"]))

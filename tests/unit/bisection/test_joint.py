@@ -147,7 +147,7 @@ TWO_PYTHONS = catalogs.catalog(
 )
 
 
-def told_apart(
+def separated(
     tmp_path: Path, cause: Callable[[Stack], bool], *, impossible: Callable[[Stack], bool] = lambda stack: False
 ) -> BisectionSummary:
     """Return the attribution between two bases that differ in torch, Python, numpy and megatron-core."""
@@ -170,26 +170,26 @@ def numpy_two(stack: Stack) -> bool:
     return since(str(stack["numpy"]), "2")
 
 
-def test_a_package_of_the_environment_is_told_from_its_torch(tmp_path: Path) -> None:
-    summary = told_apart(tmp_path, numpy_two)
+def test_a_package_is_separated_from_its_torch(tmp_path: Path) -> None:
+    summary = separated(tmp_path, numpy_two)
 
     assert attribution_of(summary).guilty == ["numpy"]
     assert set(attribution_of(summary).differ) == {"torch", "python", "numpy", "mcore"}
     assert summary.changes["numpy"].answer == "2.5.5"
 
 
-def test_a_python_is_told_from_its_torch(tmp_path: Path) -> None:
+def test_a_python_is_separated_from_its_torch(tmp_path: Path) -> None:
     """torch 2.5.1 runs on Python 3.10 too; torch 2.4.0 does not on 3.12."""
-    guilty = told_apart(tmp_path, lambda stack: stack[PYTHON] == "3.12")
+    guilty = separated(tmp_path, lambda stack: stack[PYTHON] == "3.12")
     assert guilty.headlines[0].startswith(
         "guilty: python 3.12, perhaps only with torch 2.5.1, not separable here: the catalog"
     )
-    assert attribution_of(told_apart(tmp_path / "torch", lambda stack: stack[TORCH] == "2.5.1")).guilty == ["torch"]
+    assert attribution_of(separated(tmp_path / "torch", lambda stack: stack[TORCH] == "2.5.1")).guilty == ["torch"]
 
 
-def test_packages_that_are_not_installable_apart_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_inseparable_packages_have_the_reason(tmp_path: Path) -> None:
     """numpy 2.5.5 has no wheel for Python 3.10."""
-    summary = told_apart(tmp_path, numpy_two, impossible=lambda stack: numpy_two(stack) and stack[PYTHON] == "3.10")
+    summary = separated(tmp_path, numpy_two, impossible=lambda stack: numpy_two(stack) and stack[PYTHON] == "3.10")
     assert attribution_of(summary).guilty is None
     assert "numpy 2.5.5" in summary.headlines[0]
     assert "not separable here: no wheel of it" in summary.headlines[0]
@@ -215,7 +215,7 @@ def test_a_guilty_set_always_flips_the_result(data: st.DataObject) -> None:
         return any((first in new(stack)) and second not in new(stack) for first, second in barred)
 
     with tempfile.TemporaryDirectory() as folder:
-        attribution = attribution_of(told_apart(Path(folder), cause, impossible=impossible))
+        attribution = attribution_of(separated(Path(folder), cause, impossible=impossible))
     for carrier in attribution.carriers:
         certain = {axis_named(name) for name in carrier.packages - carrier.doubtful}
         whole = {axis_named(name) for name in carrier.packages}

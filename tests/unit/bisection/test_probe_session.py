@@ -71,7 +71,7 @@ def test_each_run_has_a_number_or_their_mean(value: object, repeats: int, number
     assert numbers_of(replace(returned(value), outcome=Outcome(OutcomeKind.PASSED))) == ()
 
 
-def test_a_diverged_number_is_a_result_with_a_name() -> None:
+def test_diverged_number_has_a_name() -> None:
     record = returned({METRIC: ["nan"]})
     assert (metric_of(record), diverged_of(record)) == (ProbeResult.SKIP, ProbeResult.BAD)
     assert why(record) == "the metric is nan"

@@ -417,7 +417,7 @@ def test_a_good_end_that_diverges_is_refused(run: Callable[..., Any]) -> None:
     assert (status, "the good end is not good" in err, "the metric is inf" in err) == (2, True, True)
 
 
-def test_the_answer_of_a_number_has_level_step_spread_and_runs(run: Callable[..., Any]) -> None:
+def test_answer_of_a_number_has_its_levels(run: Callable[..., Any]) -> None:
     """The runs of one record all count."""
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --metric 'loss (.*)' --worse-than 5% --json -- x"
     bad, good = number(*[1.1, 1.11] * 5), number(*[1.0, 1.01] * 5)
@@ -434,7 +434,7 @@ def test_the_answer_of_a_number_has_level_step_spread_and_runs(run: Callable[...
     assert len(engine.ran) == 3
 
 
-def test_the_answer_of_a_flaky_failure_has_its_runs(run: Callable[..., Any]) -> None:
+def test_answer_of_a_flaky_failure_has_runs(run: Callable[..., Any]) -> None:
     """Fifteen passes in one record are enough."""
     passes = Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value={RUNS: 15}),))
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --shows 0.3 --json -- x"

@@ -177,7 +177,7 @@ def test_releases_of_a_package_without_records() -> None:
     assert [release.version for release in TWINS.releases(MCORE)] == ["0.7.0", "0.8.0", "0.9.0"]
 
 
-def test_a_standard_base_is_there_on_each_of_its_pythons() -> None:
+def test_standard_base_exists_on_each_python() -> None:
     """They are no bases of a night, and none is made of a variant."""
     known = catalog(
         wheels=(wheels("2.4.0", pythons=("3.10", "3.11"), fallbacks=("3.12",)), wheels("2.5.1", pythons=("3.10",)))

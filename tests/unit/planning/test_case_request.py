@@ -129,7 +129,7 @@ def test_installed_release_bounds_cases_here() -> None:
         ("torch-2.4.0/mcore-none/te-none/driver-none own command cpu", False),
     ],
 )
-def test_a_case_of_a_bisection_is_named_by_its_key(key: str, refused: bool) -> None:
+def test_key_names_a_case_of_a_bisection(key: str, refused: bool) -> None:
     """A picked case runs in any cell; another Python and another package are in no night, and can be named."""
     own = failure("own", case=(replace(case("command"), picked=True),))
     known = catalog(BREAK, own, wheels=(wheels("2.4.0", pythons=("3.10", "3.12")),))

@@ -196,7 +196,7 @@ def test_long_line_is_cut_before_it_is_generalised() -> None:
     assert generalised("x 1 y 2  ") == r"x [\d.:e+-]+ y [\d.:e+-]+"
 
 
-def test_a_log_has_its_last_exception_or_its_last_line() -> None:
+def test_last_exception_of_a_log_counts() -> None:
     first, last = Raised("KeyError", "'a'"), Raised("ValueError", "loss diverged at step 12")
     signature = of_log([first, last], ["x"])
     assert signature

@@ -163,7 +163,7 @@ def test_printed_lines_run_in_a_fresh_shell(
     done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False)
 
     printed = re.findall(
-        r"(?m)(?:^  (good|bad): |^    |reproduce it: )(\S*=\S+ megatrix run .*)", done.stdout + done.stderr
+        r"(?m)(?:^  (good|bad): (?:.*\n    )?|reproduce it: )(\S*=\S+ megatrix run .*)", done.stdout + done.stderr
     )
     assert printed, done.stderr
     assert (done.returncode == 2) is (version == [9])

@@ -62,12 +62,14 @@ os.environ[kernel.PARENT] = str(os.getpid())  # its commands end with it
 find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
 driver = cache(has_driver)
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
-# A line on another torch; `tox list` shows only those named on the command line, since there are hundreds.
-ON_TORCH = re.compile(r"te\d+-torch\d+")
+# A line on another torch, a torch on another Python; `tox list` shows only those named on the command line, since
+# there are hundreds.
+ON_TORCH = re.compile(r"te\d+-torch\d+|torch[\d.]+-cp\d+")
 NAMED = set(ON_TORCH.findall(" ".join([*sys.argv, *(os.environ.get(name, "") for name in ("TOXENV", "TOX_ENV"))])))
 BROKEN = ""  # the error of the catalog; raised by a hook, since tox prints a traceback for an error at import
 try:
-    KNOWN = environments(load())
+    # For a run in progress the tables alone: an unfinished entry does not disturb it.
+    KNOWN = environments(load(read=()) if "MEGATRIX_RUN" in os.environ else load())
     if IMAGE := current_image.find():
         KNOWN = {name: in_place(one, IMAGE) for name, one in KNOWN.items()}
 except MatrixError as error:

@@ -41,8 +41,11 @@ class Attribution:
     probed: Mapping[Packages, ProbeResult]
 
 
-def attribute(packages: Collection[str], probe: Probe) -> Attribution:
-    """Return the carriers of the failure. Raises WrongStackError, and MatrixError when nothing differs."""
+def attribute(packages: Collection[str], probe: Probe, costly: Packages = frozenset()) -> Attribution:
+    """Return the carriers of the failure. Raises WrongStackError, and MatrixError when nothing differs.
+
+    The packages of which a mixture is `costly` are parted from the others first, and mixed last.
+    """
     everything = frozenset(packages)
     if not everything:
         raise MatrixError("the two stacks do not differ", expected="at least one package at another version")
@@ -53,7 +56,7 @@ def attribute(packages: Collection[str], probe: Probe) -> Attribution:
     carriers: list[Carrier] = []
     suspects = everything
     while suspects and results.of(suspects) is ProbeResult.BAD:  # a further carrier remains among the other packages
-        carrier = _narrowed(sorted(suspects), results)
+        carrier = _narrowed(sorted(suspects), results, costly)
         without = {package: results.of(carrier - {package}) for package in sorted(carrier)} if len(carrier) > 1 else {}
         carriers.append(
             Carrier(carrier, frozenset(package for package, result in without.items() if result is ProbeResult.SKIP))
@@ -80,11 +83,13 @@ class _Results:
             self.known.update(zip(missing, self._probe(missing), strict=True))
 
 
-def _narrowed(packages: Sequence[str], results: _Results) -> Packages:
+def _narrowed(packages: Sequence[str], results: _Results, costly: Packages) -> Packages:
     """Return a subset of `packages` that carries the failure, and of which ddmin finds no smaller carrier."""
     current, parts = list(packages), 2
     while len(current) > 1:
         chunks = [frozenset(current[start::parts]) for start in range(parts)]
+        if parts == 2 and costly & {*current} and {*current} - costly:
+            chunks = [frozenset(current) - costly, frozenset(current) & costly]
         rests = [frozenset(current) - chunk for chunk in chunks] if parts > 2 else []
         results.probe_all([*chunks, *rests])
         smaller = next((subset for subset in (*chunks, *rests) if results.known[subset] is ProbeResult.BAD), None)

@@ -18,6 +18,7 @@ from matrix.catalog.stack import (
     DRIVER,
     MCORE,
     NOTHING,
+    PYTHON,
     TE,
     TORCH,
     WRITER_MCORE,
@@ -36,7 +37,15 @@ from matrix.provision import package_source
 from matrix.verdicts.planned import Planned
 
 # The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
-WORDS: Final = {"torch": TORCH, "te": TE, "mcore": MCORE, "container": BASE, "driver": DRIVER, "writer": WRITER_MCORE}
+WORDS: Final = {
+    "torch": TORCH,
+    "te": TE,
+    "mcore": MCORE,
+    "python": PYTHON,
+    "container": BASE,
+    "driver": DRIVER,
+    "writer": WRITER_MCORE,
+}
 AXIS_WORDS: Final = {component: word for word, component in WORDS.items()}
 # The packages that a point can take from a clone, by the component that they are in its stack.
 PACKAGES: Final = {MCORE: MCORE, TE: TE, WRITER_MCORE: MCORE}
@@ -163,22 +172,17 @@ def releases(
     twin. Raises MatrixError.
     """
     release_of = released(subject, axis, first, last)
+    if axis == TORCH:
+        release_of = {torch: base_of(base) for torch, base in release_of.items()}
     if axis == BASE:
         sizes = Counter(map(family, release_of))
         series = family(first or last or max(release_of, key=lambda id: sizes[family(id)]))
         release_of = {id: base_of(id) for id in release_of if family(id) == series}
     ids = list(release_of)
-    for name in (first, last):
-        if name and name not in release_of:
-            raise MatrixError(
-                f"no such point on the axis {axis_word(axis)}",
-                got=name,
-                expected=f"{ids[0]} ... {ids[-1]}",
-                fix=closest(name, ids) + "; a commit needs --repo CLONE",
-            )
+    _check_ends(axis, ids, first, last)
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
     selected = ids[min(ends) : max(ends) + 1]
-    varied = BASE if axis == TORCH else axis
+    varied = BASE if axis in (TORCH, PYTHON) else axis
     subjects = {id: subject.with_(varied, release_of[id]) for id in selected}
     excluded = {id: excluded_from(subject.catalog, subject.failure, one.planned().cell) for id, one in subjects.items()}
     for id in (first, last):
@@ -199,12 +203,28 @@ def releases(
     return axis_of_releases, ends[0] > ends[1]
 
 
+def _check_ends(axis: str, ids: Sequence[str], *ends: str) -> None:
+    """Raise MatrixError for an end that is no point of the axis; "" is none."""
+    for name in ends:
+        if name and name not in ids:
+            raise MatrixError(
+                f"no such point on the axis {axis_word(axis)}",
+                got=name,
+                expected=f"{ids[0]} ... {ids[-1]}",
+                fix=closest(name, ids) + "; a commit needs --repo CLONE",
+            )
+
+
 def released(subject: Subject, axis: str, *ends: str) -> dict[str, str]:
     """Return the points of an axis, oldest first: id -> the version, or the base that provides it.
 
     Of a package without recorded releases they are the versions that the catalog names, and the ends.
     """
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
+    if axis == PYTHON:
+        minors = {python for base in catalog.standard for python in (*base.pythons, *base.fallbacks)}
+        bases = {minor: catalog.base_on(subject.base, minor) for minor in sorted(minors, key=parse)}
+        return {minor: base for minor, base in bases.items() if base}
     if axis not in WORDS.values():
         pinned = [base.contents(python).version(axis) for base in catalog.wheels for python in base.pythons]
         open_ = [package.version for package in subject.failure.package if axis == str(package.name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from matrix.bisection import metric as metrics
 from matrix.bisection.axes import Subject
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.metric import Metric
-from matrix.bisection.noise import ProbeResult
+from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.probe_session import (
     NOT_STORED,
     Bisection,
@@ -20,9 +21,11 @@ from matrix.bisection.probe_session import (
     End,
     ProbeStore,
     line_of,
-    number_of,
+    numbers_of,
+    runs_of_record,
     why,
 )
+from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Failure, Signature
 from matrix.errors import MatrixError
 from matrix.verdicts.judge import judge
@@ -60,12 +63,17 @@ def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries:
             ProbeResult.SKIP: "nothing was searched",
         }[ended(records[-1])]
         raise not_as_stated("good", good, good_record, subject, "a pass: the command ends with status 0", hint)
-    while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
+    while records[-1].outcome.kind is OutcomeKind.PASSED and passes(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
         expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
         raise not_as_stated("bad", bad, records[-1], subject, expected)
     return [good_record, *records]
+
+
+def passes(records: Sequence[Record]) -> int:
+    """Return the number of runs that passed, in these records of passes."""
+    return sum(len(result) if isinstance(result := runs_of_record(record), tuple) else 1 for record in records)
 
 
 def learn(record: Record, end: End, subject: Subject) -> Signature:
@@ -119,13 +127,21 @@ def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) 
 
 def measured(
     session: BisectionSession, subject: Subject, good: End, bad: End, worse: float, confidence: float
-) -> Metric:
-    """Measure both ends until the noise allows the test, and return it. Raises MatrixError."""
+) -> Metric | None:
+    """Measure both ends until the noise allows the test, and return it; None where the bad end's number is nan or inf.
+
+    Raises MatrixError.
+    """
     count = metrics.LEAST
     while True:
         numbers = {}
         for end, name in ((good, "good"), (bad, "bad")):
             numbers[name] = runs_of(session, subject, end, name, count)
+            if not all(map(math.isfinite, numbers[name])):
+                if name == "bad":
+                    return None
+                record = session.records[end.planned.key][-1]
+                raise not_as_stated(name, end, record, subject, "a finite number: a diverged one has no level")
         needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
         if needed > metrics.MOST:
             raise MatrixError(
@@ -140,17 +156,22 @@ def measured(
 
 
 def runs_of(session: BisectionSession, subject: Subject, end: End, name: str, count: int) -> list[float]:
-    """Return the numbers of `count` runs of a point. Raises MatrixError for a run without one."""
-    for number in range(1, count + 1):
-        session.seen([end.planned], [end.label], [number])
-        record = session.records[end.planned.key][number - 1]
-        if number_of(record) is None:
+    """Return the numbers of at least `count` runs of a point, in as few records as have them.
+
+    Raises MatrixError for a run without one.
+    """
+    numbers: list[float] = []
+    record_number = 0
+    while len(numbers) < count:
+        record_number += 1
+        session.seen([end.planned], [end.label], [record_number])
+        record = session.records[end.planned.key][record_number - 1]
+        if not numbers_of(record):
             raise not_as_stated(name, end, record, subject, "a pass with a number that --metric matches")
-    return [
-        value
-        for measurement in session.records[end.planned.key][:count]
-        if (value := number_of(measurement)) is not None
-    ]
+        numbers += numbers_of(record, session.repeats)
+        if not math.isfinite(numbers[-1]):
+            break
+    return numbers
 
 
 def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
@@ -175,17 +196,49 @@ def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer
     return replace(answer, bisections=bisections, notes=(*answer.notes, *doubts))
 
 
-def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
-    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
+def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession, regex: str = "") -> Bisection:
+    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference.
+
+    `regex` finds the number in the output.
+    """
     axis, subject = bisection.axis, bisection.subject
     ends = [End(axis.case_at(index), axis.points[index].label) for index in bisection.sides]
     if not ends:
         return bisection
     numbers = [runs_of(session, subject, end, "measured", metric.good.count) for end in ends]
     whole, text = metrics.one_step(metric, *numbers)
-    runs = sum(len(records) for records in session.records.values())
-    text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"
+    runs = sum(len(numbers_of(record)) for records in session.records.values() for record in records)
+    text = f"{text}; good {metric.good}, bad {metric.bad}; {runs} runs in all; the number is what {regex!r} finds"
     if whole:
         return replace(bisection, notes=(*bisection.notes, text))
     reason = "the history is not one step: other points between the ends change the number too"
     return bisection.doubted(text, reason)
+
+
+def counted(bisection: Bisection, noise: Noise) -> Bisection:
+    """Return the result of a flaky failure with what its runs show: where it appeared, and how often it did not."""
+    runs = Counter[tuple[ProbeResult | None, ProbeResult]]()
+    for tally in bisection.result.tallies.values():
+        runs.update({(tally.settled, result): count for result, count in tally.runs.items()})
+    bad, good = ProbeResult.BAD, ProbeResult.GOOD
+    text = (
+        f"where it is present, {runs[bad, bad] + runs[bad, good]} runs showed it {runs[bad, bad]} times, each point "
+        f"until it did; where it is absent, {runs[good, good]} runs passed; a wrong answer has a probability of "
+        f"{1 - bisection.result.confidence:.1%} at most, if one run shows it with {noise.shows:.0%}"
+    )
+    return replace(bisection, notes=(*bisection.notes, text))
+
+
+def other_failures(bisection: Bisection) -> list[Record]:
+    """Return a record of each place where the search stopped at another failure; [] if it stopped at anything else."""
+    candidates = [place for place in bisection.result.candidates if place in bisection.records]
+    records = [bisection.records[place][-1] for place in candidates]
+    skipped = [record for record in records if record.signature is None]
+    only = bool(skipped) and all(ended(record) is ProbeResult.BAD for record in skipped)
+    return skipped if only and bisection.result.kind is ResultKind.AMBIGUOUS and not bisection.result.flips else []
+
+
+def this_failure(record: Record) -> ProbeResult:
+    """Return whether a record shows this failure; a pass and another failure do not."""
+    result = ended(record)
+    return ProbeResult.GOOD if result is ProbeResult.BAD and record.signature is None else result

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from matrix.bisection.noise import ProbeResult, Sample
+from matrix.bisection.noise import ProbeResult, Run
 from matrix.errors import MatrixError
 
 LEAST: Final = 10  # runs of each end: of fewer, the noise is underestimated too often
@@ -40,7 +40,7 @@ class Measured:
         return self.deviation / math.sqrt(self.count)
 
     def __str__(self) -> str:
-        return f"{self.mean:.5g} +- {self.error:.2g} in {self.count} runs"
+        return f"{self.mean:.5g} +- {self.error:.2g} in {self.count} runs (spread {self.deviation:.2g})"
 
 
 def level_of(numbers: Sequence[float]) -> Measured:
@@ -70,7 +70,7 @@ class Metric:
         measured = _noise(self.good, self.bad)
         return max(measured, FLOOR * abs(self.bad.mean - self.good.mean))
 
-    def weigh(self, seen: Sample) -> tuple[ProbeResult, float]:
+    def weigh(self, seen: Run) -> tuple[ProbeResult, float]:
         """Return the side of one run, and the logarithm of its likelihood ratio bad : good. A failed run is a skip."""
         if isinstance(seen, ProbeResult):
             return ProbeResult.SKIP, 0.0

@@ -28,13 +28,14 @@ class ProbeResult(str, Enum):
     SKIP = "skip"  # inconclusive: another failure, unavailable, not reached
 
 
-Sample = ProbeResult | float  # the result of one run, or the number that it printed
+Run = ProbeResult | float  # the result of one run, or the number that it printed
+Sample = Run | tuple[Run, ...]  # of several runs in one session: each of them
 
 
 class RunTest(Protocol):
     """Weighs the runs of a point: Noise for results, Metric for numbers."""
 
-    def weigh(self, seen: Sample) -> tuple[ProbeResult, float]:
+    def weigh(self, seen: Run) -> tuple[ProbeResult, float]:
         """Return the result of one run, and the logarithm of its likelihood ratio bad : good."""
 
 
@@ -61,7 +62,7 @@ class Noise:
         """Return the number of runs of which one shows a present failure with this probability."""
         return 1 if self.shows == 1 else math.ceil(math.log(1 - confidence) / math.log(1 - self.shows))
 
-    def weigh(self, seen: Sample) -> tuple[ProbeResult, float]:
+    def weigh(self, seen: Run) -> tuple[ProbeResult, float]:
         """Return the result, and the logarithm of its likelihood ratio bad : good; infinite where one run is proof."""
         if seen is ProbeResult.BAD:
             return seen, math.log(self.shows / self.invents) if self.invents else math.inf
@@ -83,7 +84,12 @@ class Tally:
     settled: ProbeResult | None = None
 
     def add(self, seen: Sample, error: float) -> None:
-        """Count one more run; settle the point when the probability of a wrong result is at most `error`."""
+        """Count further runs; settle the point when the probability of a wrong result is at most `error`."""
+        for run in seen if isinstance(seen, tuple) else (seen,):
+            if self.settled is None:
+                self._add(run, error)
+
+    def _add(self, seen: Run, error: float) -> None:
         result, weight = self.noise.weigh(seen)
         self.runs[result] += 1
         if result is ProbeResult.SKIP:

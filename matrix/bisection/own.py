@@ -8,31 +8,28 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection.joint import BisectionAnswer
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import why
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Failure, Level, Signature
-from matrix.catalog.folders import ENTRY, folder_name
+from matrix.catalog.folders import ENTRY, folder_name, with_site
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular, read_regular_text
 from matrix.catalog.schema import read_toml
-from matrix.catalog.stack import MCORE, TE, short
 from matrix.errors import MatrixError
+from matrix.kit.command import Repeats
 from matrix.store.paths import write_whole
 from matrix.store.secrets import bare, bare_bytes, values
-from matrix.verdicts.record import Record
-from matrix.verdicts.text import MASKED, one_line
+from matrix.verdicts.text import one_line
 
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
 ATTACHED: Final = 100  # lines of a file in the text of an issue
 TODO: Final = "TODO"
+ONCE: Final = Repeats()
 _REPRODUCTION: Final = '''\
 """Run the command of the entry in the cell."""
 
@@ -41,8 +38,9 @@ from pathlib import Path
 from matrix.kit import command as commands
 
 
-def run_command(rank, *, command, folder, metric="", repeats=1):
-    return commands.run(rank, command, folder, metric, repeats, Path(__file__).with_name("files"))
+def run_command(rank, *, command, folder, metric="", repeats=(1, 1, 0), shared=False):
+    copies = Path(__file__).with_name("files")
+    return commands.run(rank, command, folder, metric, commands.Repeats(*repeats), copies=copies, shared=shared)
 '''
 
 
@@ -51,7 +49,8 @@ class OwnCommand:
     """A command to bisect: its words, the folder that it runs in, its deadline in seconds.
 
     `metric` is the regular expression of its number, "" where it passes or fails; `repeats` are its runs per probe.
-    `ends` are the options that select the failing end, from which a signature is learned.
+    `ends` are the options that select the failing end, from which a signature is learned. With `shared` it runs in the
+    folder itself, else each point in a copy. `overrides` are packages whose declared ranges do not count.
     """
 
     command: tuple[str, ...]
@@ -59,15 +58,17 @@ class OwnCommand:
     level: Level = Level.CPU
     deadline: int = 0
     metric: str = ""
-    repeats: int = 1
+    repeats: Repeats = ONCE
     ends: tuple[str, ...] = ()
+    shared_folder: bool = False
+    overrides: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
         files = [hashlib.sha256(read_regular(path)).hexdigest() for path in self.named.values()]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
-        content = json.dumps([*values, self.deadline, self.repeats])
+        content = json.dumps([*values, self.deadline, astuple(self.repeats), self.shared_folder, self.overrides])
         return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
     @property
@@ -98,6 +99,11 @@ class OwnCommand:
             if "\0" not in text and text.count("\n") <= ATTACHED:
                 texts[word] = bare(text, values()).rstrip("\n")
         return texts
+
+    def environ(self, environ: Mapping[str, str], root: Path) -> dict[str, str]:
+        """Return the variables of the processes that run it: with the failures in `root`, and its deadline."""
+        deadline = {"MEGATRIX_DEADLINE": str(self.deadline)} if self.deadline else {}
+        return {**with_site(environ, root), **deadline}
 
     def write(self, root: Path, entry: Mapping[str, Any], *, draft: bool = False) -> Path:
         """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.
@@ -143,11 +149,16 @@ class OwnCommand:
         """
         arguments: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
         if self.metric:
-            arguments |= {"metric": self.metric, "repeats": self.repeats}
+            arguments["metric"] = self.metric
+        if self.repeats != ONCE:
+            arguments["repeats"] = [*astuple(self.repeats)]
+        if self.shared_folder:
+            arguments["shared"] = True
         case = {
             "name": "command",
             "run": "run_command",
             "preload": False,
+            "picked": True,
             "levels": [self.level.value],
             "gpus": int(self.level is Level.GPU),
             "deadline": self.deadline,
@@ -163,6 +174,7 @@ class OwnCommand:
             "id": self.id,
             "title": f"{one_line(self.line, TITLE)}: {next(iter(texts), 'a failure')}",
             "references": [],
+            **({"overrides": [*self.overrides]} if self.overrides else {}),
             "axes": ["base", "mcore", "te", "driver"],
             "stand_ins": ["mcore-0.7"],
             "symptom": f"{self.line} fails, in {self.folder}.",
@@ -173,15 +185,6 @@ class OwnCommand:
             "affected": [],
             **further,
         }
-
-    def draft(self, answer: BisectionAnswer, headlines: Sequence[str]) -> dict[str, Any]:
-        """Return the entry of a catalog failure, with what the search measured."""
-        cause = f"{TODO}. Bisected: {'; '.join(headlines)}"
-        if self.shared != self.command:
-            cause += f". {TODO}: pass what is {MASKED} in variables"
-        signatures, rules = answer.subject.failure.signature, measured_rules(measured_cells(answer))
-        texts = {"cause": cause, "fix": TODO}
-        return replace(self, command=self.shared).entry(signatures, **texts, **rules) | {"id": self.id}
 
 
 def table_of(signature: Signature) -> dict[str, Any]:
@@ -202,37 +205,6 @@ def read_signatures(path: Path) -> tuple[Signature, ...]:
 def signatures_in(path: Path, content: Mapping[str, Any]) -> tuple[Signature, ...]:
     """Return the signatures in the content of a file. Raises MatrixError."""
     return decode(tuple[Signature, ...], content.get("signature", []), f"{path}: signature")
-
-
-def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
-    """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
-    compared = answer.comparison
-    probed = compared.attribution.probed if compared else {}
-    cells = [(compared.records[mixture], result) for mixture, result in probed.items()] if compared else []
-    for bisection in answer.bisections.values():
-        if not bisection.axis.clone:
-            tallies = bisection.result.tallies.items()
-            cells += [(bisection.records[index][-1], tally.settled or ProbeResult.SKIP) for index, tally in tallies]
-    return cells
-
-
-def measured_rules(cells: Sequence[tuple[Record, ProbeResult]]) -> dict[str, Any]:
-    """Return the rules of measured cells, except skips, and the share of a night that has these cells."""
-    rules: dict[str, list[dict[str, Any]]] = {"affected": [], "works": []}
-    for record, result in cells:
-        cell = record.cell
-        bounds = {short(name): f"=={version}" for name in (MCORE, TE) if (version := cell.stack.version(name))}
-        rule = {"base": [cell.base], **bounds, "reason": f"measured: {one_line(why(record), 100)}"}
-        table = rules["affected" if result is ProbeResult.BAD else "works"]
-        if result is not ProbeResult.SKIP and rule not in table:
-            table.append(rule)
-    if not cells:
-        return {**rules}
-    values = {"bases": sorted({record.cell.base for record, _ in cells})}
-    for name in (MCORE, TE):
-        values[short(name)] = sorted({version for record, _ in cells if (version := record.cell.stack.version(name))})
-    shared = {key: versions for key, versions in values.items() if versions}
-    return {**rules, "night": {"reason": "the releases that the bisection probed", **shared}}
 
 
 def toml_of(content: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shutil
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
 from matrix.bisection.noise import ProbeResult, RunTest, Sample, Tally
@@ -22,7 +23,7 @@ from matrix.catalog.folders import with_site
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
-from matrix.kit.command import METRIC
+from matrix.kit.command import METRIC, RUNS
 from matrix.planning.rerun import reproduce_line
 from matrix.store import journal
 from matrix.store.paths import make_folder, unwritable
@@ -42,17 +43,35 @@ def seen_of(record: Record) -> ProbeResult:
     return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.SKIP
 
 
-def number_of(record: Record) -> float | None:
-    """Return the number that the command of a record printed (the mean of its repeats), None if it has none."""
+def numbers_of(record: Record, repeats: int = 1) -> tuple[float, ...]:
+    """Return the numbers that the command of a record printed, () if it has none: the mean of each `repeats` runs."""
+    numbers = [float(number) for number in _value(record, METRIC) or ()]
+    return tuple(fmean(numbers[start : start + repeats]) for start in range(0, len(numbers), repeats))
+
+
+def metric_of(record: Record, repeats: int = 1) -> Sample:
+    """Return the numbers of a record; a run without one is a skip, and so is one with nan or inf."""
+    numbers = numbers_of(record, repeats)
+    return numbers if numbers and all(map(math.isfinite, numbers)) else ProbeResult.SKIP
+
+
+def diverged_of(record: Record) -> Sample:
+    """Return whether the number of a record is nan or inf: bad. A run without a number is a skip."""
+    numbers = numbers_of(record)
+    diverged = not all(map(math.isfinite, numbers))
+    return (ProbeResult.BAD if diverged else ProbeResult.GOOD) if numbers else ProbeResult.SKIP
+
+
+def runs_of_record(record: Record) -> Sample:
+    """Return the result of a record as `seen_of` does, of several runs that passed as many times."""
+    result = seen_of(record)
+    return (result,) * int(_value(record, RUNS) or 1) if result is ProbeResult.GOOD else result
+
+
+def _value(record: Record, name: str) -> Any:
+    """Return a part of what the command's rank returned, None without it."""
     value = record.outcome.ranks[0].value if record.outcome.ranks else None
-    numbers = value.get(METRIC) if isinstance(value, dict) else None
-    return fmean(numbers) if numbers else None
-
-
-def metric_of(record: Record) -> Sample:
-    """Return the number of a record; a run without one is a skip."""
-    number = number_of(record)
-    return ProbeResult.SKIP if number is None else number
+    return value.get(name) if isinstance(value, dict) else None
 
 
 # `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.
@@ -145,6 +164,8 @@ class BisectionSession:
     store: ProbeStore
     show: Callable[[ProbeReport], None]
     read: Callable[[Record], Sample] = seen_of
+    repeats: int = 1  # runs of a command of which the mean is one number
+    say: Callable[[str], None] = lambda text: None
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
@@ -303,8 +324,8 @@ def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: s
 def why(record: Record) -> str:
     """Return the reason of a result in one line, with secrets masked and control characters visible."""
     reason = brief(record.outcome)
-    if (number := number_of(record)) is not None:
-        return f"the metric is {number:.6g}"
+    if numbers := numbers_of(record):
+        return f"the metric is {fmean(numbers):.6g}" + f", the mean of {len(numbers)} runs" * (len(numbers) > 1)
     if record.signature:
         return one_line(f"{record.signature}: {reason}")
     if record.other:

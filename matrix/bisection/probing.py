@@ -125,9 +125,9 @@ class CellProbes:
         self._out, self._warn, self._cache = out, warn, cache
 
     def __call__(self, planned: Sequence[Planned], show: Show, number: int = 1) -> None:
-        """Run the cases; those that the run did not reach are shown as not reached.
+        """Run the cases. A verdict in the cache is the first run of its case.
 
-        A verdict in the cache is the first run of its case.
+        Raises MatrixError where the engine ended before each case had a result: that says nothing about a point.
         """
         reported: set[str] = set()
 
@@ -138,6 +138,6 @@ class CellProbes:
         cache = self._cache and number == 1
         request = runner.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
         ended = runner.execute(request, self._catalog, self._engine, runner.Events(show=show_now, warn=self._warn))
-        for record in ended.records:
+        for record in runner.results(ended, self._out):
             if record.key not in reported:
                 show(record)

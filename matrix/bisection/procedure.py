@@ -5,86 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from matrix.bisection import axes
 from matrix.bisection.axes import Subject
+from matrix.bisection.bisect_arguments import CHECKS_MEASURED, CHECKS_READ, BisectArguments, folder_of, given_signatures
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Suspects, none, of_call, of_signatures
-from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
-from matrix.bisection.joint import BisectionAnswer
-from matrix.bisection.noise import CERTAIN, Noise
-from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
-from matrix.bisection.probe_session import BisectionSession, ProbeReport, ProbeStore, metric_of, seen_of, store_name
+from matrix.bisection.ends import (
+    confirmed,
+    counted,
+    ended,
+    keep_judged,
+    learn,
+    measured,
+    other_failures,
+    ran,
+    this_failure,
+    twice,
+)
+from matrix.bisection.joint import BisectionAnswer, contents_of
+from matrix.bisection.noise import CERTAIN, Noise, Sample
+from matrix.bisection.own import OwnCommand, table_of, toml_of
+from matrix.bisection.probe_session import (
+    BisectionSession,
+    ProbeReport,
+    ProbeStore,
+    diverged_of,
+    metric_of,
+    runs_of_record,
+    seen_of,
+    store_name,
+    why,
+)
 from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
-from matrix.bisection.question import BisectionQuestion, Stretch
-from matrix.bisection.search import Plan
-from matrix.catalog.failure import Level
+from matrix.bisection.question import Stretch
+from matrix.bisection.search import Plan, ResultKind
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
-from matrix.errors import MatrixError
 from matrix.execution.engine import Engine
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
 from matrix.store.paths import Paths
-
-# Extra points that are probed at the end, outside the searched range; reading one takes under a second.
-CHECKS_READ: Final = 6
-CHECKS_MEASURED: Final = 2  # the same for a measured number: each costs several runs
-
-
-@dataclass(frozen=True)
-class BisectArguments:
-    """What a user requests: the question, and how to search.
-
-    `shows` is the probability that a run shows the failure, `checks` the number of extra points (None: by the kind of
-    probe). With `fresh`, stored results are ignored. The rest is for a command: `signature` is a file of signatures,
-    `metric` the expression of a number, `worse_than` the part of it that matters (0.05), `repeats` the runs of the
-    command per probe, `deadline` the seconds of a run.
-    """
-
-    question: BisectionQuestion
-    out: Path
-    at_once: int = 1
-    shows: float = 1.0
-    confidence: float = 0.95
-    checks: int | None = None
-    fresh: bool = False
-    signature: str = ""
-    metric: str = ""
-    worse_than: float = 0.0
-    repeats: int = 1
-    deadline: int = 0
-
-    def command(self, folder: Path) -> OwnCommand | None:
-        """Return the command to bisect, which runs in `folder`; None for a failure of the catalog.
-
-        Raises MatrixError for options that do not fit.
-        """
-        question = self.question
-        if not question.own:
-            if not question.failure:
-                raise MatrixError("nothing to bisect", expected="the id of a failure, or a command: -- COMMAND ...")
-            if self.signature or self.metric or self.deadline:
-                raise MatrixError("--signature, --metric and --deadline are for a command", expected="-- COMMAND ...")
-            return None
-        if question.failure or question.case or question.level == Level.CONTRACT.value:
-            raise MatrixError(
-                "a command is bisected instead of a failure",
-                got=question.failure or (question.case and f"--case {question.case}") or "--level contract",
-                expected="no failure, no --case, --level cpu or gpu",
-            )
-        if not (question.good and question.bad):
-            raise MatrixError("a command needs both ends", expected="--good X --bad Y: it passes at X and fails at Y")
-        if bool(self.metric) != bool(self.worse_than) or (self.metric and self.signature):
-            raise MatrixError(
-                "a number is compared, or a signature", expected="--metric REGEX --worse-than 5%, or --signature FILE"
-            )
-        fixed = ("bad", "axis", "base", "torch", "mcore", "te", "driver", "compile")
-        ends = tuple(f"{name}={getattr(question, name)}" for name in fixed)
-        level = Level(question.level or Level.CPU.value)
-        return OwnCommand(tuple(question.own), folder, level, self.deadline, self.metric, self.repeats, ends)
+from matrix.verdicts.record import Record
 
 
 @dataclass(frozen=True)
@@ -121,7 +85,7 @@ class Procedure:
         self._engine, self._site = start_engine()
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):
             toolkit(contents.features, subject.base, contents.image)
-        self.session = BisectionSession(self._probe(subject), store, events.show)
+        self.session = BisectionSession(self._probe(subject), store, events.show, say=events.say)
         self._points = self._points_of(subject)
         reads = reads_only(subject.failure, subject.level)
         checks = CHECKS_READ if reads else CHECKS_MEASURED if arguments.metric else 0
@@ -135,15 +99,22 @@ class Procedure:
     def search_by_number(self) -> BisectionAnswer:
         """Return the answer where bad is a number that differs: both ends are measured first. Raises MatrixError."""
         arguments, subject, ends = self._arguments, self._points.subject, self._points.ends
-        self.session.read = metric_of
+        self.session.read = partial(metric_of, repeats=arguments.repeats)
+        self.session.repeats = arguments.repeats
         metric = measured(self.session, subject, *ends, arguments.worse_than, arguments.confidence)
+        if metric is None:
+            self._events.say("the number of the bad end is nan or inf: bad is a number that is not finite")
+            self.session.read = diverged_of
+            self.session.records.clear()
+            return twice(self.search(), self.session)
         self._events.say(f"good: {metric.good}; bad: {metric.bad}")
         self._plan = replace(self._plan, noise=metric)
         bisected = self.search()
         if bisected.comparison:
             return bisected
         bisections = {
-            axis: confirmed(bisection, metric, self.session) for axis, bisection in bisected.bisections.items()
+            axis: confirmed(bisection, metric, self.session, arguments.metric)
+            for axis, bisection in bisected.bisections.items()
         }
         return replace(bisected, bisections=bisections)
 
@@ -152,6 +123,7 @@ class Procedure:
 
         The folder of the command under `root` is written with it. Raises MatrixError.
         """
+        self.session.read = self._read
         if not self._points.subject.failure.signature:
             self._learn(own, root)
         signatures = self._points.subject.failure.signature
@@ -159,7 +131,30 @@ class Procedure:
         self._events.say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")
         self._events.say(toml_of({"signature": [*map(table_of, signatures)]}).strip())
         bisected = self.search()
-        return twice(bisected, self.session) if self._plan.noise == CERTAIN else bisected
+        noise = self._plan.noise
+        if noise != CERTAIN and isinstance(noise, Noise):
+            counts = {axis: counted(bisection, noise) for axis, bisection in bisected.bisections.items()}
+            return replace(bisected, bisections=counts)
+        return twice(self._parted(bisected), self.session)
+
+    def _parted(self, bisected: BisectionAnswer) -> BisectionAnswer:
+        """Return an answer that ends at another failure as two: from where on each of them appears."""
+        bisections = bisected.bisections.values()
+        if bisected.comparison or not (others := [record for one in bisections for record in other_failures(one)]):
+            return bisected
+        answers = []
+        for read in (ended, this_failure):
+            self.session.read = read
+            answers.append(self.search())
+        parted = {}
+        for axis, bisection in answers[1].bisections.items():
+            borders = [answer.bisections[axis] for answer in answers]
+            points, places = bisection.axis.points, [border.result.candidates[0] for border in borders]
+            text = f"another failure from {points[places[0]].label} on, this one from {points[places[1]].label} on"
+            doubts = [border for border in borders if border.result.kind is ResultKind.AMBIGUOUS]
+            noted = replace(bisection, notes=(*bisection.notes, f"{text}; the other: {why(others[0])}"))
+            parted[axis] = bisected.bisections[axis] if doubts else noted
+        return replace(bisected, bisections=parted)
 
     def _learn(self, own: OwnCommand, root: Path) -> None:
         """Run both ends, and judge the points by the signature of the bad one from now on."""
@@ -171,9 +166,15 @@ class Procedure:
         own.write(root, own.entry(signatures))
         catalog, failure = own.add_to(subject.catalog, signatures, root)
         subject = replace(subject, catalog=catalog, failure=failure, case=failure.case[0])
-        self.session.judge_anew(self._probe(subject), self._store(subject, fresh=arguments.fresh), seen_of)
+        store = self._store(subject, fresh=arguments.fresh)
+        self.session.judge_anew(self._probe(subject), store, self._read)
         self._points = self._points_of(subject)
         keep_judged(self.session.store, failure, records)
+
+    @property
+    def _read(self) -> Callable[[Record], Sample]:
+        """Return how a record of a command is judged: where it fails in a part of its runs, each run counts."""
+        return seen_of if self._plan.noise == CERTAIN else runs_of_record
 
     def _store(self, subject: Subject, *, fresh: bool) -> ProbeStore:
         store = ProbeStore(Paths(self._arguments.out).bisections / store_name(subject), fresh=fresh)
@@ -194,7 +195,8 @@ class Procedure:
             call = subject.failure.contract if reads_only(subject.failure, subject.level) else None
             signatures = subject.failure.signature
             suspects = of_call(call, self._clone) if call else of_signatures(signatures, self._clone)
-        return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects)
+        contents = partial(contents_of, subject.catalog, self._engine.installed)
+        return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects, contents)
 
 
 def bisect_command(
@@ -210,7 +212,7 @@ def bisect_command(
     `start_engine` receives the folder of the command's failure, which the processes of the engine read.
     """
     root = folder_of(arguments, own) / "failures"
-    signatures = read_signatures(Path(arguments.signature)) if arguments.signature else own.written_signatures(root)
+    signatures = given_signatures(arguments) or own.written_signatures(root)
     own.write(root, own.entry(signatures))
     extended, failure = own.add_to(catalog, signatures, root)
     arguments = replace(arguments, question=replace(arguments.question, failure=failure.id))
@@ -218,8 +220,3 @@ def bisect_command(
     by_number = bool(own.metric)
     bisected = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
     return bisected, procedure.session
-
-
-def folder_of(arguments: BisectArguments, own: OwnCommand) -> Path:
-    """Return the folder of what a bisection writes about a command."""
-    return Paths(arguments.out).bisections.absolute() / own.id

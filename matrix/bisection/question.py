@@ -10,7 +10,7 @@ from matrix.bisection import axes
 from matrix.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, Suspects, none
-from matrix.bisection.joint import BisectionAnswer, jointly, read_pair
+from matrix.bisection.joint import BisectionAnswer, Contents, StackPair, jointly, read_pair
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
@@ -18,6 +18,7 @@ from matrix.bisection.search import Plan
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
+from matrix.catalog.versions import is_version
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
 from matrix.verdicts.planned import Planned
@@ -56,6 +57,7 @@ class BisectionQuestion:
     driver: str
     compile: bool
     own: Sequence[str]
+    pin: Sequence[str] = ()
 
     def subject(self, known: Catalog) -> Subject:
         """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
@@ -64,6 +66,8 @@ class BisectionQuestion:
         subject = Subject(known, failure, case, level, compiled=bool(self.compile))
         for component, text in ((MCORE, self.mcore), (TE, self.te), (WRITER_MCORE, self.writer)):
             subject = subject.with_(component, *read_package(text, axes.PACKAGES[component]))
+        for text in self.pin:
+            subject = subject.with_(*_pinned(text))
         subject = subject.with_(DRIVER, ABSENT if self.driver in ("", str(ABSENT)) else self.driver)
         axis = axis_named(self.axis) if self.axis else ""
         if self.compile and not (TE in subject.sources or (self.repo and axis == TE)):
@@ -121,15 +125,21 @@ class BisectionQuestion:
             )
 
     def points(
-        self, subject: Subject, lacks: Callable[[str], str], clone: Clone | None = None, suspects: Suspects = none
+        self,
+        subject: Subject,
+        lacks: Callable[[str], str],
+        clone: Clone | None = None,
+        suspects: Suspects = none,
+        contents: Contents | None = None,
     ) -> Stretch:
         """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
 
-        `lacks` returns the reason why an image can't run on this machine; `suspects` orders commits.
+        `lacks` returns the reason why an image can't run on this machine, `contents` what a base contains; `suspects`
+        orders commits.
         """
         differ(self.good, self.bad)
         if not self.axis:
-            return self._stacks(subject, lacks)
+            return self._stacks(read_pair(subject, self.good, self.bad, lacks, contents))
         axis = axis_named(self.axis)
         if clone:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
@@ -158,8 +168,7 @@ class BisectionQuestion:
             subject, (newest, oldest) if swapped else (oldest, newest), partial(along, subject, stretch, old)
         )
 
-    def _stacks(self, subject: Subject, lacks: Callable[[str], str]) -> Stretch:
-        stacks = read_pair(subject, self.good, self.bad, lacks)
+    def _stacks(self, stacks: StackPair) -> Stretch:
         if not stacks.components:
             differ(self.bad, self.bad)
         for text, on_stack in ((self.good, stacks.good), (self.bad, stacks.bad)):
@@ -168,8 +177,24 @@ class BisectionQuestion:
                     f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                 )
         unmixed = (frozenset[str](), frozenset(stacks.components))
-        good_end, bad_end = (End(stacks.mixture(mixture).planned(), stacks.label(mixture)) for mixture in unmixed)
-        return Stretch(subject, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
+        good_end, bad_end = (
+            End(side.planned(), stacks.label(mixture)) for mixture in unmixed if (side := stacks.mixture(mixture))
+        )
+        return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
+
+
+def _pinned(text: str) -> tuple[str, str]:
+    """Return the package and the version of "NAME==VERSION". Raises MatrixError."""
+    name, _, version = text.partition("==")
+    component = axis_named(name)
+    if component in WORDS.values() or not is_version(version):
+        raise MatrixError(
+            "not a pin of a package",
+            got=text,
+            expected="NAME==VERSION, such as numpy==2.3.4",
+            fix="--torch, --base, --mcore, --te and --driver fix the others",
+        )
+    return component, version
 
 
 def along(

@@ -145,8 +145,26 @@ class AttributionSummary:
     @property
     def headline(self) -> str:
         """Return the result in one line."""
-        sets = [" and ".join(sorted(carrier.packages)) for carrier in self.carriers]
-        return f"{'ambiguous, at most' if self.doubtful else 'guilty'}: {', and on its own '.join(sets)}"
+        sets = ", and on its own ".join(map(self._carrier, self.carriers))
+        certain = not self.doubtful or self.carriers[0].packages - self.carriers[0].doubtful
+        return f"{'guilty: ' if certain else ''}{sets}"
+
+    def _carrier(self, carrier: Carrier) -> str:
+        """Return a set that carries the failure: what it needs, then what could not be separated, and why."""
+        if not carrier.doubtful:
+            return " and ".join(sorted(carrier.packages))
+        parts = (carrier.packages - carrier.doubtful, carrier.doubtful)
+        names, doubtful = (
+            [" ".join([name, *self.differ.get(name, ())[1:]]) for name in sorted(part)] for part in parts
+        )
+        which = f"{' and '.join(names)}, perhaps only with" if names else "one or more of:"
+        reasons = (self._reason(carrier.packages - {name}) for name in sorted(carrier.doubtful))
+        return f"{which} {', '.join(doubtful)}, not separable here: {'; '.join(dict.fromkeys(filter(None, reasons)))}"
+
+    def _reason(self, packages: frozenset[str]) -> str:
+        """Return why the mixture with these packages from the bad stack has no result, in a few words."""
+        whys = (probe.why for probe in self.probes if frozenset(probe.from_bad) == packages)
+        return next(whys, "").removeprefix("unavailable: ").partition(": got ")[0]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -218,8 +236,8 @@ def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSu
             stacks.label(mixture),
             tuple(sorted(map(axis_word, mixture))),
             result,
-            why(compared.records[mixture]),
-            compared.lines[mixture],
+            compared.reasons[mixture],
+            compared.lines.get(mixture, ""),
         )
         for mixture, result in attribution.probed.items()
     )

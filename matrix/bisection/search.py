@@ -120,7 +120,7 @@ class _Search:
     def run(self) -> SearchResult:
         ends = {0: self._old, self._last: self._new}
         for part in _parts(list(ends), self._plan.at_once):
-            self._settle(part, self._share(self._last))
+            self._settle(part, self._share(max(self._last, 2)))
             for end in part:
                 tally = self._tallies[end]
                 if tally.settled is not ends[end]:

@@ -41,7 +41,7 @@ def check(catalog: Catalog, folder: Path) -> None:
     if not errors:
         values = known(catalog)
         names: Mapping[str, Collection[str]] = {
-            "base": catalog.bases,
+            "base": {**catalog.bases, **catalog.by_python},
             "failure": {failure.id for failure in catalog.failures},
             "launcher": LAUNCHERS,
             "package with a clone": (MCORE, TE),
@@ -224,6 +224,8 @@ def _night(entry: CheckedEntry, night: NightShare, where: str) -> Problems:
 def _pick(entry: CheckedEntry, pick: Pick, where: str) -> Problems:
     for component, version in pick.versions.items():
         recorded = [release.version for release in entry.catalog.releases(component)]
+        if component not in (MCORE, TE, TORCH):
+            continue
         names = [*recorded, *entry.failure.builds(component)]
         yield from _known(version, names, component_title(component), f"{where}.{short(component)}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -56,8 +56,10 @@ class Shared:
     limits: Mapping[str, Mapping[str, str]]
 
 
-def load(facts: Path = FACTS, *failures: Path) -> Catalog:
+def load(facts: Path = FACTS, *failures: Path, read: tuple[Failure, ...] | None = None) -> Catalog:
     """Read and check the catalog, with the failures in these folders (default: the project's and the site's).
+
+    With `read` they are these.
 
     Raises MatrixError with file, key, got, expected and fix.
     """
@@ -84,10 +86,27 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
         exclusions=constraints["exclude"],
         modules=constraints["module"],
         topics=_tables(facts / "topics.toml", {"topic": Topic})["topic"],
-        failures=read_failures(*failures),
+        failures=read_failures(*failures) if read is None else read,
     )
     check(catalog, facts)
     return catalog
+
+
+def load_alone(ids: Collection[str]) -> Catalog:
+    """Return the catalog with these failures and those that mask them alone, for a run that another entry disturbs.
+
+    Raises MatrixError.
+    """
+    shared, paths = read_shared(), {path.parent.name: path for root in roots() for path in entries(root)}
+    failures: dict[str, Failure] = {}
+    unread = [*ids]
+    while unread:
+        id = unread.pop()
+        path = paths.get(folder_name(id))
+        if path and id not in failures:
+            failures[id] = failure_of(read_toml(path), path, shared)
+            unread += [masked.by for masked in failures[id].masked]
+    return load(FACTS, read=tuple(failures[id] for id in sorted(failures)))
 
 
 def read_failures(*folders: Path) -> tuple[Failure, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
@@ -320,9 +320,36 @@ class Catalog:
 
     def base(self, id: str) -> Base:
         """Return the base of that id. Raises MatrixError with a suggestion."""
-        if id not in self.bases:
+        base = self.find_base(id)
+        if base is None:
             raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
-        return self.bases[id]
+        return base
+
+    def find_base(self, id: str) -> Base | None:
+        """Return the base of that id, also one of `by_python`; None for another id."""
+        return self.bases.get(id) or self.by_python.get(id)
+
+    @cached_property
+    def by_python(self) -> Mapping[str, Wheels]:
+        """The standard bases on each further Python that they have wheels for: torch-2.13.0-cp312.
+
+        Bisections alone plan cases on them, to separate a torch from its Python. They are in no night and on no page.
+        """
+        return {
+            base.id: base
+            for standard in self.standard
+            for python in (*standard.pythons[1:], *standard.fallbacks)
+            for base in [_on_python(standard, python)]
+        }
+
+    def base_on(self, id: str, python: str) -> str | None:
+        """Return the id of the base of wheels `id` on a minor of Python, None where the catalog names none."""
+        base = self.find_base(id)
+        if not isinstance(base, Wheels):
+            return None
+        standard = next((entry for entry in self.standard if entry.torch == base.torch), base)
+        on_python = standard if python == standard.pythons[0] else _on_python(standard, python)
+        return on_python.id if self.find_base(on_python.id) else None
 
     @property
     def standard(self) -> tuple[Wheels, ...]:
@@ -395,7 +422,7 @@ class Catalog:
 
     def cell_named(self, name: CellName) -> Cell:
         """Return the cell that an entry names, of a report with its hardware."""
-        return self.cell(name.base, name.versions)
+        return self.cell(name.base, name.versions, [package for package in name.versions if package not in DECIDED])
 
     def excluded(self, stack: Stack, overridden: Collection[str] = ()) -> str | None:
         """Return why a cell with this stack must not be planned, None if it may.
@@ -420,6 +447,13 @@ class Catalog:
     @cached_property
     def _mcore(self) -> Mapping[str, Release]:
         return {release.version: release for release in self.megatron_core}
+
+
+def _on_python(base: Wheels, python: str) -> Wheels:
+    """Return a base on this minor of Python alone."""
+    id = Identifier(f"{base.id}-cp{python.replace('.', '')}")
+    variant = f"{base.id} on Python {python}"
+    return replace(base, id=id, pythons=(python,), fallbacks=(), night="", variant=variant)
 
 
 @cache

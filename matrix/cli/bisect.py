@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matrix.bisection import drafting
+from matrix.bisection.bisect_arguments import folder_of
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.own import OwnCommand
 from matrix.bisection.probe_session import ProbeReport
-from matrix.bisection.procedure import BisectionEvents, Procedure, folder_of
+from matrix.bisection.procedure import BisectionEvents, Procedure
 from matrix.bisection.procedure import bisect_command as bisect_own
 from matrix.bisection.result_summary import BisectionSummary, summarize
 from matrix.catalog import loading
-from matrix.catalog.folders import with_site
 from matrix.cli import places
 from matrix.cli.bisect_options import add_options, arguments_of
 from matrix.cli.usage import add_command
@@ -56,7 +56,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             workers = parsed.at_once if not command.metric and parsed.engine == "local" else 1
 
             def start_engine(root: Path) -> Any:
-                return places.engine_of(catalog, parsed, parsed.at_once, workers, environ_of(command, root))
+                return places.engine_of(catalog, parsed, parsed.at_once, workers, command.environ(os.environ, root))
 
             bisected, session = bisect_own(arguments, command, catalog, start_engine, events, stack)
     summary = summarize(bisected, session)
@@ -66,10 +66,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
-        draft = command.write(
-            folder_of(arguments, command) / "draft", command.draft(bisected, summary.headlines), draft=True
-        )
-        files = {"draft": str(draft), "issue": str(page.with_suffix(".md"))}
+        entry = drafting.draft(command, bisected, summary.headlines)
+        path = command.write(folder_of(arguments, command) / "draft", entry, draft=True)
+        files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
     elif parsed.format:
@@ -81,12 +80,6 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
 
 
-def environ_of(own: OwnCommand, root: Path) -> dict[str, str]:
-    """Return the variables of the processes that run a command: with the failures in `root`, and its deadline."""
-    deadline = {"MEGATRIX_DEADLINE": str(own.deadline)} if own.deadline else {}
-    return {**with_site(os.environ, root), **deadline}
-
-
 def say(text: str) -> None:
     """Print a line to standard error."""
     print(visible(text), file=sys.stderr, flush=True)
@@ -95,7 +88,9 @@ def say(text: str) -> None:
 def progress(probe: ProbeReport) -> None:
     """Print the result of a probe to standard error."""
     source = "known" if probe.known else f"{probe.seconds:.1f} s"
-    result = probe.seen.value if isinstance(probe.seen, ProbeResult) else "ran"
+    runs = probe.seen if isinstance(probe.seen, tuple) else (probe.seen,)
+    result = runs[0].value if isinstance(runs[0], ProbeResult) else "ran"
+    source += f", {len(runs)} runs" * (len(runs) > 1)
     say(f"{result:4}  {probe.label}  [{source}]  {probe.why}")
 
 

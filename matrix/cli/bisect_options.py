@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from matrix.bisection.axes import WORDS
-from matrix.bisection.procedure import CHECKS_READ, BisectArguments
+from matrix.bisection.bisect_arguments import CHECKS_READ, BisectArguments
 from matrix.bisection.question import SIDE, BisectionQuestion
 from matrix.catalog.failure import Level
 from matrix.cli import places
@@ -32,6 +32,12 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--te": {"metavar": "V", "help": f"Transformer Engine of every point: {SIDE}"},
     "--writer": {"metavar": "V", "help": f"megatron-core that writes the checkpoint: {SIDE}"},
     "--driver": {"metavar": "V", "help": "driver of every point"},
+    "--pin": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME==V",
+        "help": "lay this package over every point; may be repeated",
+    },
     "--compile": {
         "action": "store_true",
         "help": "build Transformer Engine's commits with their extension; needs nvcc",
@@ -71,6 +77,7 @@ OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
         "metavar": "FILE",
         "help": "what is bad: [[signature]] tables (default: learned from Y)",
     },
+    "--log": {"default": "", "metavar": "FILE", "help": "what is bad: the failure that this log ends with"},
     "--metric": {"default": "", "metavar": "REGEX", "help": "what is bad: a number that the command prints"},
     "--worse-than": {
         "type": share,
@@ -79,6 +86,13 @@ OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
         "help": "the difference of the number that matters",
     },
     "--repeats": {"type": int, "default": 1, "metavar": "N", "help": "runs of the command per probe, with --metric"},
+    "--override": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "ignore the ranges that packages declare for this one; may be repeated",
+    },
+    "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},
     "--deadline": {"type": int, "default": 0, "metavar": "S", "help": "seconds for one run (default: 120)"},
 }
 
@@ -112,8 +126,11 @@ def arguments_of(parsed: argparse.Namespace) -> BisectArguments:
         checks=parsed.checks,
         fresh=parsed.no_cache,
         signature=parsed.signature,
+        log=parsed.log,
         metric=parsed.metric,
         worse_than=parsed.worse_than,
         repeats=parsed.repeats,
         deadline=parsed.deadline,
+        shared_folder=parsed.shared_folder,
+        override=tuple(parsed.override),
     )

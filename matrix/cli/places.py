@@ -98,7 +98,7 @@ def tox(
     environ: Mapping[str, str] = os.environ,
 ) -> Tox:
     """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
-    bases = {str(base.id): base for base in known.made}
+    bases = {str(base.id): base for base in (*known.made, *known.by_python.values())}
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from matrix.catalog.failure import Level
-from matrix.catalog.loading import load
+from matrix.catalog.loading import load, load_alone
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import HOST, Base, Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
@@ -35,9 +35,18 @@ class Installation:
     host: LocalSite
 
     @classmethod
-    def current(cls, base: str) -> Installation:
-        """Return that of this process; with "" for the base, the packages of this interpreter are added as one."""
-        environment, catalog = installed.current(), load()
+    def current(cls, base: str, failures: Collection[str] = ()) -> Installation:
+        """Return that of this process; with "" for the base, the packages of this interpreter are added as one.
+
+        `failures` are all that a run needs: where another entry can't be read, the catalog has these alone.
+        """
+        environment = installed.current()
+        try:
+            catalog = load()
+        except MatrixError:
+            if not failures:
+                raise
+            catalog = load_alone(failures)
         if not base:
             label = os.environ.get(LABEL, "")
             catalog = with_host(catalog, environment.packages, environment.minor, label)
@@ -72,7 +81,7 @@ class Installation:
     @property
     def entry(self) -> Base | None:
         """Return the base in the catalog, None for the host."""
-        return self.catalog.bases.get(self.base)
+        return self.catalog.find_base(self.base)
 
     @property
     def python_note(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.model import HOST, Catalog
+from matrix.catalog.regular_file import read_regular_text
 from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.execution import interrupt
 from matrix.execution.at_once import AtOnce
@@ -27,7 +28,9 @@ from matrix.store.stored_run import Night, StoredRun
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record, Verdict
+from matrix.verdicts.text import tail
 
+LOG_LINES: Final = 12  # of the engine, in an error
 ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
 
 
@@ -196,6 +199,22 @@ class Work:
                 record = not_run(planned, self._catalog, outcome, self._run.folder.name)
                 journal.result(record)
                 self._events.show(record)
+
+
+def results(ended: Night, out: Path) -> tuple[Record, ...]:
+    """Return the records of a run. Raises MatrixError, with what the engine printed, for a case without a result."""
+    for record in ended.records:
+        if record.outcome.kind is OutcomeKind.NOT_REACHED:
+            log = Paths(out).run(ended.run) / ENGINE_LOG
+            printed = tail(read_regular_text(log), LOG_LINES) if log.is_file() else "nothing"
+            raise MatrixError(
+                "the engine ended without a result",
+                where=record.key,
+                got=f"{record.outcome.reason}; {log} ends with:\n{printed}",
+                expected="a result for each case",
+                fix="mend what the log shows, and repeat the command: results are kept",
+            )
+    return ended.records
 
 
 def exit_status(ended: Night) -> ExitStatus:

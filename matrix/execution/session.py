@@ -21,6 +21,7 @@ from matrix.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
+from matrix.provision.case_overlays import replaced
 from matrix.store.journal import Journal
 from matrix.store.paths import OUT, Paths, make_folder
 from matrix.store.run_lock import RunLock
@@ -39,7 +40,8 @@ class Session:
         if sys.flags.optimize:
             raise MatrixError("ranks would run without asserts", got="python -O or PYTHONOPTIMIZE", fix="leave it out")
         self.options, self.out = options, out
-        self.installation = Installation.current(options.base)
+        plan = StoredRun(options.run_folder).planned if options.run_folder else ()
+        self.installation = Installation.current(options.base, {planned.failure for planned in plan})
         self.records: list[Record] = []
         self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
         self._lock: RunLock | None = None
@@ -67,7 +69,8 @@ class Session:
         """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
-        return Supervisor(PRELOAD if any(case.preload for case in cases) else (), secrets=self.secrets)
+        replaces = any(replaced(planned) for planned in self.planned)
+        return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
 
     @cached_property
     def gpus(self) -> Pool:

@@ -17,12 +17,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary, StackSummary
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from matrix.kit import child
+from matrix.kit.folder_copy import copy_folder
 from matrix.kit.rank import LackError
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
@@ -35,6 +38,7 @@ KEPT: Final = 65_536  # characters of the output's end that are searched for exc
 LEFT_S: Final = 2.0  # s for the output of processes that outlive the command
 _PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")  # torch's, before each line of a traceback of a process group
 METRIC: Final = "metric"  # the key of the numbers in the value of a rank
+RUNS: Final = "runs"  # the key of the number of runs, all of which passed
 
 
 class CommandError(Exception):
@@ -47,31 +51,65 @@ class CommandError(Exception):
         super().__init__(text)
 
 
-def run(
-    rank: Rank, command: Sequence[str], folder: str, metric: str = "", repeats: int = 1, copies: Path | None = None
-) -> dict[str, list[float]] | None:
-    """Run a command in `folder`; with `metric`, `repeats` times, and return the numbers under METRIC.
+@dataclass(frozen=True)
+class Repeats:
+    """How often a command runs in one rank.
 
-    Where `folder` or a file of `copies` in it is missing, as in an image, it runs in a copy of `copies`. `metric` is a
-    regular expression: the number is its first group, or the whole match, the last one in the output; of several runs
-    each counts. Raises CommandError, and LackError where the command does not exist.
+    `least` runs always; further ones, up to `most` in all, while they take less than `seconds` (0: no limit).
     """
-    files = [path.relative_to(copies) for path in copies.rglob("*")] if copies else []
-    if not all(Path(folder, path).exists() for path in (Path(), *files)):
-        folder = str(rank.workdir / "files")
-        Path(folder).mkdir()
-        if copies and files:
-            shutil.copytree(copies, folder, dirs_exist_ok=True)
-    numbers = []
-    for _ in range(repeats):
+
+    least: int = 1
+    most: int = 1
+    seconds: float = 0.0
+
+    def again(self, runs: int, took: float) -> bool:
+        """Return whether to run again after so many runs, which took so many seconds."""
+        return runs < self.least or (runs < self.most and took * (1 + 1 / runs) < self.seconds)
+
+
+def run(
+    rank: Rank, command: Sequence[str], folder: str, metric: str = "", repeats: Repeats = Repeats(), **where: Any
+) -> dict[str, Any] | None:
+    """Run a command in a folder of its own, a copy of `folder`, until it fails or `repeats` end.
+
+    With `metric` return the numbers under METRIC, else of several runs their count under RUNS. `metric` is a regular
+    expression: the number is its first group, or the whole match, the last one in the output. `where`: see `place`.
+    Raises CommandError, and LackError where the command does not exist.
+    """
+    folder = place(rank, folder, **where)
+    numbers: list[float | str] = []
+    started, runs = time.monotonic(), 0
+    while not runs or repeats.again(runs, time.monotonic() - started):
         output = _run(rank, command, folder)
+        runs += 1
         if metric:
             numbers.append(number_in(output, metric))
-    return {METRIC: numbers} if metric else None
+    return {METRIC: numbers} if metric else {RUNS: runs} if repeats.most > 1 else None
 
 
-def number_in(output: str, metric: str) -> float:
-    """Return the last number that `metric` finds in the output. Raises CommandError."""
+def place(rank: Rank, folder: str, copies: Path | None = None, *, shared: bool = False) -> str:
+    """Return the folder to run in: a copy of `folder` that is the rank's own, or with `shared` that folder itself.
+
+    Where `folder` or a file of `copies` in it is missing, as in an image, it is a copy of `copies`.
+    """
+    files = [path.relative_to(copies) for path in copies.rglob("*")] if copies else []
+    complete, own_folder = all(Path(folder, path).exists() for path in (Path(), *files)), rank.workdir / "files"
+    if complete and shared:
+        return folder
+    if complete:
+        copy_folder(Path(folder), own_folder)
+    else:
+        own_folder.mkdir()
+        if copies and files:
+            shutil.copytree(copies, own_folder, dirs_exist_ok=True)
+    return str(own_folder)
+
+
+def number_in(output: str, metric: str) -> float | str:
+    """Return the last number that `metric` finds in the output; "nan", "inf" or "-inf" of a diverged loss.
+
+    Raises CommandError.
+    """
     numbers = list(re.finditer(metric, output, re.M))
     if not numbers:
         raise CommandError(f"the metric {metric!r} matches nothing in the last {KEPT} characters of the output")
@@ -80,9 +118,7 @@ def number_in(output: str, metric: str) -> float:
         number = float(text)
     except (TypeError, ValueError):
         raise CommandError(f"the metric {metric!r} matches {text!r}, which is no number") from None
-    if not math.isfinite(number):  # a diverged loss: no level can be computed with it
-        raise CommandError(f"the metric {metric!r} matches {text!r}, which is no finite number")
-    return number
+    return number if math.isfinite(number) else str(number)  # JSON has no word for it
 
 
 def _run(rank: Rank, command: Sequence[str], folder: str) -> str:

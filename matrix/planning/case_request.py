@@ -14,6 +14,7 @@ from matrix.catalog.stack import MCORE, TE, WRITER_MCORE
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
+from matrix.planning.cases import excluded
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.selection import Test, may_have, parts_of, possible_cases, select, select_possible
 from matrix.verdicts.planned import Planned
@@ -84,6 +85,7 @@ def requested_cases(
             candidates = [with_sources(catalog, key, request, inspect) for key in request.keys]
         else:  # at every level: a pasted command may come from another machine
             candidates = possible_cases(catalog, tuple(Level), _near_keys(request.keys))
+            candidates += filter(None, (bisected_case(catalog, key) for key in request.keys))
         return of_keys(request.keys, {item.key: item for item in candidates}, catalog), "case"
     if request.compiled or request.sources.keys() - {"source"}:
         raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
@@ -124,6 +126,23 @@ def with_sources(catalog: Catalog, key: str, request: CaseRequest, inspect: Insp
                 expected=package.version,
             )
     return item
+
+
+def bisected_case(catalog: Catalog, key: str) -> Planned | None:
+    """Return the case of a key in a cell that bisections alone plan, None for another key.
+
+    That is any cell for a case which depends on none (`picked`), and one with another Python or another package.
+    """
+    try:
+        item = plan.of_key(catalog, key, {}, None)
+    except MatrixError:
+        return None
+    failure, cell = catalog.failure(item.failure), item.cell
+    own_packages = {str(package.name) for package in failure.package}
+    varied = cell.base in catalog.by_python or not {*cell.packages} <= own_packages
+    if not (varied or failure.case_named(item.case).picked):
+        return None
+    return item if excluded(catalog, failure, cell) is None else None
 
 
 def cases_of_environment(

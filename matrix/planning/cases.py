@@ -128,7 +128,7 @@ def plan_case(
 ) -> Planned:
     """Return the case with its expectation and notes from the catalog."""
     notes = []
-    base = catalog.bases.get(cell.base)
+    base = catalog.find_base(cell.base)
     if isinstance(base, Wheels) and (images := catalog.twins_of(base)):
         notes.append(f"twin of {', '.join(image.id for image in images)}")
     if stand_in := stand_in_of(failure, case, level, cell):
@@ -175,7 +175,7 @@ def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
 
     An expectation that is not the catalog's (of --expect or --break) stays.
     """
-    cell, base = item.cell, catalog.bases.get(item.cell.base)
+    cell, base = item.cell, catalog.find_base(item.cell.base)
     if cell.stack.version(PYTHON) in (python, None) or not isinstance(base, Wheels):
         return item
     failure = catalog.failure(item.failure)

@@ -75,7 +75,7 @@ def offered(
 
     The environments that tox makes have no compiled Transformer Engine: overlays hold its Python only.
     """
-    spec, names = catalog.bases.get(base), None if clones is None else frozenset(clones)
+    spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
     if packages is not None and features is not None:
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
         return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names)

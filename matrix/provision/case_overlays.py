@@ -45,7 +45,8 @@ def overlay_specs(
     """
     if planned.level is Level.CONTRACT:
         return ()
-    base = frozenset((name, environment.packages[name]) for name in PRELOADED if name in environment.packages)
+    own = replaced(planned)
+    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages} | own
     required = (
         (MCORE, planned.source, planned.cell.stack[MCORE]),
         (TE, planned.te_source, planned.cell.stack[TE]),
@@ -70,13 +71,19 @@ def overlay_specs(
         OverlaySpec(
             (source,),
             environment.minor,
-            dict(base),
+            {name: version for name, version in base.items() if not (name == source.package and name in own)},
             environment.path,
             planned.overrides,
             compiled if source in builds else "",
         )
         for source in laid
     )
+
+
+def replaced(planned: Planned) -> dict[str, str]:
+    """Return the version of each package that a case lays over the one which ranks preload; torch is the base's."""
+    laid = (package_source.pinned(text) for text in planned.packages)
+    return {source.package: source.revision for source in laid if source.package in PRELOADED[1:]}
 
 
 def provide(

@@ -108,7 +108,7 @@ def newest_of_its_day(catalog: Catalog, line: str) -> Wheels:
 
 
 def _bases(catalog: Catalog) -> Iterator[ToxEnvironment]:
-    for base in catalog.wheels:
+    for base in (*catalog.wheels, *catalog.by_python.values()):
         yield _environment(base_name(base.id), base, "", f"reproductions on {base.id}")
     for reader in catalog.readers:
         text = "checks that read both sides' API, and run nothing"

@@ -60,11 +60,9 @@ def _facts(change: ChangePoint) -> list[tuple[str, str]]:
 
 def _attributed(attribution: AttributionSummary, changes: Collection[ChangePoint]) -> Iterator[Part]:
     """Yield what differs, the change in each guilty package, and each mixture of the two stacks with its command."""
-    doubtful = (" and ".join(sorted(carrier.doubtful)) for carrier in attribution.carriers if carrier.doubtful)
     yield table(
         [
             *((f"{name}:", f"{good} -> {bad}") for name, (good, bad) in attribution.differ.items()),
-            *(("doubtful:", f"no mixture shows whether the failure needs {packages}") for packages in doubtful),
             *((f"in {change.axis}:", change.headline) for change in changes),
             ("cost:", f"{len(attribution.probes)} mixtures, {attribution.ran} run now, {attribution.seconds:.1f} s"),
             *(("note:", note) for note in attribution.notes),
@@ -72,7 +70,8 @@ def _attributed(attribution: AttributionSummary, changes: Collection[ChangePoint
         indent=2,
     )
     for probe in attribution.probes:
-        yield from (f"  {probe.seen.value}: {probe.mixture}", f"    {probe.reproduce}")
+        yield f"  {probe.seen.value}: {probe.mixture}"
+        yield f"    {probe.reproduce or probe.why}"
 
 
 def bisection_page(summary: BisectionSummary, issue: str) -> str:
@@ -100,6 +99,7 @@ def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
         *([f"(before it: {markdown_text(change.before)})"] if change.before else []),
         *(f"- {markdown_text(label)}" for label in change.candidates),
         "",
+        *(f"- {markdown_text(note)}" for note in change.notes if not (change.clone and change.clone in note)),
         f"With {markdown_text(fixed) or 'nothing else fixed'}; level {summary.level.value}: {LEVELS[summary.level]}.",
         "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
         "",

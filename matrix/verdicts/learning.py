@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
@@ -42,6 +43,14 @@ def learned(outcome: Outcome) -> Signature | None:
     final_line = next((line for line in reversed(outcome.evidence.split("\n")) if line.strip()), "")
     pattern = Pattern(f"(?m)^{generalised(final_line)}") if final_line else None
     return Signature(Identifier(NAME), exit_code=outcome.exit_code, log=pattern)
+
+
+def of_log(printed: Sequence[Raised], lines: Sequence[str]) -> Signature | None:
+    """Return the signature of a log: of the exception that it printed last, else of its last line; None without one."""
+    if printed:
+        return of_exception(printed[-1])
+    final_line = next((line for line in reversed(lines) if line.strip()), "")
+    return Signature(Identifier(NAME), log=Pattern(f"(?m)^{generalised(final_line)}")) if final_line else None
 
 
 def of_exception(raised: Raised) -> Signature:

@@ -5,6 +5,7 @@ command of one's own, which is interrupted.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.schema import read_toml
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT, remaining
 from tests.real.kills import GONE_S
 from tests.real.test_cells import coordinator_by_name, tree_of
-from tests.schemas import items_of
+from tests.schemas import items_of, records_of
 from tests.unit.bisection import repositories
 
 STRATEGIES = "dist_checkpointing/strategies"
@@ -123,6 +125,62 @@ def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> N
     assert (answer["label"].split()[-1], answer["kind"]) == ("c22", "first-bad")
     assert [label for label in shown if label and not again[label]] == []
     assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
+
+
+SINCE = """
+import importlib.metadata as m
+new = [int(part) for part in m.version({name!r}).split(".")[:2]] >= {version}
+assert not new, "the planted failure"
+"""
+PAIR = ("--good", "torch-2.3.1/mcore-0.7.0/te-none/driver-none", "--bad", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "version"),
+    [
+        (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [0, 8]),
+        (("--axis", "numpy", "--torch", "2.4.0", "--good", "1.25.2", "--bad", "1.26.4"), "numpy", [1, 26]),
+        (PAIR, "megatron-core", [0, 8]),
+        (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [9]),
+    ],
+    ids=["a release", "a package", "two stacks", "an error"],
+)
+def test_printed_lines_run_in_a_fresh_shell(
+    tmp_path: Path, question: tuple[str, ...], name: str, version: list[int]
+) -> None:
+    """From another folder, with `megatrix` on PATH: each line of a probe, of an error, and the plan of the draft."""
+    programs, elsewhere = tmp_path / "bin", tmp_path / "elsewhere"
+    for folder in (programs, elsewhere):
+        folder.mkdir()
+    program = programs / "megatrix"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m matrix "$@"\n')
+    program.chmod(0o755)
+    names = ("HOME", "TOX_WORK_DIR", "MEGATRIX_TOX", *(one for one in os.environ if one.startswith(("PIP_", "UV_"))))
+    environ = {key: os.environ[key] for key in names if key in os.environ}
+    environ |= {"PATH": f"{programs}:{os.environ['PATH']}", "MEGATRIX_OUT": str(tmp_path / "runs")}
+    code = SINCE.format(name=name, version=version)
+    line = ["megatrix", "bisect", *question, "--out", str(tmp_path / "out"), "--", "python", "-c", code]
+    done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+
+    printed = re.findall(
+        r"(?m)(?:^  (good|bad): (?:.*\n    )?|reproduce it: )(\S*=\S+ megatrix run .*)", done.stdout + done.stderr
+    )
+    assert printed, done.stderr
+    assert (done.returncode == 2) is (version == [9])
+    for expected, text in printed:
+        line = ["bash", "-c", f"{text} --json"]
+        repeated = subprocess.run(
+            line, cwd=elsewhere, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+        (record,) = records_of(repeated.stdout)
+        shows = {"good": (0, "passed"), "bad": (0, "raised"), "": (0, "passed")}[expected]
+        assert (repeated.returncode, record["outcome"]) == shows, repeated.stderr
+    if version != [9]:
+        (draft,) = re.findall(r"draft: (.*)", done.stdout)
+        entry = read_toml(Path(draft))
+        plan = f"MEGATRIX_FAILURES={Path(draft).parents[1]} megatrix plan --within 'failure=={entry['id']}'"
+        listed = subprocess.check_output(["bash", "-c", plan], cwd=elsewhere, env=environ, text=True)
+        assert f"{len(entry['pick'])} cases in {len(entry['pick'])} cells" in listed
 
 
 def label_of(line: str) -> str:

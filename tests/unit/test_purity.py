@@ -20,6 +20,7 @@ PURE: Final = (
     "matrix/report/findings/*.py",
     "matrix/bisection/ancestry.py",
     "matrix/bisection/attribution.py",
+    "matrix/bisection/differences.py",
     "matrix/bisection/metric.py",
     "matrix/bisection/noise.py",
     "matrix/bisection/search.py",

@@ -78,6 +78,7 @@ def searched(
         session = BisectionSession(probe, Unwritten(folder), lambda _: None, read=metric_of)
         ends = [End(at_commit(subject(), MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
         noise_of = measured(session, subject(), ends[0], ends[1], WORSE, 0.95)
+        assert noise_of
         plan = Plan(noise=noise_of, checks=2)
         found = Searcher(subject(), MCORE, clone, plan, session).between(commits[0], commits[-1])
         found = confirmed(found, noise_of, session)

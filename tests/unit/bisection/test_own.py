@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.own import OwnCommand, measured_rules, read_signatures, table_of, toml_of
+from matrix.bisection.own import OwnCommand, read_signatures, table_of, toml_of
 from matrix.catalog.failure import Level, Signature
 from matrix.catalog.loading import read_failures
 from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.kit.command import Repeats
 from matrix.verdicts.text import MASKED
-from tests.unit import catalogs
-from tests.unit.bisection.repositories import KNOWN, record_of
+from tests.unit.bisection.repositories import KNOWN
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,7 +48,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         OwnCommand(("python", "TODO.py"), Path("/tmp/TODO")),
         OwnCommand(("python", "-c", 'print("a\\n")\x7f'), Path("/tmp")),
         OwnCommand(("x",), Path("/tmp"), Level.GPU, 30),
-        OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=3),
+        OwnCommand(("x",), Path("/tmp"), metric="time (.*)", repeats=Repeats(3, 3)),
     ],
 )
 @pytest.mark.parametrize("signatures", [(), (SIGNATURE,)])
@@ -137,20 +135,6 @@ def test_command_without_secrets_is_shared_unchanged() -> None:
 def test_command_with_a_masked_quote_is_one_word() -> None:
     own = OwnCommand(("sh", "-c", "Cookie: 'hunter2"), Path("/tmp"))
     assert "hunter2" not in " ".join(own.shared)
-
-
-def test_rules_are_of_results_with_a_side() -> None:
-    """A cell that was skipped is in the night, and has no rule; equal rules are written once."""
-    items = [catalogs.planned(KNOWN, f"torch-{torch}", "0.8.0") for torch in ("2.3.1", "2.4.0", "2.5.1")]
-    results = (ProbeResult.GOOD, ProbeResult.BAD, ProbeResult.SKIP)
-    records = [record_of(item, Outcome(OutcomeKind.PASSED)) for item in items]
-    cells = list(zip(records, results, strict=True))
-    rules = measured_rules([*cells, cells[0]])
-
-    assert [rule["base"] for rule in rules["works"]] == [["torch-2.3.1"]]
-    assert [(rule["base"], rule["mcore"]) for rule in rules["affected"]] == [(["torch-2.4.0"], "==0.8.0")]
-    assert rules["night"]["bases"] == ["torch-2.3.1", "torch-2.4.0", "torch-2.5.1"]
-    assert measured_rules([]) == {"affected": [], "works": []}
 
 
 def test_signature_files_hold_nothing_else(tmp_path: Path) -> None:

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import ProbeStore, exit_code, metric_of, number_of, seen_of
+from matrix.bisection.probe_session import (
+    ProbeStore,
+    diverged_of,
+    exit_code,
+    metric_of,
+    numbers_of,
+    runs_of_record,
+    seen_of,
+    why,
+)
 from matrix.errors import MatrixError
-from matrix.kit.command import METRIC
+from matrix.kit.command import METRIC, RUNS
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.record import Record
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.bisection.repositories import record_of
@@ -45,18 +55,33 @@ def test_one_bad_case_makes_the_commit_bad() -> None:
     assert [exit_code(group) for group in ([good, bad], [good, strange], [bad, strange], [])] == [1, 125, 1, 125]
 
 
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [(None, None), ({}, None), ({METRIC: []}, None), ({METRIC: [2.0]}, 2.0), ({METRIC: [1.0, 2.0, 6.0]}, 3.0)],
-)
-def test_metric_is_the_mean_of_repeats(value: object, number: float | None) -> None:
-    """A run without a number is a skip."""
+def returned(value: object) -> Record:
     outcome = Outcome(OutcomeKind.PASSED, ranks=(RankEnd(0, 0, returned=True, value=value),))
-    record = record_of(catalogs.planned(repositories.KNOWN), outcome)
+    return record_of(catalogs.planned(repositories.KNOWN), outcome)
 
-    assert number_of(record) == number
-    assert metric_of(record) == (ProbeResult.SKIP if number is None else number)
-    assert number_of(replace(record, outcome=Outcome(OutcomeKind.PASSED))) is None
+
+@pytest.mark.parametrize(
+    ("value", "repeats", "numbers"),
+    [(None, 1, ()), ({}, 1, ()), ({METRIC: [2.0, 4.0]}, 1, (2.0, 4.0)), ({METRIC: [1.0, 2.0, 6.0]}, 3, (3.0,))],
+)
+def test_each_run_has_a_number_or_their_mean(value: object, repeats: int, numbers: tuple[float, ...]) -> None:
+    """A run without a number is a skip."""
+    assert numbers_of(returned(value), repeats) == numbers
+    assert metric_of(returned(value), repeats) == (numbers or ProbeResult.SKIP)
+    assert numbers_of(replace(returned(value), outcome=Outcome(OutcomeKind.PASSED))) == ()
+
+
+def test_diverged_number_has_a_name() -> None:
+    record = returned({METRIC: ["nan"]})
+    assert (metric_of(record), diverged_of(record)) == (ProbeResult.SKIP, ProbeResult.BAD)
+    assert why(record) == "the metric is nan"
+    assert diverged_of(returned({METRIC: [1.0]})) is ProbeResult.GOOD
+    assert diverged_of(returned({})) is ProbeResult.SKIP
+
+
+def test_runs_that_passed_in_one_rank_all_count() -> None:
+    assert runs_of_record(returned({RUNS: 3})) == (ProbeResult.GOOD,) * 3
+    assert runs_of_record(returned(None)) == (ProbeResult.GOOD,)
 
 
 def test_second_bisection_in_a_store_is_refused(tmp_path: Path) -> None:

@@ -16,14 +16,17 @@ import pytest
 from matrix.authoring.entry import find_function
 from matrix.bisection.metric import LEAST
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.catalog.folders import SITE, roots
 from matrix.catalog.loading import read_failures
 from matrix.catalog.model import Catalog
+from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TORCH
 from matrix.cli import places
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
-from matrix.kit.command import METRIC
+from matrix.kit.command import METRIC, RUNS
+from matrix.planning.night import night
 from matrix.provision import host
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.planned import Planned
@@ -132,7 +135,7 @@ def test_commits_that_change_a_name_go_first(run: Callable[..., Any], tmp_path: 
 
 
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
-    """It has the signature, the function, a rule for each cell that was measured, and a night of these."""
+    """It has the signature, the function, rules of what was measured, and the cells that were, as picks."""
     draft = Path(items_of(run(f"{STACKS} --json -- python save.py", planner)[1], "bisect")[0]["draft"])
     assert read_failures(draft.parents[1]) == ()  # a draft
     draft.write_text(draft.read_text().replace("TODO", "known"))
@@ -142,10 +145,13 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     assert found.signature[0].exception == "AssertionError"
     assert found.affected
     assert found.works
-    assert found.night
-    assert found.night.bases == ("torch-2.3.1", "torch-2.4.0", "torch-2.5.1")
+    measured = {(pick.base, pick.versions[MCORE]) for pick in found.pick}
+    assert measured >= {("torch-2.3.1", "0.9.0"), ("torch-2.4.0", "0.8.0"), ("torch-2.5.1", "0.8.0")}
     assert find_function(found.folder / "reproduction.py", found.case[0].run)
-    catalogs.catalog(found)
+    known_with = catalogs.catalog(found)
+    planned = night(known_with, lambda factors, keys, allowed: [], (Level.CPU,))
+    assert {(item.cell.base, item.cell.stack[MCORE]) for item in planned} == measured
+    assert {rule.bounds[TORCH].text for rule in found.affected if TORCH in rule.bounds} >= {">=2.4.0,<=2.5.1"}
 
 
 def test_the_draft_and_the_issue_hold_no_secrets(
@@ -389,3 +395,110 @@ def test_options_that_do_not_fit_are_refused(run: Callable[..., Any], line: str,
 
     assert status == 2
     assert text in err
+
+
+def number(*numbers: float | str) -> Outcome:
+    return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value={METRIC: [*numbers]}),))
+
+
+def test_a_diverged_loss_is_bad(run: Callable[..., Any]) -> None:
+    """The bad end has no level: a point is bad where its number is not finite."""
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --metric 'loss (.*)' --worse-than 5% --json -- x"
+    status, out, err, _ = run(line, lambda item: number("nan") if item.cell.stack[TORCH] >= "2.4" else number(2.0))
+    (answer,) = items_of(out, "bisect")
+
+    assert (status, answer["answer"]) == (0, "2.4.0")
+    assert "the number of the bad end is nan or inf" in err
+    assert answer["probes"][-1]["why"] == "the metric is nan"
+
+
+def test_a_good_end_that_diverges_is_refused(run: Callable[..., Any]) -> None:
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --metric 'loss (.*)' --worse-than 5% -- x"
+    status, _, err, _ = run(line, lambda item: number("inf"))
+
+    assert (status, "the good end is not good" in err, "the metric is inf" in err) == (2, True, True)
+
+
+def test_answer_of_a_number_has_its_levels(run: Callable[..., Any]) -> None:
+    """The runs of one record all count."""
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --metric 'loss (.*)' --worse-than 5% --json -- x"
+    bad, good = number(*[1.1, 1.11] * 5), number(*[1.0, 1.01] * 5)
+    _, out, _, engine = run(line, lambda item: bad if item.cell.stack[TORCH] >= "2.4" else good)
+    (answer,) = items_of(out, "bisect")
+
+    (note,) = [note for note in answer["notes"] if "step" in note]
+    assert "the step is 1.005 -> 1.105 (+10.0%), the ends differ by 10.0%" in note
+    assert "good 1.005 +- 0.0017 in 10 runs (spread 0.0053)" in note
+    assert "30 runs in all; the number is what 'loss (.*)' finds" in note
+    issue = Path(answer["issue"]).read_text()
+    assert "the step is 1.005" in issue
+    assert "loss" in issue
+    assert len(engine.ran) == 3
+
+
+def test_answer_of_a_flaky_failure_has_runs(run: Callable[..., Any]) -> None:
+    """Fifteen passes in one record are enough."""
+    passes = Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value={RUNS: 15}),))
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --shows 0.3 --json -- x"
+    _, out, _, engine = run(line, lambda item: planner(item) if item.cell.stack[TORCH] >= "2.4" else passes)
+    (answer,) = items_of(out, "bisect")
+
+    assert answer["answer"] == "2.4.0"
+    assert "where it is absent, " in answer["notes"][-1]
+    assert "if one run shows it with 30%" in answer["notes"][-1]
+    assert len(engine.ran) == 3
+
+
+def test_another_failure_before_this_one_is_named(run: Callable[..., Any]) -> None:
+    """megatron-core 0.8 fails with another error than 0.9: two borders, and one answer."""
+
+    def two(item: Planned) -> Outcome:
+        core = str(item.cell.stack[MCORE])
+        other = Outcome(OutcomeKind.RAISED, "rank 0 raised", 0, exit_code=1, chain=(Raised("KeyError", "'other key'"),))
+        return {"0.7.0": PASSED, "0.8.0": other}.get(core, BROKEN)
+
+    status, out, _, _ = run("--axis mcore --torch 2.4.0 --good 0.7.0 --bad 0.9.0 --json -- x", two)
+    (answer,) = items_of(out, "bisect")
+
+    assert (status, answer["answer"], answer["kind"]) == (0, "0.9.0", "first-bad")
+    assert any("another failure from 0.8.0 on, this one from 0.9.0 on" in note for note in answer["notes"])
+
+
+def test_a_failing_engine_stops_the_search(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case without a result is no skip; the results before it are kept."""
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 -- x"
+    started: list[str] = []
+
+    def stops(item: Planned) -> Outcome:
+        started.append(item.key)
+        return planner(item)
+
+    original = FakeEngine.run
+
+    def limited(self: FakeEngine, *arguments: Any) -> Any:
+        self.limit = 0 if len(started) >= 2 else None
+        self.status = 3
+        return original(self, *arguments)
+
+    monkeypatch.setattr(FakeEngine, "run", limited)
+    status, _, err, _ = run(line, stops)
+    assert status == 2
+    assert "the engine ended without a result" in err
+    assert "what tox printed" in err
+    monkeypatch.setattr(FakeEngine, "run", original)
+    assert run(line, planner)[3].ran.count(started[0]) == 1  # the second run of both sides of the change alone
+
+
+def test_pins_and_overrides_reach_every_point(run: Callable[..., Any]) -> None:
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --pin numpy==2.0.0 --override numpy --json -- x"
+    _, out, _, engine = run(line, planner)
+    (answer,) = items_of(out, "bisect")
+
+    assert all("/numpy-2.0.0 " in key for key in engine.ran)
+    assert read_toml(Path(answer["draft"]))["overrides"] == ["numpy"]
+
+
+@pytest.mark.parametrize("pin", ["numpy", "torch==2.4.0", "numpy==x"])
+def test_a_pin_is_of_a_package(run: Callable[..., Any], pin: str) -> None:
+    status, _, err, _ = run(f"--axis torch --good 2.3.1 --bad 2.5.1 --pin {pin} -- x", planner)
+    assert (status, "not a pin of a package" in err) == (2, True)

@@ -380,3 +380,10 @@ def test_check_is_repeated_until_it_is_confident(shows: float, runs: int) -> Non
     (checked,) = found.tallies.keys() - unchecked.tallies.keys()
     assert found.tallies[checked].runs == {ProbeResult.GOOD: runs}
     assert found.confidence == unchecked.confidence
+
+
+def test_noisy_neighbours_are_both_settled() -> None:
+    """Two points alone: neither end may spend all of the error."""
+    order = Ancestry.chain(2)
+    result = search(order, History(order, 1, noise=Noise(0.5)), ProbeResult.GOOD, Plan(noise=Noise(0.5)))
+    assert (result.candidates, result.confidence > 0.95) == ((1,), True)

@@ -175,3 +175,17 @@ def test_a_variant_base_is_no_twin() -> None:
 def test_releases_of_a_package_without_records() -> None:
     assert TWINS.releases("numpy") == ()
     assert [release.version for release in TWINS.releases(MCORE)] == ["0.7.0", "0.8.0", "0.9.0"]
+
+
+def test_standard_base_exists_on_each_python() -> None:
+    """They are no bases of a night, and none is made of a variant."""
+    known = catalog(
+        wheels=(wheels("2.4.0", pythons=("3.10", "3.11"), fallbacks=("3.12",)), wheels("2.5.1", pythons=("3.10",)))
+    )
+    assert [*known.by_python] == ["torch-2.4.0-cp311", "torch-2.4.0-cp312"]
+    assert known.base("torch-2.4.0-cp312").pythons == ("3.12",)  # type: ignore[union-attr]
+    assert "torch-2.4.0-cp312" not in known.bases
+    assert [known.base_on(id, python) for id, python in PYTHONS] == ["torch-2.4.0-cp312", "torch-2.4.0", None, None]
+
+
+PYTHONS = [("torch-2.4.0", "3.12"), ("torch-2.4.0-cp312", "3.10"), ("torch-2.5.1", "3.12"), ("ngc-24.07", "3.10")]

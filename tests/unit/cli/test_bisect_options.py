@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from matrix.bisection.procedure import BisectArguments
+from matrix.bisection.bisect_arguments import BisectArguments
 from matrix.bisection.question import BisectionQuestion
 from matrix.cli.bisect_options import OF_A_COMMAND, OPTIONS, add_options, arguments_of, share
 

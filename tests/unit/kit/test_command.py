@@ -14,7 +14,7 @@ import pytest
 
 from matrix.execution.ranks.chain import chain_of
 from matrix.kit import command
-from matrix.kit.command import METRIC, CommandError, number_in
+from matrix.kit.command import METRIC, RUNS, CommandError, Repeats, number_in
 from matrix.kit.rank import LackError, Rank
 
 PROJECT = Path(command.__file__).parents[2]
@@ -98,7 +98,7 @@ def test_a_signal_is_repeated(tmp_path: Path) -> None:
 def test_a_missing_command_is_a_lack(tmp_path: Path) -> None:
     for word in ("no-such-command", "./no-such-script"):
         with pytest.raises(LackError, match=f"can't be started: {word}"):
-            command.run(rank(tmp_path), [word], str(tmp_path))
+            command.run(rank(tmp_path), [word], str(tmp_path), shared=True)
 
 
 def test_files_replace_a_missing_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,9 +132,8 @@ def test_the_last_number_counts(pattern: str, number: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
-def test_number_of_a_diverged_run_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match="no finite number"):
-        number_in(f"loss {text}", "loss (.*)")
+def test_number_of_a_diverged_run_has_a_name(text: str) -> None:
+    assert number_in(f"loss {text}", "loss (.*)") == str(float(text))
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "(l)oss", "(x)?loss"])
@@ -145,4 +144,41 @@ def test_an_output_without_number_is_an_error(pattern: str) -> None:
 
 def test_each_repeat_has_a_number(tmp_path: Path) -> None:
     words = ["python", "-c", "print('loss 2')"]
-    assert command.run(rank(tmp_path), words, str(tmp_path), r"loss (\d)", 2) == {METRIC: [2.0, 2.0]}
+    given = Repeats(2, 2)
+    assert command.run(rank(tmp_path), words, str(tmp_path), r"loss (\d)", given) == {METRIC: [2.0, 2.0]}
+
+
+def test_a_command_is_repeated_until_it_fails(tmp_path: Path) -> None:
+    """The third run fails; three that pass are counted."""
+    script = "import os; open('n', 'a').write('x'); raise SystemExit(os.path.getsize('n') == 3)"
+    words, given = ["python", "-c", script], Repeats(1, 9, 600)
+    with pytest.raises(SystemExit):
+        command.run(rank(tmp_path), words, str(tmp_path), repeats=given)
+    assert (tmp_path / "files" / "n").read_text() == "xxx"
+    (tmp_path / "work").mkdir()
+    assert command.run(rank(tmp_path / "work"), ["true"], str(tmp_path), repeats=Repeats(1, 3, 600)) == {RUNS: 3}
+
+
+def test_a_long_command_runs_once_in_a_rank() -> None:
+    assert [Repeats(1, 9, 10.0).again(runs, took) for runs, took in ((1, 6.0), (1, 4.0), (4, 9.0), (9, 1.0))] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert Repeats(3, 3).again(2, 600.0)
+
+
+def test_points_do_not_share_what_they_write(tmp_path: Path) -> None:
+    """Each has a copy of the folder, as it was; with `shared` they have the folder itself."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "n").write_text("")
+    words = ["python", "-c", "open('data/n', 'a').write('x'); open('new', 'w')"]
+    for name in ("a", "b"):
+        (tmp_path / ".work" / name).mkdir(parents=True)
+        command.run(rank(tmp_path / ".work" / name), words, str(tmp_path))
+        assert (tmp_path / ".work" / name / "files" / "data" / "n").read_text() == "x"
+    assert (tmp_path / "data" / "n").read_text() == ""
+    assert not (tmp_path / "new").exists()
+    command.run(rank(tmp_path / ".work" / "a"), words, str(tmp_path), shared=True)
+    assert (tmp_path / "data" / "n").read_text() == "x"

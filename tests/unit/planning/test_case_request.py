@@ -11,7 +11,7 @@ from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
-from tests.unit.catalogs import case, catalog, clause, failure
+from tests.unit.catalogs import case, catalog, clause, failure, wheels
 
 BREAK = failure(
     "break",
@@ -117,3 +117,26 @@ def test_installed_release_bounds_cases_here() -> None:
     request = replace(CaseRequest((Level.CPU,)), here=True)
     cases, _ = requested_cases(KNOWN, request, lambda field, text: SOURCES[text], lambda: newer)
     assert {item.cell.stack[MCORE] for item in cases} == {"9.9"}
+
+
+@pytest.mark.parametrize(
+    ("key", "refused"),
+    [
+        ("torch-2.4.0/mcore-none/te-none/driver-none break pp2 cpu", True),
+        ("torch-2.4.0/mcore-0.8.0/te-none/driver-none/numpy-2.0.0 break tp2 cpu", False),
+        ("torch-2.4.0-cp312/mcore-0.8.0/te-none/driver-none break tp2 cpu", False),
+        ("torch-2.4.0-cp313/mcore-0.8.0/te-none/driver-none break tp2 cpu", True),
+        ("torch-2.4.0/mcore-none/te-none/driver-none own command cpu", False),
+    ],
+)
+def test_key_names_a_case_of_a_bisection(key: str, refused: bool) -> None:
+    """A picked case runs in any cell; another Python and another package are in no night, and can be named."""
+    own = failure("own", case=(replace(case("command"), picked=True),))
+    known = catalog(BREAK, own, wheels=(wheels("2.4.0", pythons=("3.10", "3.12")),))
+    request = CaseRequest((Level.CPU,), keys=(key,))
+    if refused:
+        with pytest.raises(MatrixError, match=r"no such (case|base)"):
+            requested_cases(known, request, lambda field, text: SOURCES[text], lambda: InstalledBase({}, "3.10"))
+        return
+    cases, _ = requested_cases(known, request, lambda field, text: SOURCES[text], lambda: InstalledBase({}, "3.10"))
+    assert [item.key for item in cases] == [key]

@@ -10,7 +10,7 @@ import pytest
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
-from matrix.provision.case_overlays import overlay_digest, overlay_specs
+from matrix.provision.case_overlays import overlay_digest, overlay_specs, replaced
 from matrix.provision.configuration import Configuration
 from matrix.provision.package_source import SourceKind
 from tests.unit.catalogs import catalog, failure, planned
@@ -80,3 +80,14 @@ def test_the_digest_depends_on_release_and_python() -> None:
     digests = {overlay_digest(overlay_specs(case, base, NOWHERE)[0]) for case in cases for base in bases}
     assert len(digests) == 4
     assert overlay_digest(overlay_specs(CASE, BASE, NOWHERE)[0]) in digests
+
+
+def test_a_laid_numpy_replaces_that_of_the_base() -> None:
+    """The numpy that counts for other packages is the laid one; torch belongs to the base."""
+    case = replace(CASE, packages=("numpy==2.3.4", "torch==2.5.1"))
+    core, numpy, torch = overlay_specs(case, BASE, NOWHERE)
+
+    assert replaced(case) == {"numpy": "2.3.4"}
+    assert core.base == {"torch": "2.4.0", "numpy": "2.3.4"}
+    assert numpy.base == {"torch": "2.4.0"}
+    assert torch.base == {"torch": "2.4.0", "numpy": "2.3.4"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.failure import Signature
 from matrix.catalog.patterns import ambiguity
-from matrix.verdicts.learning import generalised, learned
+from matrix.verdicts.learning import generalised, learned, of_log
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import shows
 
@@ -194,3 +194,12 @@ def test_long_line_is_cut_before_it_is_generalised() -> None:
     assert generalised("a " * 99 + "12345") == "a " * 99 + r"[\d.:e+-]+"
     assert generalised("b " * 99 + "a 12345") == "b " * 99 + "a "
     assert generalised("x 1 y 2  ") == r"x [\d.:e+-]+ y [\d.:e+-]+"
+
+
+def test_last_exception_of_a_log_counts() -> None:
+    first, last = Raised("KeyError", "'a'"), Raised("ValueError", "loss diverged at step 12")
+    signature = of_log([first, last], ["x"])
+    assert signature
+    assert (signature.exception, signature.message) == ("ValueError", r"loss diverged at step [\d.:e+-]+")
+    assert of_log([], ["no space", " "]) == Signature("learned", log="(?m)^no space")  # type: ignore[arg-type]
+    assert of_log([], [""]) is None

@@ -1,4 +1,4 @@
-"""A router of a mixture of experts, the gradient of its balancing loss by a formula, and a step that trains it alone."""
+"""A router of a mixture of experts, the gradient of its balancing loss by a formula, and a step of it alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 EXPERTS, TOP, WIDTH, TOKENS = 4, 2, 8, 16  # TOKENS of each sequence in each rank
+TOLERANCE = 1e-4  # relative, in float32
 
 
 def build(**options: Any) -> Any:
@@ -53,10 +54,24 @@ def expected_gradient(torch: Any, weight: Any) -> Any:
 
 
 def ratio(computed: Any, expected: Any) -> float:
-    """Return the factor between parallel gradients, nan where they are not parallel to 1 in 10,000."""
+    """Return the factor between parallel gradients, nan where they are not parallel."""
     factor = float((computed * expected).sum() / (expected * expected).sum())
-    parallel = float((computed - factor * expected).abs().max()) <= 1e-4 * abs(factor) * float(expected.abs().max())
+    parallel = float((computed - factor * expected).abs().max()) <= TOLERANCE * abs(factor) * float(
+        expected.abs().max()
+    )
     return factor if parallel else float("nan")
+
+
+class UnknownRatio(AssertionError):
+    """A gradient is neither that of the formula nor the one that the failure has."""
+
+
+def judge(factor: float, deviating: float, error: type[Exception]) -> float:
+    """Return the ratio of a gradient to that of the formula if it is 1; raise `error` where it is `deviating`."""
+    figures = f"the gradient is {factor:.6f} times that of the formula"
+    if abs(factor - 1) < TOLERANCE:
+        return factor
+    raise error(figures) if abs(factor / deviating - 1) < TOLERANCE else UnknownRatio(figures)
 
 
 def step(rank: Rank, *, per_token: bool, context_parallel: int = 1, batch: int = 1, kind: str = "aux_loss") -> float:

@@ -18,7 +18,7 @@ class SinksLeftOut(AssertionError):
     """The norm has the sinks of the first tensor parallel rank alone."""
 
 
-class NormWrong(AssertionError):
+class SinkNormWrong(AssertionError):
     """The norm is wrong in another way."""
 
 
@@ -28,7 +28,7 @@ def norm(rank: Rank) -> float:
     The data parallel wrapper and the optimizer are real. The sum of squares is taken by megatron-core's own torch
     function instead of a CUDA kernel.
     """
-    torch = megatron.start(rank, tensor_parallel=rank.world_size)
+    megatron.start(rank, tensor_parallel=rank.world_size)
     cpu_device.claim_gpu()
     cpu_device.without_streams()
     from megatron.core import utils
@@ -57,4 +57,4 @@ def norm(rank: Rank) -> float:
         return reported
     if abs(reported - math.sqrt(HEADS / rank.world_size)) < expected * TOLERANCE:
         raise SinksLeftOut(figures)
-    raise NormWrong(figures)
+    raise SinkNormWrong(figures)

@@ -9,15 +9,9 @@ from matrix.kit import megatron, router
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
-TOLERANCE = 1e-4  # relative, in float32
-
 
 class TimesTensorParallel(AssertionError):
     """The gradient is that of the formula, times the tensor parallel size."""
-
-
-class BalanceWrong(AssertionError):
-    """The gradient is wrong in another way."""
 
 
 def balance(rank: Rank) -> float:
@@ -35,9 +29,4 @@ def balance(rank: Rank) -> float:
     torch.distributed.all_reduce(gradient)
     factor = router.ratio(gradient, router.expected_gradient(torch, upstream.weight))
     megatron.stop()
-    figures = f"the gradient is {factor:.6f} times that of the formula"
-    if abs(factor - 1) < TOLERANCE:
-        return factor
-    if abs(factor - rank.world_size) < TOLERANCE:
-        raise TimesTensorParallel(figures)
-    raise BalanceWrong(figures)
+    return router.judge(factor, rank.world_size, TimesTensorParallel)

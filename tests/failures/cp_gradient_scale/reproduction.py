@@ -14,7 +14,7 @@ class GradientTimesContext(AssertionError):
     """The gradient is the sum over the context parallel ranks: too large by their number."""
 
 
-class GradientWrong(AssertionError):
+class ContextGradientWrong(AssertionError):
     """The gradient is wrong in another way."""
 
 
@@ -46,4 +46,4 @@ def average(rank: Rank, *, context_parallel: int) -> float:
     figures = f"the gradient is {gradient}, the mean of the ranks' gradients is 1"
     if gradient == context_parallel:
         raise GradientTimesContext(figures)
-    raise GradientWrong(figures)
+    raise ContextGradientWrong(figures)

@@ -16,12 +16,12 @@ class ExpertNotSummed(AssertionError):
     """A rank keeps the gradient of its own tokens."""
 
 
-class GradientWrong(AssertionError):
+class ExpertGradientWrong(AssertionError):
     """The gradient is wrong in another way."""
 
 
 def reduce(rank: Rank, *, expert_tensor_parallel: int) -> float:
-    """Return the gradient of an expert's column parallel layer after the reduction; before, it is the rank's number plus 1.
+    """Return the gradient of an expert's column parallel layer after the reduction; before, it is the rank plus 1.
 
     Each of both tensor parallel ranks has the whole expert and a half of the tokens, or a half of the expert and all of
     them. There is one data parallel rank: nothing is divided.
@@ -52,4 +52,4 @@ def reduce(rank: Rank, *, expert_tensor_parallel: int) -> float:
     figures = f"the gradient is {gradient} in rank {rank.rank}, the sum of the copies is {expected}"
     if gradient == own:
         raise ExpertNotSummed(figures)
-    raise GradientWrong(figures)
+    raise ExpertGradientWrong(figures)

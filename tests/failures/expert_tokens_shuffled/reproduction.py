@@ -74,7 +74,7 @@ def splits_as_lists(torch: Any) -> None:
 
     def gathered(parts: list[Any], tensor: Any, group: Any = None) -> None:
         parts[torch.distributed.get_rank(group)].copy_(tensor)
-        for source, part in zip(torch.distributed.get_process_group_ranks(group), parts):
+        for source, part in zip(torch.distributed.get_process_group_ranks(group), parts, strict=True):
             torch.distributed.broadcast(part, source, group=group)
 
     def scattered(output: Any, parts: list[Any], group: Any = None) -> None:

@@ -53,7 +53,7 @@ def clip(rank: Rank) -> float:
     megatron.stop()
     total = math.hypot(DENSE, EXPERT)
     figures = f"the clipped gradients are {steps[0]:.4f} and {steps[1]:.4f}"
-    if all(abs(step - gradient / total) < TOLERANCE for step, gradient in zip(steps, (DENSE, EXPERT))):
+    if all(abs(step - gradient / total) < TOLERANCE for step, gradient in zip(steps, (DENSE, EXPERT), strict=True)):
         return steps[0]
     if all(abs(step - LIMIT) < TOLERANCE for step in steps):
         raise ClippedApart(f"{figures}; by the norm of both they are {DENSE / total:.4f} and {EXPERT / total:.4f}")
@@ -61,7 +61,7 @@ def clip(rank: Rank) -> float:
 
 
 def plain_functions(torch: Any, clip_grads: Any) -> None:
-    """Replace Apex's kernels and optimizer by torch's, and let a tensor of the CPU have the type that upstream asserts."""
+    """Replace Apex's kernels and optimizer by torch's, and let tensors of the CPU have the type that it asserts."""
     import megatron.core.optimizer as optimizers
 
     def apply(kernel: Any, flag: Any, tensors: Any, *values: Any) -> Any:
@@ -71,7 +71,7 @@ def plain_functions(torch: Any, clip_grads: Any) -> None:
         return torch.cat([tensor.flatten() for tensor in tensors[0]]).norm().reshape(1), None
 
     def scale(tensors: Any, factor: float) -> None:
-        for source, target in zip(*tensors):
+        for source, target in zip(*tensors, strict=True):
             target.copy_(source * factor)
 
     clip_grads.multi_tensor_applier, clip_grads.l2_norm_impl, clip_grads.multi_tensor_scale_impl = apply, norm, scale

@@ -17,23 +17,23 @@ class NotSummed(AssertionError):
     """The gradient is that of this rank's part of the matrix."""
 
 
-class GradientWrong(AssertionError):
+class InputGradientWrong(AssertionError):
     """The gradient is wrong in another way."""
 
 
-def backward(rank: Rank, *, frozen: bool) -> float:
+def backward(rank: Rank, *, asynchronous: bool = True) -> float:
     """Return the gradient of the input of upstream's layer; every weight is 1, and so is every output's gradient.
 
-    It is the number of the matrix's rows. async_tensor_model_parallel_allreduce is on, as Megatron-LM's training has it.
+    It is the number of the matrix's rows. `asynchronous` is on in Megatron-LM's training.
     """
     torch = megatron.start(rank, tensor_parallel=rank.world_size)
     from megatron.core.model_parallel_config import ModelParallelConfig
     from megatron.core.tensor_parallel import ColumnParallelLinear
 
-    parallel = {"tensor_model_parallel_size": rank.world_size, "async_tensor_model_parallel_allreduce": True}
+    parallel = {"tensor_model_parallel_size": rank.world_size, "async_tensor_model_parallel_allreduce": asynchronous}
     config = ModelParallelConfig(**parallel, use_cpu_initialization=True)
     layer = ColumnParallelLinear(WIDTH, WIDTH, config=config, init_method=torch.nn.init.ones_, bias=False)
-    layer.weight.requires_grad_(not frozen)
+    layer.weight.requires_grad_(False)
     tokens = torch.ones(2, 1, WIDTH, requires_grad=True)
     layer(tokens)[0].sum().backward()
     gradient = float(tokens.grad.mean())
@@ -43,4 +43,4 @@ def backward(rank: Rank, *, frozen: bool) -> float:
     figures = f"the gradient is {gradient} in rank {rank.rank}, that of the whole matrix is {WIDTH}"
     if abs(gradient - WIDTH / rank.world_size) < TOLERANCE:
         raise NotSummed(figures)
-    raise GradientWrong(figures)
+    raise InputGradientWrong(figures)

@@ -54,7 +54,7 @@ def compare(rank: Rank, *, tokens: list[int]) -> float:
         others = [
             name for name, one in inspect.signature(process_mtp_loss).parameters.items() if one.default is one.empty
         ]
-        process_mtp_loss(**{name: None for name in others} | values | {"is_training": False}).sum().backward()
+        process_mtp_loss(**dict.fromkeys(others) | values | {"is_training": False}).sum().backward()
         return leaf.grad
 
     together = gradient(slice(None))

@@ -96,7 +96,7 @@ def step(rank: Rank, *, per_token: bool, context_parallel: int = 1, batch: int =
     wrapped = DistributedDataParallel(router.config, DistributedDataParallelConfig(), model)
     router.config.finalize_model_grads_func = finalize_model_grads
     tokens = torch.tensor(batch * TOKENS, dtype=torch.int)
-    outputs = (lambda total: (total, tokens, {})) if per_token else (lambda total: (total / tokens, {}))
+    outputs: Any = (lambda total: (total, tokens, {})) if per_token else (lambda total: (total / tokens, {}))
     samples = iter([sequence(torch).repeat(1, batch, 1)])
     get_forward_backward_func()(
         forward_step_func=lambda data, module: (module(next(data)), partial(outputs)),

@@ -14,8 +14,10 @@ class DividedByContext(AssertionError):
     """The gradient is divided by the context parallel size."""
 
 
-def balance(rank: Rank, *, context_parallel: int) -> float:
+def balance(rank: Rank, *, context_parallel: int, per_token: bool = False) -> float:
     """Return the ratio of both gradients after a step of upstream's; each rank has its part of the sequence."""
     return router.judge(
-        router.step(rank, per_token=False, context_parallel=context_parallel), 1 / context_parallel, DividedByContext
+        router.step(rank, per_token=per_token, context_parallel=context_parallel),
+        1 / context_parallel,
+        DividedByContext,
     )

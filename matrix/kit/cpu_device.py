@@ -60,6 +60,13 @@ def claim_gpu() -> None:
     torch.cuda.get_device_properties = lambda *_: HOPPER
 
 
+def without_streams() -> None:
+    """Replace torch.cuda.current_stream: the data parallel wrapper of megatron-core >= 0.18 waits for it."""
+    import torch
+
+    torch.cuda.current_stream = lambda *_: types.SimpleNamespace(wait_stream=lambda _: None, synchronize=lambda: None)
+
+
 def as_cuda(*tensors: Any) -> list[Any]:
     """Return the tensors with is_cuda true: upstream's Python checks it before a kernel starts."""
     import torch

@@ -13,6 +13,7 @@ from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
 # The groups that are explained; of the others the ids are listed.
 EXPLAINED = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
+WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
 
 
@@ -169,6 +170,7 @@ def _explained(failure: FailureInStack) -> Iterator[Part]:
     entry, report = failure.failure, failure.report
     yield table([(text((f"{failure.standing.value.upper()}:", STYLES[failure.standing])), title(entry))])
     rows = [
+        ("result:", WRONG if failure.standing is Standing.SILENT else ""),
         ("why:", f"{failure.reason}{_at(failure.place)}"),
         ("when:", failure.needs),
         ("masked:", failure.hidden_by),

@@ -8,7 +8,7 @@ from typing import Final
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Standing
-from matrix.report.check_text import headed
+from matrix.report.check_text import WRONG, headed
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
@@ -46,7 +46,8 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
             place = first((*components, MCORE, TE, TORCH, BASE), failure.place)
             topic = FindingTopic(str(entry.id), entry.title, ", ".join(entry.references))
             workarounds = (f"workaround: {change.text}" for change in failure.workarounds[:2])
-            texts = filter(None, (entry.title, failure.needs, failure.reason, *workarounds))
+            silent = f"{failure.standing.value}: {WRONG}" if failure.standing is Standing.SILENT else ""
+            texts = filter(None, (silent, entry.title, failure.needs, failure.reason, *workarounds))
             yield _finding(topic, ". ".join(text.rstrip(".") for text in texts), failure.certain, place)
     for call in result.calls:
         if not call.missing:

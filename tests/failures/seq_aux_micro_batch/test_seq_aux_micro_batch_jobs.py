@@ -1,0 +1,30 @@
+"""The answer of `megatrix check` for a job script that reaches the failure, and for one beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.cli.main import main
+from matrix.errors import ExitStatus
+
+STACK = "torch=2.9.1 mcore=0.18.2 te=none"
+REACHES = (
+    "--num-experts 8 --calculate-per-token-loss --moe-router-load-balancing-type seq_aux_loss --micro-batch-size 2"
+)
+BESIDE = "--num-experts 8 --calculate-per-token-loss --moe-router-load-balancing-type seq_aux_loss --micro-batch-size 1"
+
+
+@pytest.mark.parametrize(("options", "reached"), [(REACHES, True), (BESIDE, False)])
+def test_check_answers_silently_different(
+    options: str, reached: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py --transformer-impl local {options}\n")
+    status = main(["check", str(script), STACK, "--as-one"])
+    answer = capsys.readouterr().out
+    assert ("SILENTLY DIFFERENT: seq-aux-micro-batch" in answer) is reached
+    if reached:
+        assert status == ExitStatus.BAD
+        assert "the run goes on, its numbers are wrong" in answer

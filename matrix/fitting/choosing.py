@@ -16,7 +16,7 @@ Reject = Callable[[Mapping[str, Candidate], str], "Rejection | None"]
 
 
 @dataclass
-class Search:
+class ReleaseSearch:
     """One search. `rejections` are those met, by text, in order; `tried` counts the candidates."""
 
     axes: Mapping[str, Sequence[Candidate]]

@@ -30,7 +30,7 @@ from matrix.check.checking import Question, check
 from matrix.check.user_stack import COMMAND_LINE, UserStack
 from matrix.errors import ExitStatus
 from matrix.fitting.candidates import INDEX, Candidate, Recorded, axes, cuda_package
-from matrix.fitting.choosing import Search
+from matrix.fitting.choosing import ReleaseSearch
 from matrix.fitting.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.fitting.wishes import Wishes
 from matrix.planning.driver_fit import Fit, enough, fitting, wheels_fitting
@@ -147,19 +147,19 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
         best = search.best()
         if best is None:
             break
-        found = fitting_set(recorded, wishes, best)
-        problem = resolves(found)
+        fitting = fitting_set(recorded, wishes, best)
+        problem = resolves(fitting)
         if not problem or len(refused) == attempts:
-            unknown = tuple(item.text for item in found.result.stack.unread)
+            unknown = tuple(item.text for item in fitting.result.stack.unread)
             unknown += (f"the index does not resolve the set: {problem}",) if problem else ()
             verdict = FitVerdict.UNKNOWN if unknown else FitVerdict.FITS
-            return FitAnswer(wishes, verdict, found, (), (), unknown, search.tried)
+            return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))
     return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search), (), search.tried)
 
 
-def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> Search:
+def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> ReleaseSearch:
     rules = Rules(recorded, wishes)
 
     def reject(chosen: Mapping[str, Candidate], axis: str) -> Rejection | None:
@@ -168,10 +168,10 @@ def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, 
                 return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
         return rules.rejection(chosen, axis)
 
-    return Search(axes(recorded, wishes), reject)
+    return ReleaseSearch(axes(recorded, wishes), reject)
 
 
-def _reasons(search: Search) -> tuple[Rejection, ...]:
+def _reasons(search: ReleaseSearch) -> tuple[Rejection, ...]:
     """Return the reasons that a search met, one for each pair of axes, the first first."""
     by_axes: dict[frozenset[str], Rejection] = {}
     for rejection in search.rejections.values():
@@ -188,16 +188,16 @@ def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:
     limiting = [name for name, wish in wishes.by_component.items() if str(wish.limits) or wish.absent]
     names = [*limiting, *wishes.given, *([FRAMEWORK] if wishes.framework else [])]
     for count in (1, 2):
-        found = 0
+        answers = 0
         for dropped in combinations(names, count):
             fewer = wishes.without(dropped)
             if best := _nearest(recorded, wishes, fewer, dropped):
-                found += 1
-                made = fitting_set(recorded, fewer, best)
-                yield Concession(tuple(map(wishes.text, dropped)), made, _remark(recorded, made, dropped))
-            if found == MOST_ANSWERS:
+                answers += 1
+                alternative = fitting_set(recorded, fewer, best)
+                yield Concession(tuple(map(wishes.text, dropped)), alternative, _remark(recorded, alternative, dropped))
+            if answers == MOST_ANSWERS:
                 return
-        if found:
+        if answers:
             return
 
 
@@ -208,11 +208,11 @@ def _nearest(recorded: Recorded, wishes: Wishes, fewer: Wishes, dropped: Sequenc
     for axis, candidates in search.axes.items():
         wish = wishes.by_component.get(axis)
         if axis in dropped and wish and not wish.absent:
-            inside = [place for place, one in enumerate(candidates) if wish.allows(one.version)]
+            inside = [index for index, one in enumerate(candidates) if wish.allows(one.version)]
             if inside:
                 candidates = sorted(candidates, key=lambda one: abs(candidates.index(one) - inside[0]))
         ordered[axis] = candidates
-    return Search(ordered, search.reject).best()
+    return ReleaseSearch(ordered, search.reject).best()
 
 
 def _remark(recorded: Recorded, made: FittingSet, dropped: Sequence[str]) -> str:
@@ -226,12 +226,12 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
     """Return a set with everything that is known of it."""
     stack = stack_of(wishes, chosen)
     user = UserStack(stack, dict.fromkeys(stack, COMMAND_LINE))
-    made = FittingSet(chosen, check(recorded.catalog, user, Question(), {}))
+    fitting = FittingSet(chosen, check(recorded.catalog, user, Question(), {}))
     return replace(
-        made,
+        fitting,
         evidence={axis: tuple(_evidence(recorded, wishes, chosen, axis)) for axis in chosen},
         installed=tuple(_installed(recorded, wishes, chosen)),
-        image=near_image(recorded, wishes, made),
+        image=near_image(recorded, wishes, fitting),
     )
 
 
@@ -323,8 +323,8 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
 def near_image(recorded: Recorded, wishes: Wishes, made: FittingSet) -> NearImage | None:
     """Return the image that has most of a set, the newest of several; none that the driver is too old for."""
     versions = {**made.versions, **wishes.given}
-    found: list[tuple[int, int, NearImage]] = []
-    for place, image in enumerate(recorded.catalog.containers):
+    images: list[tuple[int, int, NearImage]] = []
+    for index, image in enumerate(recorded.catalog.containers):
         fits = fitting(recorded.catalog, image, wishes.given[DRIVER]) if DRIVER in wishes.given else None
         if fits and fits.fit is Fit.TOO_OLD:
             continue
@@ -332,8 +332,8 @@ def near_image(recorded: Recorded, wishes: Wishes, made: FittingSet) -> NearImag
             image, {name: versions[name] for name in COMPARED if name in versions}, fits.reason if fits else ""
         )
         if near.alike:
-            found.append((len(near.alike), place, near))
-    return max(found, key=lambda row: row[:2])[2] if found else None
+            images.append((len(near.alike), index, near))
+    return max(images, key=lambda row: row[:2])[2] if images else None
 
 
 def compared(image: Container, versions: Mapping[str, str], driver: str) -> NearImage:

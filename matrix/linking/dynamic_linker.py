@@ -110,8 +110,8 @@ class LoadedObject:
     def breadth_first(self) -> list[LoadedObject]:
         """Return the object and all that it needs, in the order in which symbols are searched."""
         objects = [self]
-        for each in objects:
-            objects += [library for library in dict.fromkeys(each.libraries) if library not in objects]
+        for mapped in objects:
+            objects += [library for library in dict.fromkeys(mapped.libraries) if library not in objects]
         return objects
 
 
@@ -132,11 +132,11 @@ class Process:
         """Return a process with the same objects."""
         process = Process(self.site, self.provided)
         process.files, process.definers = self.files, self.definers
-        copies = {each: replace(each, names=set(each.names)) for each in self.objects}
-        for each in copies.values():
-            each.loader = copies.get(each.loader) if each.loader else None
-            each.libraries = [copies[library] for library in each.libraries]
-        process.objects, process.visible = list(copies.values()), [copies[each] for each in self.visible]
+        copies = {mapped: replace(mapped, names=set(mapped.names)) for mapped in self.objects}
+        for mapped in copies.values():
+            mapped.loader = copies.get(mapped.loader) if mapped.loader else None
+            mapped.libraries = [copies[library] for library in mapped.libraries]
+        process.objects, process.visible = list(copies.values()), [copies[mapped] for mapped in self.visible]
         return process
 
     def start(self, program: Path) -> tuple[LinkProblem, ...]:
@@ -161,32 +161,32 @@ class Process:
             problems += list(self._wrong_versions(new))
             problems = problems or list(self._undefined(new, [*self.visible, *opened.breadth_first()]))
         if problems or opened is None:
-            for each in self.objects:
-                each.libraries = [library for library in each.libraries if library not in new]
+            for mapped in self.objects:
+                mapped.libraries = [library for library in mapped.libraries if library not in new]
             del self.objects[before:]
         elif visible:
-            self.visible += [each for each in opened.breadth_first() if each not in self.visible]
+            self.visible += [mapped for mapped in opened.breadth_first() if mapped not in self.visible]
         return tuple(problems)
 
     def _map_libraries(self, opened: LoadedObject) -> list[LinkProblem]:
         problems, queue = [], [opened]
-        for each in queue:
-            if each.libraries:
+        for mapped in queue:
+            if mapped.libraries:
                 continue
-            for name in each.elf.needed:
-                library, missing = self._needed(name, each)
+            for name in mapped.elf.needed:
+                library, missing = self._needed(name, mapped)
                 problems += missing
                 if library:
-                    each.libraries.append(library)
+                    mapped.libraries.append(library)
                     queue += [library] * (library not in queue)
         return problems
 
     def _needed(self, name: str, requester: LoadedObject | None) -> tuple[LoadedObject | None, list[LinkProblem]]:
         by = requester.elf.path if requester else Path(name)
-        for each in self.objects:
-            if name in each.names or name == each.elf.soname:
-                each.names.add(name)
-                return each, []
+        for mapped in self.objects:
+            if name in mapped.names or name == mapped.elf.soname:
+                mapped.names.add(name)
+                return mapped, []
         for path in self.candidates(name, requester):
             if not path.is_file():
                 continue
@@ -211,10 +211,10 @@ class Process:
             return None, [LinkProblem(ProblemKind.FILE, str(error.got), path)]
         if file.machine != self.site.machine and self.objects:
             return None, [LinkProblem(ProblemKind.FILE, f"a file for {file.machine}", path)]
-        for each in self.objects:
-            if each.elf is file:
-                each.names.add(name)
-                return each, []
+        for mapped in self.objects:
+            if mapped.elf is file:
+                mapped.names.add(name)
+                return mapped, []
         loaded = LoadedObject(file, {name}, requester)
         self.objects.append(loaded)
         return loaded, []
@@ -234,10 +234,10 @@ class Process:
             yield from self._expanded([name], requester)
             return
         if not (requester and requester.elf.runpath):
-            chain, each = [], requester
-            while each and each not in chain:
-                chain.append(each)
-                each = each.loader
+            chain, mapped = [], requester
+            while mapped and mapped not in chain:
+                chain.append(mapped)
+                mapped = mapped.loader
             main = self.objects[0] if self.objects else None
             for owner in (*chain, *([main] if main and main not in chain else [])):
                 if not owner.elf.runpath:
@@ -270,14 +270,14 @@ class Process:
             yield Path(text) if folder.startswith("$") else self.site.inside(text)
 
     def _wrong_versions(self, new: Iterable[LoadedObject]) -> Iterator[LinkProblem]:
-        for each in new:
-            for need in each.elf.required:
+        for mapped in new:
+            for need in mapped.elf.required:
                 library = next(
                     (o for o in self.objects if need.library in o.names or need.library == o.elf.soname), None
                 )
                 defined = library.elf.definitions.values() if library else ()
                 if library and defined and not need.weak and need.version not in defined:
-                    yield LinkProblem(ProblemKind.VERSION, need.version, each.elf.path, library.elf.path)
+                    yield LinkProblem(ProblemKind.VERSION, need.version, mapped.elf.path, library.elf.path)
 
     def _is_provided(self, user: LoadedObject, symbol: str) -> bool:
         """Return whether a library that the driver provides, and that the object needs, defines a symbol."""
@@ -286,19 +286,19 @@ class Process:
 
     def _undefined(self, new: Iterable[LoadedObject], scope: Iterable[LoadedObject]) -> Iterator[LinkProblem]:
         """Yield, for each object with symbols that nothing defines, the first of them and their number."""
-        files = dict.fromkeys(each.elf for each in scope)
-        for each in new:
+        files = dict.fromkeys(mapped.elf for mapped in scope)
+        for mapped in new:
             missing = []
-            for reference in each.elf.references:
+            for reference in mapped.elf.references:
                 if self.definers.get(reference) in files:
                     continue
                 hashed = gnu_hash(reference.name)
                 definer = next((file for file in files if file.defines(reference, hashed)), None)
                 if definer:
                     self.definers[reference] = definer
-                elif each.elf.relocated(reference.name) and not self._is_provided(each, reference.name):
+                elif mapped.elf.relocated(reference.name) and not self._is_provided(mapped, reference.name):
                     missing.append(reference.name)
             if missing:
                 yield LinkProblem(
-                    ProblemKind.SYMBOL, missing[0], each.elf.path, count=len(missing), names=tuple(missing)
+                    ProblemKind.SYMBOL, missing[0], mapped.elf.path, count=len(missing), names=tuple(missing)
                 )

@@ -156,11 +156,11 @@ class ElfFile:
         start, count = self.at("DT_VERNEED"), self.tags.get("DT_VERNEEDNUM", 0)
         for _ in range(min(count, MOST_VERSIONS) if start >= 0 else 0):
             _, names, library, auxiliary, step = _NEED.unpack_from(self.view, start)
-            place = start + auxiliary
+            offset = start + auxiliary
             for _ in range(min(names, MOST_VERSIONS)):
-                _, flags, index, name, onward = _NEED_VERSION.unpack_from(self.view, place)
+                _, flags, index, name, onward = _NEED_VERSION.unpack_from(self.view, offset)
                 yield index, RequiredVersion(self.text(library), self.text(name), bool(flags & WEAK))
-                place += onward
+                offset += onward
             start += step
 
     @cached_property
@@ -243,10 +243,10 @@ class ElfFile:
             if not section and self._is_named(position, name)
         }
         for tag, size in (("DT_JMPREL", "DT_PLTRELSZ"), ("DT_RELA", "DT_RELASZ")):
-            place = self.at(tag)
-            if place >= 0:
-                end = min(place + self.tags.get(size, 0), len(self.view))
-                entries = _RELOCATION.iter_unpack(self.view[place : end - (end - place) % _RELOCATION.size])
+            offset = self.at(tag)
+            if offset >= 0:
+                end = min(offset + self.tags.get(size, 0), len(self.view))
+                entries = _RELOCATION.iter_unpack(self.view[offset : end - (end - offset) % _RELOCATION.size])
                 if any(info >> 32 in symbols for _, info, _ in entries):
                     return True
         return False
@@ -267,13 +267,13 @@ class GnuHash:
     def read(cls, view: memoryview, start: int) -> GnuHash:
         """Read the table at an offset."""
         buckets, first, words, shift = struct.unpack_from("<IIII", view, start)
-        place = start + 16
-        bloom = view[place : place + 8 * words].cast("Q")
-        place += 8 * words
-        table = view[place : place + 4 * buckets].cast("I")
+        offset = start + 16
+        bloom = view[offset : offset + 8 * words].cast("Q")
+        offset += 8 * words
+        table = view[offset : offset + 4 * buckets].cast("I")
         if len(bloom) != words or len(table) != buckets:
             raise ValueError("the hash table goes past the end of the file")
-        return cls(first, shift, bloom, table, view, place + 4 * buckets)
+        return cls(first, shift, bloom, table, view, offset + 4 * buckets)
 
     def candidates(self, hashed: int) -> Iterator[int]:
         """Yield the indices of symbols with this hash."""

@@ -58,11 +58,11 @@ def _entries(file: ElfFile) -> Iterable[tuple[int, int]]:
             start += ALIGNMENT
             continue
         regions += 1
-        place, last = start + header, min(start + header + length, end)
-        while place + _ENTRY.size <= last:
-            kind, _, own, content, _, _, _, _, capability = _ENTRY.unpack_from(file.view, place)
+        offset, last = start + header, min(start + header + length, end)
+        while offset + _ENTRY.size <= last:
+            kind, _, own, content, _, _, _, _, capability = _ENTRY.unpack_from(file.view, offset)
             if kind not in (PTX, CUBIN) or not own:
                 break
             yield kind, capability
-            place += own + content
+            offset += own + content
         start = max(start + header + length, start + ALIGNMENT)

@@ -95,7 +95,7 @@ class LoadCheck:
             "": (started(self.python, link_table().provided), ())
         }
         for name, row in self._rows.items():
-            earlier = next((processes[each] for each in row.after if each in processes), processes[""])
+            earlier = next((processes[name] for name in row.after if name in processes), processes[""])
             processes[name] = after_import(earlier[0], self.python, row)
         return processes
 
@@ -106,10 +106,10 @@ class LoadCheck:
             wanted = parts.get(row.packages[0])
             others = {name: version for name, version in parts.items() if version != wanted}
             if wanted and others:
-                what = f"of another release than {row.packages[0]} {wanted}"
+                text = f"of another release than {row.packages[0]} {wanted}"
                 install = row.install.format(parts=" ".join(f"'{name}=={wanted}'" for name in others))
                 for name, version in others.items():
-                    yield LoadFinding(name, version, what, None, row.lacks, install)
+                    yield LoadFinding(name, version, text, None, row.lacks, install)
 
     def _imports(self) -> Iterator[LoadFinding]:
         """Yield what the imports of packages open themselves and can't load."""
@@ -136,8 +136,8 @@ class LoadCheck:
                 yield from self._of_file(package, file, codes)
             if self.sm and (code := gpu_code(codes)) and not code.runs_on(self.sm):
                 consequence = "its kernels raise: no kernel image is available for execution on the device"
-                what = f"no code for compute capability {self.sm}: it has {code}"
-                yield self._built_anew(package, what, codes[0].path, consequence)
+                text = f"no code for compute capability {self.sm}: it has {code}"
+                yield self._built_anew(package, text, codes[0].path, consequence)
 
     def _of_file(self, package: InstalledPackage, file: CompiledFile, codes: list[ElfFile]) -> Iterator[LoadFinding]:
         base = self._processes[""][0]
@@ -203,9 +203,9 @@ class LoadCheck:
             if version is None or row.package in lacking or not contains(row.releases, version):
                 continue
             if not any(fnmatch(module, pattern) for module in modules for pattern in row.modules):
-                what = f"its extension {row.modules[0]} is missing"
+                text = f"its extension {row.modules[0]} is missing"
                 install = self._filled(row.install, self._package(row.package))
-                lacking[row.package] = LoadFinding(row.package, version, what, None, row.lacks, install)
+                lacking[row.package] = LoadFinding(row.package, version, text, None, row.lacks, install)
         yield from lacking.values()
 
     def _misfits(self, process: Process) -> Iterator[LoadFinding]:
@@ -216,9 +216,9 @@ class LoadCheck:
 
     def _copies(self, process: Process) -> Iterator[LoadFinding]:
         paths: dict[str, list[Path]] = {}
-        for each in process.objects:
-            if each.elf.soname:
-                paths.setdefault(each.elf.soname, []).append(each.elf.path)
+        for mapped in process.objects:
+            if mapped.elf.soname:
+                paths.setdefault(mapped.elf.soname, []).append(mapped.elf.path)
         for soname, copies in paths.items():
             if len(copies) > 1:
                 consequence = "both are loaded; which of them a call reaches depends on the order of imports"
@@ -228,7 +228,7 @@ class LoadCheck:
 
     def _two(self, what: str, path: Path, used: Path, consequence: str) -> LoadFinding:
         package = self.python.owner(path) or self.python.owner(used)
-        outside = next((each for each in (path, used) if self.python.owner(each) is None), None)
+        outside = next((file for file in (path, used) if self.python.owner(file) is None), None)
         variables = self._variables_of(outside) if outside else []
         if variables:
             mend = "; ".join(f"unset {name}" for name in sorted(variables))
@@ -240,17 +240,17 @@ class LoadCheck:
     def _majors(self, process: Process) -> Iterator[LoadFinding]:
         """Yield extensions of the stack that load a CUDA runtime of another major than torch's."""
         major = self.cuda.partition(".")[0]
-        for each in process.objects:
-            match = _MAJOR.fullmatch(each.elf.soname)
-            loader = each.loader
+        for mapped in process.objects:
+            match = _MAJOR.fullmatch(mapped.elf.soname)
+            loader = mapped.loader
             while loader and self.python.owner(loader.elf.path) is None and loader.loader:
                 loader = loader.loader
             package = self.python.owner(loader.elf.path) if loader else None
             if match and major and match[1] != major and package and package.name != "torch":
                 needing = loader.elf.path.name if loader else ""
-                what = f"{needing} needs {each.elf.soname}; torch is built for CUDA {self.cuda}"
+                text = f"{needing} needs {mapped.elf.soname}; torch is built for CUDA {self.cuda}"
                 consequence = "two releases of CUDA in one process: their streams and handles do not fit each other"
-                yield self._built_anew(package, what, each.elf.path, consequence)
+                yield self._built_anew(package, text, mapped.elf.path, consequence)
 
     def _older(self, process: Process) -> Iterator[LoadFinding]:
         """Yield libraries of an older release than that of the package's build."""
@@ -258,18 +258,18 @@ class LoadCheck:
             by = self._package(row.by)
             declared = row.declared.format(cuda=self.cuda.partition(".")[0])
             wanted = next((version for text in by.requires if (version := _pinned(text, declared))), "")
-            loaded = next((each for each in process.objects if each.elf.soname.startswith(row.library)), None)
+            loaded = next((mapped for mapped in process.objects if mapped.elf.soname.startswith(row.library)), None)
             if not wanted or not loaded:
                 continue
             found = _release_of(loaded.elf.path, self.python)
             if found and not _fits(found, wanted):
                 owner = self.python.owner(loaded.elf.path)
-                what = f"{loaded.elf.path.name} is {found}; {row.by} {by.version} was built with {wanted}: {row.rule}"
+                text = f"{loaded.elf.path.name} is {found}; {row.by} {by.version} was built with {wanted}: {row.rule}"
                 install = row.install.format(cuda=self.cuda.partition(".")[0], wanted=wanted)
                 if owner is None and (variables := self._variables_of(loaded.elf.path)):
                     install = f"unset {variables[0]}"
                 name = owner.name if owner else row.library
-                yield LoadFinding(name, owner.version if owner else found, what, loaded.elf.path, row.lacks, install)
+                yield LoadFinding(name, owner.version if owner else found, text, loaded.elf.path, row.lacks, install)
 
     def _variables_of(self, path: Path) -> list[str]:
         """Return the variables that name a folder above a file."""
@@ -283,13 +283,13 @@ class LoadCheck:
         package = self.python.owner(problem.by) or importing
         row = self._row(package.name)
         certain = row is not None or any(package.name in same.packages for same in link_table().same)
-        what = f"{problem.by.name} {WORDS[problem.kind].format_map(self._values(problem))}"
+        text = f"{problem.by.name} {WORDS[problem.kind].format_map(self._values(problem))}"
         if problem.kind is ProblemKind.LIBRARY and (other := self._other_major(problem.name)):
-            what += f"; the process has {other}"
+            text += f"; the process has {other}"
         if problem.by == Path(package.name):
-            what = f"{WORDS[ProblemKind.LIBRARY].format_map(self._values(problem))}: its import opens it"
+            text = f"{WORDS[ProblemKind.LIBRARY].format_map(self._values(problem))}: its import opens it"
         return LoadFinding(
-            package.name, package.version, what, problem.by, consequence, self._mend(problem, package, row), certain
+            package.name, package.version, text, problem.by, consequence, self._mend(problem, package, row), certain
         )
 
     def _values(self, problem: LinkProblem) -> dict[str, str]:
@@ -310,7 +310,7 @@ class LoadCheck:
     def _other_major(self, library: str) -> str:
         """Return a library of another major with this name that the process has, "" for none."""
         base = library.partition(".so")[0]
-        names = {each.elf.soname for process, _ in self._processes.values() for each in process.objects}
+        names = {mapped.elf.soname for process, _ in self._processes.values() for mapped in process.objects}
         return next((name for name in sorted(names) if name.partition(".so")[0] == base and name != library), "")
 
     def _mend(self, problem: LinkProblem, package: InstalledPackage, row: CompiledPackage | None) -> str:
@@ -361,9 +361,9 @@ class LoadCheck:
         return LoadFinding(package.name, package.version, what, path, consequence, install, row is not None)
 
     def _other_python(self, package: InstalledPackage, file: CompiledFile) -> LoadFinding:
-        what = f"{file.path.name} is for Python {file.minor}; this environment has {self.python.minor}"
+        text = f"{file.path.name} is for Python {file.minor}; this environment has {self.python.minor}"
         consequence = f"`import {file.module}` raises ModuleNotFoundError"
-        return self._built_anew(package, what, file.path, consequence)
+        return self._built_anew(package, text, file.path, consequence)
 
     def _row(self, name: str) -> CompiledPackage | None:
         rows = [row for row in link_table().compiled if row.package == name]

@@ -73,11 +73,13 @@ class PythonSite:
     def packages(self) -> tuple[InstalledPackage, ...]:
         """The packages, the first of a name alone, and then the compiled files that no package lists."""
         packages: dict[str, InstalledPackage] = {}
-        for each in importlib.metadata.distributions(path=[str(folder) for folder in self.folders if folder.is_dir()]):
-            name = each.metadata["Name"]
+        for distribution in importlib.metadata.distributions(
+            path=[str(folder) for folder in self.folders if folder.is_dir()]
+        ):
+            name = distribution.metadata["Name"]
             if name and canonicalize_name(name) not in packages:
                 key = canonicalize_name(name)
-                packages[key] = InstalledPackage(key, each.version, *self._contents(each))
+                packages[key] = InstalledPackage(key, distribution.version, *self._contents(distribution))
         listed = {file.path for package in packages.values() for file in package.files}
         return (*packages.values(), *_unlisted(self.folders, listed))
 
@@ -163,7 +165,7 @@ def site_of(program: Path, environ: Mapping[str, str], root: Path = Path("/")) -
         fix = "name the python of an environment: DIR/bin/python"
         raise MatrixError("no Python environment", where=str(program), expected="lib/pythonX.Y beside its bin", fix=fix)
     prefixes = [prefix, *([base] if shared and base != prefix else [])]
-    folders = [each / folder.format(minor) for each in prefixes for folder in PACKAGE_FOLDERS]
+    folders = [prefix / folder.format(minor) for prefix in prefixes for folder in PACKAGE_FOLDERS]
     if shared:
         home = environ.get("HOME", "")
         user = [Path(home, ".local", PACKAGE_FOLDERS[0].format(minor))] if home and root == Path("/") else []

@@ -14,7 +14,7 @@ from matrix.catalog.reach import JobArguments, Reach
 from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import Cause, JudgePoint, KnownAs, Search, nothing_known
+from matrix.parity.cause_search import Cause, CauseSearch, JudgePoint, KnownAs, nothing_known
 from matrix.parity.core_cells import CoreCell, core_cell
 from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult, PointResults
 from matrix.parity.points import Cover, Space
@@ -105,7 +105,7 @@ class ParityRun:
             with self.judging(source) as (cell, judge):
                 cover = Cover(Space(cell.release), self.seed)
                 known_as = nothing_known if self.all_new else known_causes(self.catalog, cell)
-                search = Search(judge, cover, lambda: self.clock() - started > seconds, known_as)
+                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as)
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)

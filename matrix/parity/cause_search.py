@@ -48,7 +48,7 @@ class Cause:
 
 
 @dataclass
-class Search:
+class CauseSearch:
     """Yields a Cause for each point that is not equal. `judge` keeps what it has judged; `over`: the time is up.
 
     `known_as` names the failure of the catalog that a point reaches, "" for none.

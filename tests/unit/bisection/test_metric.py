@@ -183,7 +183,7 @@ def test_outliers_move_to_three_deviations(numbers: list[float], near: list[floa
 def test_level_names_mean_error_and_runs() -> None:
     level = Measured(10.0, 0.6, 9)
     assert level.error == pytest.approx(0.2)
-    assert str(level) == "10 +- 0.2 in 9 runs"
+    assert str(level) == "10 +- 0.2 in 9 runs (spread 0.6)"
 
 
 @pytest.mark.parametrize(

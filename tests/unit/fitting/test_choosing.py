@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.fitting.candidates import Candidate, axes
-from matrix.fitting.choosing import Search
+from matrix.fitting.choosing import ReleaseSearch
 from matrix.fitting.rules import Rejection, Rules
 from tests.unit.fitting.questions import recorded, wishes
 
@@ -35,12 +35,12 @@ def test_search_finds_the_first_set_of_brute_force(clauses: list[dict[str, str]]
 
     every = (dict(zip(NAMES, values, strict=True)) for values in product(VALUES, repeat=len(NAMES)))
     expected = next((one for one in every if not any(clause.items() <= one.items() for clause in clauses)), None)
-    found = Search(small(), reject).best()
+    found = ReleaseSearch(small(), reject).best()
     assert (None if found is None else {name: one.version for name, one in found.items()}) == expected
 
 
 def test_axis_without_candidates_has_no_set() -> None:
-    assert Search({**small(), "e": []}, lambda chosen, axis: None).best() is None
+    assert ReleaseSearch({**small(), "e": []}, lambda chosen, axis: None).best() is None
 
 
 def test_search_jumps_back_to_the_conflict() -> None:
@@ -48,7 +48,7 @@ def test_search_jumps_back_to_the_conflict() -> None:
         fits = axis != "d" or chosen["a"].version == "1"
         return None if fits else Rejection("a, d", frozenset("ad"))
 
-    search = Search(small(), reject)
+    search = ReleaseSearch(small(), reject)
     found = search.best()
     assert found
     assert found["a"].version == "1"
@@ -75,4 +75,4 @@ def test_no_newer_set_of_releases_passes(words: str, cores: list[int], engines: 
         return all(rules.rejection(chosen, axis) is None for axis in chosen)
 
     sets = (dict(zip(small_axes, one, strict=True)) for one in product(*small_axes.values()))
-    assert Search(small_axes, rules.rejection).best() == next(filter(passes, sets), None)
+    assert ReleaseSearch(small_axes, rules.rejection).best() == next(filter(passes, sets), None)

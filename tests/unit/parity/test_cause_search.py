@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import SECOND_SEED, Certainty, JudgePoint, Search
+from matrix.parity.cause_search import SECOND_SEED, CauseSearch, Certainty, JudgePoint
 from matrix.parity.point_results import PointResult
 from matrix.parity.points import Cover, Space, contains
 from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
@@ -14,9 +14,9 @@ from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 MLA = Point.parse("attention=mla tp=2")
 
 
-def search(judge: JudgePoint, *, points: int = 60, **options: Any) -> Search:
+def search(judge: JudgePoint, *, points: int = 60, **options: Any) -> CauseSearch:
     numbers = count()
-    return Search(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
+    return CauseSearch(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
 
 
 def test_planted_causes_are_found_and_nothing_else() -> None:
@@ -67,7 +67,7 @@ def test_search_ends_where_plain_point_not_equal() -> None:
 
 def test_equal_points_are_judged_once_and_counted() -> None:
     judge = Planted({}, ())
-    run = Search(judge, Cover(Space("0.19.2"), 1))
+    run = CauseSearch(judge, Cover(Space("0.19.2"), 1))
     assert list(run) == []
     assert run.equal == run.judged == len(judge.asked) == len(set(judge.asked))
     assert not run.cover.uncovered
@@ -75,6 +75,6 @@ def test_equal_points_are_judged_once_and_counted() -> None:
 
 def test_search_ends_when_the_time_is_up() -> None:
     judge = Planted()
-    run = Search(judge, Cover(Space("0.19.2"), 1), lambda: len(judge.asked) >= 5)
+    run = CauseSearch(judge, Cover(Space("0.19.2"), 1), lambda: len(judge.asked) >= 5)
     list(run)
     assert 5 <= len(judge.asked) <= 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,18 +35,20 @@ class Installation:
     host: LocalSite
 
     @classmethod
-    def current(cls, base: str, failures: Collection[str] = ()) -> Installation:
+    def current(cls, base: str, failures: Callable[[], Collection[str]] = tuple) -> Installation:
         """Return that of this process; with "" for the base, the packages of this interpreter are added as one.
 
-        `failures` are all that a run needs: where another entry can't be read, the catalog has these alone.
+        `failures` returns the ids of all that a run needs: where another entry can't be read, the catalog has these
+        alone.
         """
         environment = installed.current()
         try:
             catalog = load()
         except MatrixError:
-            if not failures:
+            planned = failures()
+            if not planned:
                 raise
-            catalog = load_alone(failures)
+            catalog = load_alone(planned)
         if not base:
             label = os.environ.get(LABEL, "")
             catalog = with_host(catalog, environment.packages, environment.minor, label)

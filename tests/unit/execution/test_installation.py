@@ -61,7 +61,7 @@ def test_a_run_needs_its_own_failures_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(installation, "load", unreadable)
     monkeypatch.setattr(installation, "load_alone", lambda ids: catalog(*map(failure, sorted(ids))))
     monkeypatch.setattr(environments, "current", lambda: BASE)
-    current = installation.Installation.current("torch-2.4.0", {"break"})
+    current = installation.Installation.current("torch-2.4.0", lambda: {"break"})
 
     assert [entry.id for entry in current.catalog.failures] == ["break"]
     with pytest.raises(MatrixError, match="unfinished"):

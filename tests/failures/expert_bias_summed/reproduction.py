@@ -1,0 +1,15 @@
+"""Compare a training step of experts with biases under a layout with the same step on one rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matrix.kit.parity.reproduce import deviation
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+
+def bias(rank: Rank, **point: str | int) -> None:
+    """Raise ParityDeviation where loss, gradients, norm or parameters are not those of one rank; point: factors.toml."""
+    deviation(rank, **point)

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def bias(rank: Rank, **point: str | int) -> None:
-    """Raise ParityDeviation where loss, gradients, norm or parameters are not those of one rank; point: factors.toml."""
+    """Raise ParityDeviation where the numbers of a point (factors.toml) are not those of one rank."""
     deviation(rank, **point)

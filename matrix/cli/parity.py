@@ -10,11 +10,13 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
 from matrix.kit.parity.factors import Point
 from matrix.parity.campaigns import CoreResult, ParityRun
+from matrix.provision import configuration, package_source
 from matrix.report.json_object import json_object
 from matrix.report.parity_text import core_json, layout_lines, search_lines
 from matrix.report.terminal import show
@@ -93,10 +95,13 @@ def status_of(results: list[CoreResult]) -> ExitStatus:
 
 
 def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
-    """Return the cores that the options name, the newest release by default."""
+    """Return the cores that the options name, the newest release by default. Raises MatrixError for no such source."""
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
-    return [*named, *parsed.consumer] or releases[-1:]
+    cores = [*named, *parsed.consumer] or releases[-1:]
+    for core in cores:
+        package_source.parse(configuration.load().resolve(core), MCORE)
+    return cores
 
 
 def possible(text: str) -> Point:

@@ -20,6 +20,7 @@ from matrix.cli import case_options
 from matrix.cli.run import executed
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt
+from matrix.provision.commands import python_module
 from matrix.provision.project import ROOT
 from matrix.report.terminal import paragraphs, show, table
 from matrix.store.paths import write_whole
@@ -91,13 +92,14 @@ def linted(folder: Path) -> Iterator[EntryProblem]:
         return
     for name, *words in TOOLS:
         here = importlib.util.find_spec(name) is not None
-        command = [sys.executable, "-m", name] if here else [shutil.which(name) or ""]
+        words = [*words, str(folder)]
+        command = python_module(sys.executable, name, *words) if here else [shutil.which(name) or "", *words]
         if not command[0]:
             yield EntryProblem(name, "it is not installed, and checked nothing", f"python3 -m pip install {name}")
             continue
-        done = subprocess.run([*command, *words, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            yield EntryProblem(" ".join((name, *words)), (done.stdout + done.stderr).strip(), "correct the Python")
+            yield EntryProblem(" ".join((name, *words[:-1])), (done.stdout + done.stderr).strip(), "correct the Python")
 
 
 def _end(problems: Sequence[EntryProblem], notes: Sequence[str]) -> ExitStatus:

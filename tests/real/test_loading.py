@@ -244,7 +244,7 @@ STORIES: Mapping[str, Story] = {
         "TransformerEngine#1684", other_abi, "transformer-engine-torch", "torchCheckFail",
         "pip uninstall -y transformer-engine-torch && python -m pip install --no-build-isolation", whole,
     ),
-    "flash-attn-abi": Story(
+    "flash-attention-abi": Story(
         "TransformerEngine#2771", lambda made: flash_attn(made, "signed char, bool"), "flash-attn",
         "c10::cuda::SetDevice", "pip uninstall -y flash-attn && ", lambda made: flash_attn(made, "signed char"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matrix.kit.parity.reproduce import deviation
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 
-def bias(rank: Rank, **point: str | int) -> None:
+def bias(rank: Rank, **point: Any) -> None:
     """Raise ParityDeviation where the numbers of a point (factors.toml) are not those of one rank."""
     deviation(rank, **point)

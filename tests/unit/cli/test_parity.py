@@ -58,7 +58,10 @@ def test_impossible_layout_exits_with_2(planted: Planted, capsys: pytest.Capture
 
 
 def test_search_prints_json(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "--mcore", "0.18.2", "--mcore", "0.19.2", "--json", "--seed", "5"]) == ExitStatus.BAD
+    assert (
+        main(["parity", "--mcore", "0.18.2", "--mcore", "0.19.2", "--json", "--seed", "5", "--unaided"])
+        == ExitStatus.BAD
+    )
     items = items_of(capsys.readouterr().out, "parity")
     assert [item["core"] for item in items] == ["0.18.2", "0.19.2"]
     for item in items:
@@ -75,6 +78,11 @@ def test_newest_release_is_the_default(planted: Planted, capsys: pytest.CaptureF
     assert [item["core"] for item in items_of(capsys.readouterr().out, "parity")] == releases
 
 
-def test_folder_of_a_fork_is_a_core(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["parity", "--consumer", "../Megatron-LM", "--layout", "tp=2", "--json"])
-    assert [item["core"] for item in items_of(capsys.readouterr().out, "parity")] == ["../Megatron-LM"]
+def test_folder_of_a_fork_is_a_core(planted: Planted, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["parity", "--consumer", str(tmp_path), "--layout", "tp=2", "--json"])
+    assert [item["core"] for item in items_of(capsys.readouterr().out, "parity")] == [str(tmp_path)]
+
+
+def test_core_that_does_not_exist_is_invalid_input(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "--mcore", "no-such-core", "--layout", "tp=2"]) == ExitStatus.MISTAKE
+    assert not planted.asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from matrix.kit.rank import Rank
 
 
 def python(folder: Path, code: str, **given: Any) -> Any:
-    return command.run(Rank(0, 1, "cuda", "", folder, **given), ["python", "-c", code], str(folder))
+    workdir = Path(tempfile.mkdtemp(dir=folder.parent))  # each run of a rank has its own
+    return command.run(Rank(0, 1, "cuda", "", workdir, **given), ["python", "-c", code], str(folder))
 
 
 @pytest.fixture(autouse=True)

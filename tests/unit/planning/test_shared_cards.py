@@ -101,7 +101,7 @@ def simulated(demands: Sequence[Demand], workers: int, *, share: bool) -> Simula
     return Simulated(clock, most)
 
 
-def test_four_hundred_cases_take_a_quarter_of_the_time() -> None:
+def test_400_cases_take_a_quarter_of_the_time() -> None:
     """On one simulated card with 14 workers; the sizes are those of tiny models and of a few larger ones."""
     chance = random.Random(7)
     demands = [Demand(1, BODY, card=chance.choice([2, 2, 2, 2, 8, 24]) * GIB) for _ in range(400)]

@@ -94,7 +94,10 @@ OTHERS = {
     "matrix/provision/clones.py": 1,  # settings of git
     "matrix/provision/commands.py": 1,  # the one start
     "matrix/provision/pyxis.py": 1,  # sh -c
+    "matrix/cli/debug.py": 1,  # tox -c tox.ini
     "matrix/execution/engine.py": 1,  # tox -c tox.ini
+    "matrix/execution/plugin.py": 2,  # the line that people run, as text
+    "matrix/parity/core_cells.py": 1,  # tox -c tox.ini
 }
 
 

@@ -49,8 +49,11 @@ def test_case_runs_under_pdb_in_its_environment(started: list[tuple[list[str], d
 
 
 def test_missing_environment_is_made_by_tox(
-    started: list[tuple[list[str], dict[str, str]]], capsys: pytest.CaptureFixture[str]
+    started: list[tuple[list[str], dict[str, str]]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("matrix.cli.debug.tox_command", lambda environ: ["tox"])  # absent in the oldest environment
     assert main(["debug", KEY]) == 2
     ((command, _),) = started
     assert command[-1] == "torch2.4.0"

@@ -177,6 +177,8 @@ def test_printed_lines_run_in_a_fresh_shell(
         assert (repeated.returncode, record["outcome"]) == shows, repeated.stderr
     if version != [9]:
         (draft,) = re.findall(r"draft: (.*)", done.stdout)
+        text = Path(draft).read_text(encoding="utf-8")
+        Path(draft).write_text(text.replace("TODO", "known"), encoding="utf-8")  # a draft is left out of all commands
         entry = read_toml(Path(draft))
         plan = f"MEGATRIX_FAILURES={Path(draft).parents[1]} megatrix plan --within 'failure=={entry['id']}'"
         listed = subprocess.check_output(["bash", "-c", plan], cwd=elsewhere, env=environ, text=True)

@@ -139,8 +139,13 @@ PAIR = ("--good", "torch-2.3.1/mcore-0.7.0/te-none/driver-none", "--bad", "torch
     ("question", "name", "version"),
     [
         (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [0, 8]),
-        (("--axis", "numpy", "--torch", "2.4.0", "--good", "1.25.2", "--bad", "1.26.4"), "numpy", [1, 26]),
-        (PAIR, "megatron-core", [0, 8]),
+        pytest.param(
+            ("--axis", "numpy", "--torch", "2.4.0", "--good", "1.25.2", "--bad", "1.26.4"),
+            "numpy",
+            [1, 26],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(PAIR, "megatron-core", [0, 8], marks=pytest.mark.slow),
         (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [9]),
     ],
     ids=["a release", "a package", "two stacks", "an error"],

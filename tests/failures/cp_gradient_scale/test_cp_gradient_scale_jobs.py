@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli.main import main
-from matrix.errors import ExitStatus
+from tests.job_answers import assert_silent
 
 STACK = "torch=2.4.0 mcore=0.8.0 te=none"
 REACHES = "--context-parallel-size 2"
@@ -16,13 +15,7 @@ BESIDE = "--context-parallel-size 1"
 
 @pytest.mark.parametrize(("options", "reached"), [(REACHES, True), (BESIDE, False)])
 def test_check_answers_silently_different(
-    options: str, reached: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: str, reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = tmp_path / "train.sbatch"
-    script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py --transformer-impl local {options}\n")
-    status = main(["check", str(script), STACK, "--as-one"])
-    answer = capsys.readouterr().out
-    assert ("SILENTLY DIFFERENT: cp-gradient-scale" in answer) is reached
-    if reached:
-        assert status == ExitStatus.BAD
-        assert "the run goes on, its numbers are wrong" in answer
+    monkeypatch.chdir(tmp_path)
+    assert_silent("cp-gradient-scale", STACK, options, reached, capsys)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli.main import main
-from matrix.errors import ExitStatus
+from tests.job_answers import assert_silent
 
 STACK = "torch=2.9.1 mcore=0.18.2 te=none"
 REACHES = "--num-experts 8 --tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1"
@@ -16,13 +15,7 @@ BESIDE = f"{REACHES} --expert-model-parallel-size 2"
 
 @pytest.mark.parametrize(("options", "reached"), [(REACHES, True), (BESIDE, False)])
 def test_check_answers_silently_different(
-    options: str, reached: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: str, reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = tmp_path / "train.sbatch"
-    script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py --transformer-impl local {options}\n")
-    status = main(["check", str(script), STACK, "--as-one"])
-    answer = capsys.readouterr().out
-    assert ("SILENTLY DIFFERENT: expert-gradient-not-summed" in answer) is reached
-    if reached:
-        assert status == ExitStatus.BAD
-        assert "the run goes on, its numbers are wrong" in answer
+    monkeypatch.chdir(tmp_path)
+    assert_silent("expert-gradient-not-summed", STACK, options, reached, capsys)

@@ -99,8 +99,8 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
     cores = [*named, *parsed.consumer] or releases[-1:]
-    for core in cores:
-        package_source.parse(configuration.load().resolve(core), MCORE)
+    for source in map(configuration.load().resolve, cores):
+        package_source.parse(source, MCORE)
     return cores
 
 

@@ -48,9 +48,9 @@ def verify_command(parsed: argparse.Namespace) -> int:
     records = [record for record in night.records if record.failure == failure.id]
     missing = any(one.of_example for one in entry.problems(catalog, failure, request.planned))
     kept = keep(failure, records) if missing else []
-    changed = claims.with_reasons(read_regular_text(failure.folder / ENTRY), failure, records)
-    if claims.OPEN in read_regular_text(failure.folder / ENTRY):
-        write_whole(failure.folder / ENTRY, changed)
+    content = read_regular_text(failure.folder / ENTRY)
+    if claims.OPEN in content:
+        write_whole(failure.folder / ENTRY, claims.with_reasons(content, failure, records))
         failure = loading.load().failure(parsed.id)
     red = [record for record in records if record.verdict.colour == "red"]
     broken, text = breaking.outcome(breaking.rejudged(failure, records))

@@ -65,3 +65,6 @@ NUMPY: Final = "numpy2-overflow"
 
 TRANSFORMERS: Final = "transformers5-sentinels"
 """megatron-core 0.15.0 - 0.17.1 with transformers 5 and later; not known with 0.18.0."""
+
+OVERLAP: Final = "tp-overlap"
+"""At level gpu its cases start userbuffers, which need Open MPI with megatron-core before 0.10."""

@@ -33,17 +33,45 @@ DUPLICATE: Final = "NCCL error: Duplicate GPU detected"
 
 def rehearse(rank: Rank, *, target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run the body of a case; return its value, and what was replaced for it."""
+    import torch
+
     replaced = install()
     if importlib.util.find_spec("transformer_engine") is not None:
         from tests.rehearsal import kernels
 
         multicast = driver_attribute(MULTICAST)
-        answers = {"device_supports_multicast": bool(multicast), "ubuf_built_with_mpi": False}
+        answers = {
+            "device_supports_multicast": bool(multicast), "ubuf_built_with_mpi": False,
+            "get_stream_priority_range": (0, -5),
+        }  # fmt: skip
         te_extension.install(rank.workdir / f"te-{rank.rank}", {**answers, **dict.fromkeys(USERBUFFERS, object())})
         kernels.install()
+        torch.cuda.Stream = torch.cuda.Event = Stream  # of TE's stand-in they have no methods
         replaced["Transformer Engine's extension"] = "a stand-in"
     value = imported(target)(rank, **arguments)
     return {"value": value, "replaced": replaced}
+
+
+class Stream:
+    """Replaces CUDA streams and events: on the CPU all work is done when it is next looked at."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_stream = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, *_: Any) -> None:
+        """Do nothing."""
+
+    wait_stream = wait_event = record = record_event = synchronize = wait
+
+    def is_capturing(self) -> bool:
+        """Return False: no graph is captured."""
+        return False
 
 
 def driver_devices() -> int:
@@ -99,6 +127,10 @@ def install() -> dict[str, str]:
     torch.cuda.is_available = lambda: devices > 0
     torch.cuda.set_device = set_device
     torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.current_stream = torch.cuda.default_stream = Stream
+    torch.cuda.stream = lambda stream: stream or Stream()
+    if accelerator := getattr(torch, "accelerator", None):  # torch >= 2.6 asks it in optimizers and data loaders
+        accelerator.current_stream, accelerator.current_device_index = Stream, lambda: chosen[0]
     major, minor = map(driver_attribute, (MAJOR, MINOR))
     torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(
         name="Stand-in GPU", major=major, minor=minor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from typing import Any
 
@@ -47,8 +49,11 @@ def install() -> None:
         turned = torch.cat((-second, first), -1)
         return values * angles.cos().to(values.dtype) + turned * angles.sin().to(values.dtype)
 
+    with contextlib.suppress(ImportError):  # TE >= 2.1
+        attentions = importlib.import_module("transformer_engine.pytorch.attention.rope")
     attentions.FusedRoPEFunc.apply = rotary
-    attentions._flash_attn_version = attentions._flash_attn_version_required
+    if hasattr(attentions, "_flash_attn_version_required"):  # TE before 2.1 compares it at each call
+        attentions._flash_attn_version = attentions._flash_attn_version_required
     cpp_extensions.get_cudnn_version = lambda: 90100
     # It has the names that the extension lists, and the stand-in lists none.
     cpp_extensions.__getattr__ = lambda name: getattr(sys.modules[te_extension.EXTENSION], name)

@@ -131,6 +131,7 @@ def install() -> dict[str, str]:
     torch.cuda.stream = lambda stream: stream or Stream()
     if accelerator := getattr(torch, "accelerator", None):  # torch >= 2.6 asks it in optimizers and data loaders
         accelerator.current_stream, accelerator.current_device_index = Stream, lambda: chosen[0]
+        accelerator.set_device_index = set_device
     major, minor = map(driver_attribute, (MAJOR, MINOR))
     torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(
         name="Stand-in GPU", major=major, minor=minor

@@ -134,7 +134,7 @@ class LoadCheck:
                         yield self._other_python(package, file)
                     continue
                 yield from self._of_file(package, file, codes)
-            if self.sm and (code := gpu_code(codes)) and not code.runs_on(self.sm):
+            if (code := gpu_code(codes)) and not code.runs_on(self.sm):
                 consequence = "its kernels raise: no kernel image is available for execution on the device"
                 text = f"no code for compute capability {self.sm}: it has {code}"
                 yield self._built_anew(package, text, codes[0].path, consequence)
@@ -157,7 +157,7 @@ class LoadCheck:
             yield from self._misfits(opened)
         for group in _grouped(problems):
             yield self._finding(group, package, _importing(file))
-        if not problems and any(read.fat):
+        if self.sm and not problems and any(read.fat):
             codes.append(read)
 
     def _is_extension(self, package: InstalledPackage, file: CompiledFile, read: ElfFile | None) -> bool:
@@ -242,11 +242,13 @@ class LoadCheck:
         major = self.cuda.partition(".")[0]
         for mapped in process.objects:
             match = _MAJOR.fullmatch(mapped.elf.soname)
+            if not match or not major or match[1] == major:
+                continue
             loader = mapped.loader
             while loader and self.python.owner(loader.elf.path) is None and loader.loader:
                 loader = loader.loader
             package = self.python.owner(loader.elf.path) if loader else None
-            if match and major and match[1] != major and package and package.name != "torch":
+            if package and package.name != "torch":
                 needing = loader.elf.path.name if loader else ""
                 text = f"{needing} needs {mapped.elf.soname}; torch is built for CUDA {self.cuda}"
                 consequence = "two releases of CUDA in one process: their streams and handles do not fit each other"

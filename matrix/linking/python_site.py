@@ -76,20 +76,21 @@ class PythonSite:
         for distribution in importlib.metadata.distributions(
             path=[str(folder) for folder in self.folders if folder.is_dir()]
         ):
-            name = distribution.metadata["Name"]
-            if name and canonicalize_name(name) not in packages:
-                key = canonicalize_name(name)
-                packages[key] = InstalledPackage(key, distribution.version, *self._contents(distribution))
+            metadata = distribution.metadata  # parsed at each access
+            key = canonicalize_name(metadata["Name"] or "")
+            if key and key not in packages:
+                requires = metadata.get_all("Requires-Dist") or distribution.requires or ()
+                packages[key] = InstalledPackage(
+                    key, metadata["Version"], *self._contents(distribution), tuple(requires)
+                )
         listed = {file.path for package in packages.values() for file in package.files}
         return (*packages.values(), *_unlisted(self.folders, listed))
 
-    def _contents(
-        self, package: importlib.metadata.Distribution
-    ) -> tuple[Path, tuple[CompiledFile, ...], tuple[str, ...]]:
+    def _contents(self, package: importlib.metadata.Distribution) -> tuple[Path, tuple[CompiledFile, ...]]:
         folder = Path(str(package.locate_file("")))
         names = _LISTED.findall(package.read_text("RECORD") or package.read_text("installed-files.txt") or "")
         files = [compiled_file(folder / name, name) for name in names if os.path.lexists(folder / name)]
-        return folder, tuple(files), tuple(package.requires or ())
+        return folder, tuple(files)
 
     @cached_property
     def versions(self) -> dict[str, str]:

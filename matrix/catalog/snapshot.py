@@ -88,17 +88,18 @@ def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
 
 def frozen(value: Any) -> Any:
     """Return a value as plain data: tuples for dataclasses, whose fields have the order of the class."""
-    if dataclasses.is_dataclass(value):
-        return tuple([frozen(getattr(value, name)) for name in _names(type(value))])
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind):
+        return tuple([frozen(getattr(value, name)) for name in _names(kind)])
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {str(key): frozen(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(map(frozen, value))
-    for kind in (str, int):
-        if isinstance(value, kind) and not isinstance(value, bool):
-            return kind(value)
+        return kind(map(frozen, value))
+    for plain in (str, int):
+        if isinstance(value, plain) and kind is not bool:
+            return plain(value)
     return str(value) if isinstance(value, Path) else value
 
 

@@ -137,7 +137,8 @@ def _unlisted(folders: Sequence[Path], files: Collection[CompiledFile]) -> Itera
 
 
 def _shared_objects(top: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(top):
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         yield from (Path(folder, name) for name in names if ".so" in name and SHARED_OBJECT.search(name))
 
 

@@ -11,7 +11,6 @@ import hashlib
 import marshal
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -73,14 +72,13 @@ def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
     with suppress(OSError, ValueError, MatrixError):
         state = marshal.dumps(frozen(value))
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(digest + DIGEST(state).digest() + state)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         snapshots = sorted(path.parent.glob(f"*{SUFFIX}"), key=lambda kept: -kept.stat().st_mtime)
         for old in snapshots[KEPT:]:
             old.unlink(missing_ok=True)

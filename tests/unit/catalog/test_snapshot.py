@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog import loading, snapshot
-from matrix.catalog.folders import FAILURES, SITE
+from matrix.catalog.folders import SITE, entries
 from matrix.catalog.model import Catalog
 from matrix.catalog.snapshot import KEPT, SIZE, frozen, read_snapshot, thawed, write_snapshot
 from matrix.errors import MatrixError
@@ -54,11 +53,11 @@ def test_unchanged_files_are_not_decoded_again(cache: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A site's folder with one entry."""
-    folder = tmp_path / "site" / "own_entry"
-    shutil.copytree(FAILURES / "dcp_assertion", folder)
-    entry = folder / "failure.toml"
-    entry.write_text(entry.read_text().replace('id = "dcp-assertion"', 'id = "own-entry"'))
+    """A site's folder with one entry: a copy of the project's first."""
+    folder, first = tmp_path / "site" / "own_entry", entries()[0]
+    folder.mkdir(parents=True)
+    id = first.parent.name.replace("_", "-")
+    (folder / first.name).write_text(first.read_text().replace(f'id = "{id}"', 'id = "own-entry"'))
     monkeypatch.setenv(SITE, str(folder.parent))
     return folder
 

@@ -87,7 +87,7 @@ def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
 def frozen(value: Any) -> Any:
     """Return a value as plain data: tuples for dataclasses, whose fields have the order of the class."""
     kind: Any = type(value)
-    if dataclasses.is_dataclass(kind):
+    if hasattr(kind, "__dataclass_fields__"):
         return tuple([frozen(getattr(value, name)) for name in _names(kind)])
     if isinstance(value, Enum):
         return value.value

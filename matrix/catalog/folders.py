@@ -38,6 +38,13 @@ def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     return (FAILURES, *site)
 
 
+def default_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the cache folder: $MEGATRIX_CACHE, $XDG_CACHE_HOME/megatrix or ~/.cache/megatrix."""
+    if environ.get("MEGATRIX_CACHE"):
+        return Path(environ["MEGATRIX_CACHE"]).expanduser().absolute()
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "megatrix")
+
+
 def with_site(environ: Mapping[str, str], *folders: Path) -> dict[str, str]:
     """Return the variables of processes that also load the failures in these folders."""
     site = [name for name in environ.get(SITE, "").split(os.pathsep) if name]

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from matrix.catalog.checks import check
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Case, Failure, Level, StandIn
-from matrix.catalog.folders import entries, folder_name, roots
+from matrix.catalog.folders import default_root, entries, folder_name, roots
 from matrix.catalog.job_options import PreflightOptions
 from matrix.catalog.model import (
     Catalog,
@@ -29,6 +29,7 @@ from matrix.catalog.model import (
 )
 from matrix.catalog.regular_file import read_regular
 from matrix.catalog.schema import Identifier, read_toml, toml_table
+from matrix.catalog.snapshot import SUFFIX, digest_of, name_of, read_snapshot, write_snapshot
 from matrix.catalog.stack import BASE, MCORE, TE, known_component
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
@@ -59,10 +60,33 @@ class Shared:
 def load(facts: Path = FACTS, *failures: Path, read: tuple[Failure, ...] | None = None) -> Catalog:
     """Read and check the catalog, with the failures in these folders (default: the project's and the site's).
 
-    With `read` they are these.
+    With `read` they are these. The project's own tables with all failures are kept in the cache, by their content.
 
     Raises MatrixError with file, key, got, expected and fix.
     """
+    if (facts, failures, read) != (FACTS, (), None):
+        return _read(facts, failures, read)
+    path, digest = _snapshot()
+    catalog = read_snapshot(path, Catalog, digest) if path else None
+    if catalog is None:
+        catalog = _read(facts, failures, read)
+        if path and digest == _snapshot()[1]:  # no file changed meanwhile
+            write_snapshot(path, catalog, digest)
+    return catalog
+
+
+def _snapshot() -> tuple[Path | None, bytes]:
+    """Return the file of the cache for these folders, None without a home, and the digest of all that is read."""
+    folders = roots()
+    paths = [*sorted(FACTS.glob("*.toml")), SHARED, *(path for root in folders for path in entries(root))]
+    try:
+        cache = default_root() / "catalogs"
+    except RuntimeError:  # no home
+        return None, b""
+    return cache / f"{name_of(FACTS, *folders)}{SUFFIX}", digest_of(paths)
+
+
+def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | None) -> Catalog:
     if not (facts / "bases.toml").is_file():
         raise MatrixError("not a catalog", got=facts, expected="a folder with bases.toml, releases.toml, ...")
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]

@@ -25,6 +25,13 @@ LARGEST_IN_PARTS: Final = 2**40  # bytes of a file that is read in parts, such a
 PARSED_S: Final = 10.0
 AGAIN_S: Final = 0.1  # between two checks of a time that has ended, seconds: code may catch the first error
 UNREADABLE: Final = "the file can't be read"
+KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO (named pipe)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class UnreadableError(MatrixError):
@@ -45,7 +52,7 @@ def open_regular(
         if not got:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             got = _refused(os.fstat(descriptor), largest)  # it may have been replaced
-        if not got and os.pread(descriptor, 1, 0) and not os.fstat(descriptor).st_size:
+        if not got and not os.fstat(descriptor).st_size and os.pread(descriptor, 1, 0):
             got = "a file that the kernel generates"
         if not got:
             return os.fdopen(descriptor, "rb")
@@ -126,13 +133,6 @@ def _check_time(number: int = 0, frame: FrameType | None = None) -> None:
 
 def _refused(status: os.stat_result, largest: int) -> str:
     """Return why a file of this status is not opened, "" for one that is."""
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a FIFO (named pipe)",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
     if not stat.S_ISREG(status.st_mode):
-        return kinds.get(stat.S_IFMT(status.st_mode), "no regular file")
+        return KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
     return f"a file of {status.st_size:,} bytes" if status.st_size > largest else ""

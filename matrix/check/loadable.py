@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
@@ -19,18 +18,12 @@ from matrix.check import environment, probe
 from matrix.check.declaring import CheckInput, command_jobs, declared_stack, read
 from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.user_stack import build
-from matrix.errors import MatrixError
-from matrix.provision import overlays
 from matrix.provision.commands import Runner, run
-from matrix.provision.indexes import site_environment
-from matrix.store import scratch
 
 if TYPE_CHECKING:
     from matrix.linking.load_report import LoadReport
     from matrix.linking.python_site import PythonSite
 
-READER: Final = "elftools"  # the module of pyelftools
-NOT_READ: Final = "whether compiled packages load was not read: pip install pyelftools"
 AFTERWARDS: Final = "install it, then check the environment: megatrix check --loadable"
 SECONDS: Final = 3600.0  # for the wheels of a lock file with torch and CUDA: 3 GB
 
@@ -40,8 +33,6 @@ def environment_input(
 ) -> CheckInput:
     """Return the input of an environment, as environment.environment_input does, with what does not load in it."""
     checked = environment.environment_input(catalog, python, command, variables)
-    if importlib.util.find_spec(READER) is None:
-        return replace(checked, stack=replace(checked.stack, notes=(*checked.stack.notes, NOT_READ)))
     from matrix.linking.python_site import site_of
 
     site = site_of(Path(python or sys.executable), os.environ)
@@ -54,9 +45,8 @@ def static_input(
     """Return the stack of an environment, or of an unpacked image, and what does not load in it.
 
     No program of it is started. Of this machine the driver and the GPUs count. Raises MatrixError without an
-    environment, and without pyelftools.
+    environment.
     """
-    _require_reader()
     from matrix.linking.import_process import cuda_of
     from matrix.linking.python_site import image_site, site_of
 
@@ -77,12 +67,6 @@ def static_input(
     return _with_report(checked, site, host.machine.sm or "")
 
 
-def _require_reader() -> None:
-    if importlib.util.find_spec(READER) is None:
-        fix = "python -m pip install pyelftools"
-        raise MatrixError("compiled packages can't be read", got="no pyelftools", fix=fix)
-
-
 def _with_report(checked: CheckInput, site: PythonSite, sm: str) -> CheckInput:
     from matrix.linking.load_report import load_report
 
@@ -95,7 +79,8 @@ def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, run: Runner =
     The wheels are laid out in a temporary folder by uv, which runs nothing of them. What has no wheel, and what can't
     be fetched, is unknown.
     """
-    _require_reader()
+    from matrix.store import scratch
+
     inputs = []
     for path in paths:
         declared = read([path])
@@ -136,6 +121,9 @@ def _inside(path: Path | None, folder: Path) -> Path | None:
 
 def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:
     """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
+    from matrix.provision import overlays  # 0.02 s, for locks alone
+    from matrix.provision.indexes import site_environment
+
     variables = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
     options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
     command = [*overlays.uv(variables), "pip", "install", *options, "--python", sys.executable, *wanted]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog.failure import Case
+from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
 from matrix.execution.installation import Installation
@@ -21,7 +22,6 @@ from matrix.planning.machine_requirements import Placement, offered, place
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
-from matrix.provision.cache_folders import default_root
 from matrix.provision.case_overlays import Provision
 from matrix.provision.overlays import Overlay, Overlays
 from matrix.provision.package_source import Source

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
@@ -25,7 +26,6 @@ from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.provision import configuration, extension, kernel, project
 from matrix.provision import installed as environments
-from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult, python_module
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES, base_name

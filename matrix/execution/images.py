@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
@@ -18,7 +19,6 @@ from matrix.execution.engine import EngineRequest, EngineResult
 from matrix.planning.machine_requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
-from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult, Runner, run
 from matrix.provision.extension import build_variables
 from matrix.provision.host import ExecutionSite

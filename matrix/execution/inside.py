@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import CaseNeed, Level
-from matrix.catalog.folders import SITE, roots
+from matrix.catalog.folders import SITE, default_root, roots
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
@@ -23,7 +23,6 @@ from matrix.execution.engine import STOP_S, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
 from matrix.provision import configuration, host, project
-from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import TIMED_OUT, python_module
 from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -132,10 +132,10 @@ class Process:
         """Return a process with the same objects."""
         process = Process(self.site, self.provided)
         process.files, process.definers = self.files, self.definers
-        copies = {mapped: replace(mapped, names=set(mapped.names)) for mapped in self.objects}
-        for mapped in copies.values():
-            mapped.loader = copies.get(mapped.loader) if mapped.loader else None
-            mapped.libraries = [copies[library] for library in mapped.libraries]
+        copies = {mapped: LoadedObject(mapped.elf, set(mapped.names)) for mapped in self.objects}
+        for mapped, duplicate in copies.items():
+            duplicate.loader = copies.get(mapped.loader) if mapped.loader else None
+            duplicate.libraries = [copies[library] for library in mapped.libraries]
         process.objects, process.visible = list(copies.values()), [copies[mapped] for mapped in self.visible]
         return process
 

@@ -1,9 +1,9 @@
 """Read the parts of an ELF file that the dynamic linker reads: needed libraries, symbols, versions.
 
-pyelftools reads the headers. Its tables of symbols take 20 us for each symbol, and torch's libraries have 200,000: here
-symbols are found by the hash table of .gnu.hash, at their offsets in the mapped file.
+Tables are read at their offsets in the mapped file, and symbols are found by its hash table; docs/loading.md has the
+reason for a reader of its own.
 
-Sources: the ELF gABI (headers, dynamic section, DT_HASH), the LSB (versions of symbols), binutils' elflink.c
+Sources: the ELF gABI (headers, sections, dynamic section, DT_HASH), the LSB (versions of symbols), binutils' elflink.c
 (DT_GNU_HASH).
 """
 
@@ -15,18 +15,40 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final
-
-from elftools.common.exceptions import ELFError
-from elftools.construct import ConstructError
-from elftools.elf.elffile import ELFFile
+from typing import BinaryIO, Final, NamedTuple
 
 from matrix.catalog.regular_file import open_regular
 from matrix.errors import MatrixError
 
 HIDDEN: Final = 0x8000  # of an entry of .gnu.version: the default of another version
-MACHINES: Final = {"EM_X86_64": "x86-64", "EM_AARCH64": "aarch64", "EM_386": "x86", "EM_PPC64": "ppc64le"}
+MACHINES: Final = {62: "x86-64", 183: "aarch64", 3: "x86", 21: "ppc64le", 243: "riscv64"}
+LOADED, DYNAMIC = 1, 2  # types of segments
+TAGS: Final = {  # entries of the dynamic section that are read
+    1: "DT_NEEDED",
+    2: "DT_PLTRELSZ",
+    4: "DT_HASH",
+    5: "DT_STRTAB",
+    6: "DT_SYMTAB",
+    7: "DT_RELA",
+    8: "DT_RELASZ",
+    14: "DT_SONAME",
+    15: "DT_RPATH",
+    23: "DT_JMPREL",
+    29: "DT_RUNPATH",
+    0x6FFFFEF5: "DT_GNU_HASH",
+    0x6FFFFFF0: "DT_VERSYM",
+    0x6FFFFFFC: "DT_VERDEF",
+    0x6FFFFFFD: "DT_VERDEFNUM",
+    0x6FFFFFFE: "DT_VERNEED",
+    0x6FFFFFFF: "DT_VERNEEDNUM",
+}
+FAT_BINARY: Final = b".nv_fatbin\0"
 WEAK, LOCAL = 2, 0  # bindings of symbols
+# The header, after magic, class and byte order: machine, offsets of segments and sections, their sizes and numbers.
+_HEADER: Final = struct.Struct("<16x2xH4x8xQQ4x2xHHHHH")
+_SEGMENT: Final = struct.Struct("<I4xQQ8xQ16x")  # type, offset, address, size in the file
+_SECTION: Final = struct.Struct("<I20xQQ24x")  # name, offset, size
+_DYNAMIC: Final = struct.Struct("<qQ")  # tag, value
 _SYMBOL: Final = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _NEED: Final = struct.Struct("<HHIII")  # version, count, file, auxiliary, next
 _NEED_VERSION: Final = struct.Struct("<IHHII")  # hash, flags, index, name, next
@@ -34,25 +56,14 @@ _DEFINITION: Final = struct.Struct("<HHHHIII")  # version, flags, index, count, 
 _RELOCATION: Final = struct.Struct("<QQQ")  # offset, info, addend
 MOST_VERSIONS: Final = 4096  # of one file; a damaged count has no end
 LONGEST_NAME: Final = 65536  # bytes of a symbol's name; template code has names of some thousand
-DAMAGED: Final = (
-    ELFError,
-    ConstructError,
-    struct.error,
-    IndexError,
-    ValueError,
-    KeyError,
-    OverflowError,
-    AttributeError,
-    OSError,
-)
+DAMAGED: Final = (struct.error, IndexError, ValueError, OverflowError, OSError)
 
 
 class ElfError(MatrixError):
     """A file that is no ELF file, is damaged, or is none for 64-bit little-endian machines."""
 
 
-@dataclass(frozen=True)
-class SymbolReference:
+class SymbolReference(NamedTuple):
     """A symbol that an object takes from others: its name, its version ("GLIBC_2.14") or ""."""
 
     name: str
@@ -74,15 +85,53 @@ class ElfFile:
 
     path: Path
     machine: str
-    needed: tuple[str, ...]
-    soname: str
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...]
-    interpreter: str
     tags: Mapping[str, int]
     loads: tuple[tuple[int, int, int], ...]
-    fat: tuple[int, int]  # offset and size of .nv_fatbin
-    view: memoryview = field(repr=False)
+    names: tuple[int, ...]  # of needed libraries: their places in the table of strings
+    mapped: mmap.mmap = field(repr=False)
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The content of the file."""
+        return memoryview(self.mapped)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The libraries that it needs."""
+        return tuple(map(self.text, self.names))
+
+    @cached_property
+    def soname(self) -> str:
+        """The name by which others need it, "" without one."""
+        return self._tagged("DT_SONAME")
+
+    @cached_property
+    def rpath(self) -> tuple[str, ...]:
+        """The folders that are searched for its libraries and theirs."""
+        return tuple(filter(None, self._tagged("DT_RPATH").split(":")))
+
+    @cached_property
+    def runpath(self) -> tuple[str, ...]:
+        """The folders that are searched for its libraries alone."""
+        return tuple(filter(None, self._tagged("DT_RUNPATH").split(":")))
+
+    def _tagged(self, tag: str) -> str:
+        return self.text(self.tags[tag]) if tag in self.tags else ""
+
+    @cached_property
+    def fat(self) -> tuple[int, int]:
+        """The offset and size of section .nv_fatbin, (0, 0) without one: the linker does not read sections."""
+        _, _, position, _, _, size, count, strings = _HEADER.unpack_from(self.mapped)
+        if size != _SECTION.size or strings >= count or position + count * size > len(self.mapped):
+            return 0, 0
+        sections = list(_SECTION.iter_unpack(self.view[position : position + count * size]))
+        texts = sections[strings][1]
+        named = (row for row in sections if self._has(texts + row[0], FAT_BINARY))
+        _, start, length = next(named, (0, 0, 0))
+        return start, length
+
+    def _has(self, start: int, content: bytes) -> bool:
+        return self.mapped[start : start + len(content)] == content
 
     def at(self, tag: str) -> int:
         """Return the offset in the file of the table that a dynamic entry names, -1 without one."""
@@ -99,15 +148,10 @@ class ElfFile:
     def text(self, index: int) -> str:
         """Return a text of the table of strings."""
         start = self._strings + index
-        end = self._map_find(start)
-        return bytes(self.view[start:end]).decode("utf-8", "replace")
-
-    def _map_find(self, start: int) -> int:
-        source = self.view.obj
-        end = source.find(b"\0", start, start + LONGEST_NAME) if isinstance(source, mmap.mmap | bytes) else -1
+        end = self.mapped.find(b"\0", start, start + LONGEST_NAME)
         if end < 0:
             raise damaged(self.path, "a text without an end")
-        return end
+        return self.mapped[start:end].decode("utf-8", "replace")
 
     @cached_property
     def _strings(self) -> int:
@@ -132,15 +176,15 @@ class ElfFile:
         start = self.at("DT_SYMTAB")
         if start < 0:
             return ()
-        versions, names = self.at("DT_VERSYM"), self.need_names
-        found = []
         table = self.view[start : start + self.symbol_count * _SYMBOL.size]
-        for index, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(table)):
-            if section or not name or info >> 4 in (WEAK, LOCAL):
-                continue
-            version = struct.unpack_from("<H", self.view, versions + 2 * index)[0] if versions >= 0 else 0
-            found.append(SymbolReference(self.text(name), names.get(version & ~HIDDEN, "")))
-        return tuple(found)
+        count = len(table) // _SYMBOL.size
+        position, names = self.at("DT_VERSYM"), self.need_names
+        versions = self.view[position : position + 2 * count].cast("H") if position >= 0 else [0] * count
+        return tuple(
+            SymbolReference(self.text(name), names.get(version & ~HIDDEN, ""))
+            for (name, info, _, section, _, _), version in zip(_SYMBOL.iter_unpack(table), versions, strict=True)
+            if name and not section and info >> 4 not in (WEAK, LOCAL)
+        )
 
     @cached_property
     def required(self) -> tuple[RequiredVersion, ...]:
@@ -230,8 +274,7 @@ class ElfFile:
             index, steps = table[buckets + index], steps + 1
 
     def _is_named(self, index: int, name: str) -> bool:
-        start, encoded = self._strings + index, name.encode()
-        return bytes(self.view[start : start + len(encoded) + 1]) == encoded + b"\0"
+        return self._has(self._strings + index, name.encode() + b"\0")
 
     def relocated(self, name: str) -> bool:
         """Return whether a relocation needs an undefined symbol: one in the table alone is never looked up."""
@@ -332,46 +375,39 @@ def parse(path: Path, file: BinaryIO) -> ElfFile:
         got = "an empty file" if not magic else "no ELF file" if len(magic) >= 4 else f"{len(magic)} bytes"
         raise damaged(path, got)
     if magic[4:6] != b"\x02\x01":
-        got = f"a file of {'32' if magic[4:5] == b'1' else '32 or another number of'} bits or big-endian"
+        bits = "32 bits" if magic[4:5] == b"\x01" else "32 or another number of bits"
+        got = f"a file of {bits}, or big-endian"
         raise ElfError(
             "not a shared object of this machine", where=str(path), got=got, expected="64 bits, little-endian"
         )
     try:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        file.seek(0)
-        elf = ELFFile(file)
-        parsed = _headers(path, elf, memoryview(mapped))
-        _ = parsed.references, parsed.required, parsed.definitions  # cached: a damaged table is an error of the file
+        parsed = _headers(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        # cached: a damaged table is an error of the file
+        _ = parsed.needed, parsed.soname, parsed.rpath, parsed.runpath
+        _ = parsed.references, parsed.required, parsed.definitions
         return parsed
     except DAMAGED as error:
         raise damaged(path, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
 
-def _headers(path: Path, elf: Any, view: memoryview) -> ElfFile:
+def _headers(path: Path, mapped: mmap.mmap) -> ElfFile:
     tags: dict[str, int] = {}
-    needed, loads, interpreter, dynamic = [], [], "", None
-    for segment in elf.iter_segments():
-        header = segment.header
-        if header.p_type == "PT_LOAD":
-            if header.p_offset + header.p_filesz > len(view):
-                raise damaged(path, f"{len(view):,} bytes; a segment ends at {header.p_offset + header.p_filesz:,}")
-            loads.append((header.p_vaddr, header.p_offset, header.p_filesz))
-        elif header.p_type == "PT_INTERP":
-            interpreter = segment.get_interp_name()
-        elif header.p_type == "PT_DYNAMIC":
-            dynamic = segment
-    for tag in dynamic.iter_tags() if dynamic else ():
-        name = str(tag.entry.d_tag)
-        if name == "DT_NEEDED":
-            needed.append(tag.needed)
-        tags.setdefault(name, tag.entry.d_val)
-    machine = MACHINES.get(elf["e_machine"], str(elf["e_machine"]))
-    parsed = ElfFile(path, machine, tuple(needed), "", (), (), interpreter, tags, tuple(loads), (0, 0), view)
-    names = ("DT_SONAME", "DT_RPATH", "DT_RUNPATH")
-    texts = {name: parsed.text(tags[name]) if name in tags else "" for name in names}
-    fat = elf.get_section_by_name(".nv_fatbin")
-    parsed.soname = texts["DT_SONAME"]
-    parsed.rpath, parsed.runpath = (tuple(filter(None, texts[name].split(":"))) for name in ("DT_RPATH", "DT_RUNPATH"))
-    if fat is not None:
-        parsed.fat = (fat["sh_offset"], fat["sh_size"])
-    return parsed
+    needed, loads, dynamic = [], [], (0, 0)
+    machine, segments, _, size, count, _, _, _ = _HEADER.unpack_from(mapped)
+    for number in range(count):
+        kind, offset, address, length = _SEGMENT.unpack_from(mapped, segments + number * size)
+        if kind == LOADED:
+            if offset + length > len(mapped):
+                raise damaged(path, f"{len(mapped):,} bytes; a segment ends at {offset + length:,}")
+            loads.append((address, offset, length))
+        elif kind == DYNAMIC:
+            dynamic = offset, length
+    start, length = dynamic
+    for position in range(start, start + length, _DYNAMIC.size):
+        tag, value = _DYNAMIC.unpack_from(mapped, position)
+        if not tag:
+            break
+        if name := TAGS.get(tag):
+            needed += [value] * (name == "DT_NEEDED")
+            tags.setdefault(name, value)
+    return ElfFile(path, MACHINES.get(machine, f"machine {machine}"), tags, tuple(loads), tuple(needed), mapped)

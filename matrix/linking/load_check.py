@@ -18,9 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from matrix.catalog import versions
-from matrix.catalog.kinds import kind_table
 from matrix.catalog.regular_file import UnreadableError
-from matrix.contract.kind_answer import plain_name
 from matrix.linking.dynamic_linker import LinkProblem, ProblemKind, Process
 from matrix.linking.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash
 from matrix.linking.fat_binary import gpu_code
@@ -134,7 +132,7 @@ class LoadCheck:
                         yield self._other_python(package, file)
                     continue
                 yield from self._of_file(package, file, codes)
-            if self.sm and (code := gpu_code(codes)) and not code.runs_on(self.sm):
+            if (code := gpu_code(codes)) and not code.runs_on(self.sm):
                 consequence = "its kernels raise: no kernel image is available for execution on the device"
                 text = f"no code for compute capability {self.sm}: it has {code}"
                 yield self._built_anew(package, text, codes[0].path, consequence)
@@ -157,7 +155,7 @@ class LoadCheck:
             yield from self._misfits(opened)
         for group in _grouped(problems):
             yield self._finding(group, package, _importing(file))
-        if not problems and any(read.fat):
+        if self.sm and not problems and any(read.fat):
             codes.append(read)
 
     def _is_extension(self, package: InstalledPackage, file: CompiledFile, read: ElfFile | None) -> bool:
@@ -242,11 +240,13 @@ class LoadCheck:
         major = self.cuda.partition(".")[0]
         for mapped in process.objects:
             match = _MAJOR.fullmatch(mapped.elf.soname)
+            if not match or not major or match[1] == major:
+                continue
             loader = mapped.loader
             while loader and self.python.owner(loader.elf.path) is None and loader.loader:
                 loader = loader.loader
             package = self.python.owner(loader.elf.path) if loader else None
-            if match and major and match[1] != major and package and package.name != "torch":
+            if package and package.name != "torch":
                 needing = loader.elf.path.name if loader else ""
                 text = f"{needing} needs {mapped.elf.soname}; torch is built for CUDA {self.cuda}"
                 consequence = "two releases of CUDA in one process: their streams and handles do not fit each other"
@@ -297,6 +297,8 @@ class LoadCheck:
         if problem.kind is not ProblemKind.SYMBOL and problem.names:
             names = " and ".join(problem.names)
             return {"name": names, "more": "", "library": str(problem.library or ""), "is": "are"}
+        from matrix.contract.kind_answer import plain_name  # 0.02 s, for findings alone
+
         plain = plain_name(problem.name) if problem.kind is ProblemKind.SYMBOL else ""
         shown = f"{problem.name}{f' ({plain})' if plain and plain != problem.name else ''}"
         library = str(problem.library or "")
@@ -323,6 +325,8 @@ class LoadCheck:
         if problem.by == Path(package.name):
             row = None
         if problem.kind in (ProblemKind.LIBRARY, ProblemKind.VERSION):
+            from matrix.catalog.kinds import kind_table
+
             group, text = ("library", problem.name) if problem.kind is ProblemKind.LIBRARY else ("glibc", problem.name)
             facts = (fact for fact in kind_table().fact if fact.group == group and re.match(fact.pattern, text))
             if (fact := next(facts, None)) and fact.install and not (row and problem.kind is ProblemKind.VERSION):

@@ -10,10 +10,10 @@ from packaging.specifiers import SpecifierSet
 
 from matrix.catalog import versions
 from matrix.catalog.codec import decode
-from matrix.catalog.kinds import TABLE as KINDS
+from matrix.catalog.loading import FACTS
 from matrix.catalog.schema import Pattern, read_toml
 
-TABLE: Final = KINDS.with_name("linking.toml")
+TABLE: Final = FACTS / "linking.toml"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ PACKAGE_FOLDERS: Final = ("lib/python{0}/site-packages", "lib/python{0}/dist-pac
 DEBIAN: Final = ("usr/local/lib/python{0}/dist-packages", "usr/lib/python3/dist-packages")
 SHARED_OBJECT: Final = re.compile(r"\.so(?:\.\d+)*$")
 _LISTED: Final = re.compile(r'^"?([^,"\n]+\.so(?:\.\d+)*)"?,', re.MULTILINE)
-_TAG: Final = re.compile(r"\.(?:cpython-(\d)(\d+)|abi3)?[\w-]*\.so$|\.so$")
+_FIELD: Final = re.compile(r"^(Name|Version|Requires-Dist):[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,21 @@ class PythonSite:
         for distribution in importlib.metadata.distributions(
             path=[str(folder) for folder in self.folders if folder.is_dir()]
         ):
-            name = distribution.metadata["Name"]
-            if name and canonicalize_name(name) not in packages:
-                key = canonicalize_name(name)
-                packages[key] = InstalledPackage(key, distribution.version, *self._contents(distribution))
-        listed = {file.path for package in packages.values() for file in package.files}
-        return (*packages.values(), *_unlisted(self.folders, listed))
+            fields = _fields(distribution)
+            key = canonicalize_name(fields["name"][0]) if "name" in fields else ""
+            if key and key not in packages:
+                version = fields.get("version", ("",))[0]
+                egg = distribution.requires if distribution.read_text("requires.txt") else ()
+                requires = fields.get("requires-dist") or egg or ()
+                packages[key] = InstalledPackage(key, version, *self._contents(distribution), tuple(requires))
+        files = [file for package in packages.values() for file in package.files]
+        return (*packages.values(), *_unlisted(self.folders, files))
 
-    def _contents(
-        self, package: importlib.metadata.Distribution
-    ) -> tuple[Path, tuple[CompiledFile, ...], tuple[str, ...]]:
+    def _contents(self, package: importlib.metadata.Distribution) -> tuple[Path, tuple[CompiledFile, ...]]:
         folder = Path(str(package.locate_file("")))
         names = _LISTED.findall(package.read_text("RECORD") or package.read_text("installed-files.txt") or "")
         files = [compiled_file(folder / name, name) for name in names if os.path.lexists(folder / name)]
-        return folder, tuple(files), tuple(package.requires or ())
+        return folder, tuple(files)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -107,22 +108,38 @@ class PythonSite:
         return {text: package for path, package in paths for text in (str(path), os.path.realpath(path))}
 
 
-def _unlisted(folders: Sequence[Path], listed: set[Path]) -> Iterator[InstalledPackage]:
+def _fields(package: importlib.metadata.Distribution) -> dict[str, list[str]]:
+    """Return fields of a distribution's metadata; importlib.metadata also parses its description, for 1 ms."""
+    text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+    fields: dict[str, list[str]] = {}
+    for name, value in _FIELD.findall(text.partition("\n\n")[0]):
+        fields.setdefault(name.lower(), []).append(value.strip())
+    return fields
+
+
+def _unlisted(folders: Sequence[Path], files: Collection[CompiledFile]) -> Iterator[InstalledPackage]:
     """Yield, by their top folder or name, the shared objects in folders of packages that no package lists."""
-    known = {path.relative_to(folder).parts[0] for path in listed for folder in folders if path.is_relative_to(folder)}
+    listed = {file.path for file in files}
+    tops = {file.name.partition("/")[0] for file in files}
     for folder in folders:
         for top in sorted(folder.iterdir()) if folder.is_dir() else ():
             if top in listed or top.name.endswith((".dist-info", ".libs", "__pycache__")):
                 continue
             if SHARED_OBJECT.search(top.name):
                 found = [top]
-            elif top.name in known or top.is_symlink() or not _is_package(top):
+            elif top.name in tops or top.is_symlink() or not _is_package(top):
                 continue
             else:
-                found = [path for path in sorted(top.rglob("*.so*")) if SHARED_OBJECT.search(path.name)]
-            files = tuple(compiled_file(path, str(path.relative_to(folder))) for path in found)
-            if files:
-                yield InstalledPackage("", "", folder, files)
+                found = sorted(_shared_objects(top))
+            if found:
+                compiled = tuple(compiled_file(path, str(path.relative_to(folder))) for path in found)
+                yield InstalledPackage("", "", folder, compiled)
+
+
+def _shared_objects(top: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        yield from (Path(folder, name) for name in names if ".so" in name and SHARED_OBJECT.search(name))
 
 
 def _is_package(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.stack import MCORE
@@ -16,7 +17,6 @@ from matrix.execution.engine import settings as cell_variables
 from matrix.parity.point_process import PointProcess, command
 from matrix.provision import configuration, package_source, project
 from matrix.provision import installed as environments
-from matrix.provision.cache_folders import default_root
 from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name

@@ -1,4 +1,4 @@
-"""The cache, and folders in it that are never half made: locks, temporary folders that are renamed, flushes."""
+"""Folders of the cache that are never half made: locks, temporary folders that are renamed, flushes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-
-def default_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the cache folder: $MEGATRIX_CACHE, $XDG_CACHE_HOME/megatrix or ~/.cache/megatrix."""
-    if environ.get("MEGATRIX_CACHE"):
-        return Path(environ["MEGATRIX_CACHE"]).expanduser().absolute()
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "megatrix")
 
 
 @contextmanager

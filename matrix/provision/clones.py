@@ -16,10 +16,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.regular_file import UnreadableError, read_regular, read_regular_text
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision.cache_folders import default_root, locked, making
+from matrix.provision.cache_folders import locked, making
 from matrix.provision.commands import NOT_STARTED, TIMED_OUT, redacted, run
 
 CONNECT_S: Final = 30.0  # seconds for a server's first answer; 1 s is usual. Override: MEGATRIX_CONNECT_TIMEOUT

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from matrix import __version__
+from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
-from matrix.provision.cache_folders import default_root, locked, making
+from matrix.provision.cache_folders import locked, making
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.cache_folders import default_root
+from matrix.catalog.folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse
 from tests.founding import BEHIND_SAVE, RESUME, SAVE

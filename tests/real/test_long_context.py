@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.folders import default_root
 from matrix.execution.engine import environment_folder
-from matrix.provision.cache_folders import default_root
 from matrix.provision.installed import at
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse

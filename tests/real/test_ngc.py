@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.folders import default_root
 from matrix.execution.engine import settings
-from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse, pinned
 from tests.founding import CALL, SAVE

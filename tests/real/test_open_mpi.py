@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.folders import default_root
 from matrix.errors import ExitStatus
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
-from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind

@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.execution.engine import settings
-from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse
 from matrix.provision.tox_environments import CELL_SETTINGS

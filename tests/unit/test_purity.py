@@ -34,6 +34,7 @@ EDGES: Final = {
     "matrix/catalog/folders.py": "finds the folders of failures",
     "matrix/catalog/loading.py": "reads the catalog",
     "matrix/catalog/regular_file.py": "opens files",
+    "matrix/catalog/snapshot.py": "keeps the decoded catalog in the cache",
     "matrix/report/document.py": "reads templates",
     "matrix/report/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
     "matrix/report/output.py": "writes the pages",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Container, Image
 from matrix.execution import inside
@@ -25,7 +26,6 @@ from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import ArrayJob, Polling, Queue
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
-from matrix.provision.cache_folders import default_root
 from matrix.provision.overlays import Overlays
 from matrix.provision.tools import Ref
 from matrix.store import journal

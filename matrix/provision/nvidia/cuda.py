@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 from matrix.catalog.machine import Cuda, Gpu
 
@@ -82,6 +81,8 @@ def _gpu(driver: Any, index: int) -> Gpu:
 
 def _uuid(driver: Any, device: ctypes.c_int) -> str:
     """Return the UUID; the second version of the call (CUDA 11.4) returns that of the part of a GPU in MIG mode."""
+    from uuid import UUID  # 3 ms, of which a machine without GPUs has no use
+
     whole, part = (ctypes.create_string_buffer(16) for _ in range(2))
     driver.cuDeviceGetUuid(whole, device)
     second_version = getattr(driver, "cuDeviceGetUuid_v2", None)

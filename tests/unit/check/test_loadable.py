@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -72,17 +71,6 @@ def test_own_environment_loads(capsys: pytest.CaptureFixture[str]) -> None:
     _, answer = checked(capsys, "--loadable")
     assert answer["loading"]["findings"] == []
     assert answer["loading"]["extensions"] > 0
-
-
-def test_without_pyelftools_a_note_states_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == loadable.READER else find(name))
-    _, answer = checked(capsys)
-    assert loadable.NOT_READ in answer["stack"]["notes"]
-    assert main(["check", "--loadable"]) == 2
-    assert "pip install pyelftools" in capsys.readouterr().err
 
 
 class Index:

@@ -96,7 +96,7 @@ def test_cells_do_not_import_rich() -> None:
     """The modules of every layer that a cell imports, with rich absent: a cell has pytest and packaging only."""
     text = """
 import importlib, pkgutil, sys
-desk = ("rich", "jinja2", "covertable", "yaml", "elftools")
+desk = ("rich", "jinja2", "covertable", "yaml")
 sys.modules.update(dict.fromkeys(desk))
 for layer in ("execution", "contract", "provision", "store", "planning", "kit", "verdicts", "catalog"):
     package = importlib.import_module(f"matrix.{layer}")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ def region(*entries: tuple[int, int]) -> bytes:
 
 
 def fat_file(folder: Path, content: bytes) -> ElfFile:
-    file = read_elf(shared(folder / "a.so"))
-    return replace(file, view=memoryview(content), fat=(0, len(content)))
+    (folder / "code").write_bytes(content)
+    assembly = rf".section .nv_fatbin,\"a\"\n.incbin \"{folder / 'code'}\"\n.text"
+    return read_elf(shared(folder / "a.so", f'__asm__("{assembly}");'))
 
 
 def test_capabilities_of_all_regions(tmp_path: Path) -> None:
@@ -33,6 +33,15 @@ def test_damaged_regions_end(tmp_path: Path) -> None:
     for length in range(0, 90, 9):
         gpu_code([fat_file(tmp_path, region((CUBIN, 80))[:length])])
     assert gpu_code([fat_file(tmp_path, bytes(64))]) is None
+
+
+@pytest.mark.parametrize("field", [40, 58, 60, 62])
+def test_damaged_table_of_sections_has_no_code(tmp_path: Path, field: int) -> None:
+    """The linker does not read sections: the file itself is whole."""
+    content = bytearray(fat_file(tmp_path, region((CUBIN, 80))).path.read_bytes())
+    content[field : field + 2] = b"\xff\xff"
+    (tmp_path / "damaged.so").write_bytes(content)
+    assert gpu_code([read_elf(tmp_path / "damaged.so")]) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.cache_folders import default_root, locked, making
+from matrix.catalog.folders import default_root
+from matrix.provision.cache_folders import locked, making
 
 
 def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:

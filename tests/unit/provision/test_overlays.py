@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
-from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import CommandResult
 from matrix.provision.overlays import MANIFEST, Overlay, Overlays, OverlaySpec, PackageMetadata, contradictions, uv
 from matrix.provision.package_source import Source, SourceKind, parse

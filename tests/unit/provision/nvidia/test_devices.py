@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,20 @@ def test_without_the_library_nothing_is_started(monkeypatch: pytest.MonkeyPatch)
     devices.management.cache_clear()
     assert devices.management() is None
     devices.management.cache_clear()
+
+
+def test_missing_nvml_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each library takes 0.05 s."""
+    queried, started = devices._querying, list[str]()
+
+    def start(name: str, python: str) -> Any:
+        started.append(name)
+        return queried(name, python)
+
+    monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: cannot open shared object file")
+    monkeypatch.setattr(devices, "_querying", start)
+    assert query().nvml == Nvml(problem="libnvidia-ml.so.1: cannot open shared object file")
+    assert started == ["cuda"]
 
 
 def test_nvml_is_queried_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:

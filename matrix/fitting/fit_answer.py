@@ -156,7 +156,7 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
             return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))
-    return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search), (), search.tried)
+    return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search, wishes), (), search.tried)
 
 
 def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> ReleaseSearch:
@@ -171,16 +171,17 @@ def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, 
     return ReleaseSearch(axes(recorded, wishes), reject)
 
 
-def _reasons(search: ReleaseSearch) -> tuple[Rejection, ...]:
-    """Return the reasons that a search met, one for each pair of axes, the first first."""
-    by_axes: dict[frozenset[str], Rejection] = {}
+def _reasons(search: ReleaseSearch, wishes: Wishes) -> tuple[Rejection, ...]:
+    """Return the reasons that a search met: all between wishes, else one for each pair of axes, the first first."""
+    wished = {*wishes.by_component, *wishes.given}
+    reasons: dict[object, Rejection] = {}
     for rejection in search.rejections.values():
-        by_axes.setdefault(rejection.axes, rejection)
+        reasons.setdefault(rejection.axes if rejection.axes - wished else rejection.text, rejection)
     empty = [axis for axis, candidates in search.axes.items() if not candidates]
     nothing = [
         Rejection(f"no release of {component_title(axis)} has what is wished", frozenset({axis})) for axis in empty
     ]
-    return (*nothing, *by_axes.values())
+    return (*nothing, *reasons.values())
 
 
 def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:

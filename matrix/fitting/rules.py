@@ -88,8 +88,9 @@ class Rules:
                 continue
             reached = failure.reach(stack, None)
             if reached.certain or failure.unfit:
-                evidence = "run" if ruling.rule and RUN.search(ruling.rule.reason) else "read"
-                costs = "" if reached.certain else f"; it fails {reached.needs}"
+                reason = ruling.rule.reason if ruling.rule else ""
+                evidence = "run" if RUN.search(reason) else "read"
+                costs = "" if reached.certain else f" ({reason}): fails {' '.join(reached.needs.split())}"
                 text = f"{failure.id}: {failure.title}{costs}"
                 yield Rejection(text, self._involved(chosen, components), evidence)
         yield from self._breaking_calls(chosen, stack, axis)

@@ -22,7 +22,6 @@ from matrix.check.user_stack import build
 from matrix.errors import MatrixError
 from matrix.provision import overlays
 from matrix.provision.commands import Runner, run
-from matrix.provision.indexes import site_environment
 from matrix.store import scratch
 
 if TYPE_CHECKING:
@@ -136,10 +135,7 @@ def _inside(path: Path | None, folder: Path) -> Path | None:
 
 def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:
     """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
-    variables = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
-    options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-    command = [*overlays.uv(variables), "pip", "install", *options, "--python", sys.executable, *wanted]
-    result = run(command, environment=variables, seconds=SECONDS)
+    result = overlays.install_wheels(wanted, folder, run, seconds=SECONDS)
     if not result.code:
         return ""
     if overlays.NO_WHEEL.search(result.err):

@@ -65,8 +65,8 @@ class FitEvidence:
 class Installed:
     """How one distribution is installed.
 
-    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs. `backend` is that of torch,
-    or the repository of a clone.
+    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes.
+    `backend` is that of torch, or the repository of a clone.
     """
 
     package: str
@@ -74,6 +74,7 @@ class Installed:
     way: str = "wheel"
     needs: str = ""
     backend: str = INDEX
+    minutes: str = ""
 
 
 @dataclass(frozen=True)
@@ -304,8 +305,9 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
         release = recorded.distributions.of(name, version)
         row = next((row for row in recorded.builds.source_build if row.package == name), None)
         needs = row.needs if row else "a compiler"
+        minutes = (row and row.minutes) or "build time not known"
         if row and row.clone:
-            built.append(Installed(name, version, "clone", needs, row.clone))
+            built.append(Installed(name, version, "clone", needs, row.clone, minutes))
             continue
         if release is None or release.has_wheel(python, wishes.machine):
             yield Installed(name, version)
@@ -317,7 +319,8 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
             and row.fits(version, python, torch.version, cuda)
             for row in recorded.builds.attached
         )
-        built.append(Installed(name, version, "attached wheel" if attached else "build", needs))
+        way = "attached wheel" if attached else "build"
+        built.append(Installed(name, version, way, needs, minutes="" if attached else minutes))
     yield from built
 
 

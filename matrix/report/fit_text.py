@@ -105,7 +105,10 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 
 def _installation(fitting: FittingSet, constraints_file: Path | None) -> Iterator[Part]:
-    rows = [(f"{each.package} {each.version}", each.way, each.needs) for each in fitting.installed]
+    rows = [
+        (f"{each.package} {each.version}", each.way, "; ".join(filter(None, [each.needs, each.minutes])))
+        for each in fitting.installed
+    ]
     yield table(rows, gap=2)
     yield ""
     yield "install:"

@@ -94,13 +94,17 @@ class NearImage:
 
 @dataclass(frozen=True)
 class FittingSet:
-    """A set of releases that fit, with what `check` says of it."""
+    """A set of releases that fit, with what `check` says of it.
+
+    `beside` are requirements on packages that are not chosen, which the catalog's exclusions state ("numpy<2").
+    """
 
     chosen: Chosen
     result: CheckResult
     evidence: Mapping[str, tuple[FitEvidence, ...]] = field(default_factory=dict)
     installed: tuple[Installed, ...] = ()
     image: NearImage | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -234,7 +238,16 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
         evidence={axis: tuple(_evidence(recorded, wishes, chosen, axis)) for axis in chosen},
         installed=tuple(_installed(recorded, wishes, chosen)),
         image=near_image(recorded, wishes, fitting),
+        beside=tuple(_beside(recorded, stack)),
     )
+
+
+def _beside(recorded: Recorded, stack: Stack) -> Iterator[str]:
+    """Yield the requirements on packages of any version without which an exclusion of the catalog may match."""
+    for exclusion in recorded.catalog.exclusions:
+        depends = exclusion.when.depends_on(stack) or ()
+        if len(depends) == 1 and (bound := exclusion.when.bounds[depends[0]].text).startswith(">="):
+            yield f"{depends[0]}<{bound[2:]}"
 
 
 def _evidence(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[FitEvidence]:

@@ -282,10 +282,8 @@ def minimums(clone: str, tags: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def unlike_minimums(failures: Iterable[Failure], stated: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield where a rule of the entry on minimums bounds a component otherwise than a tag states."""
-    rules = [
-        rule for entry in failures if entry.id == "te-library-minimum" for rule in entry.affected if not rule.cases
-    ]
+    """Yield where a rule on releases that do not fit bounds a component otherwise than a tag states."""
+    rules = [rule for entry in failures if entry.unfit for rule in entry.affected if not rule.cases]
     for tag, component, oldest in stated:
         version = _release(tag)
         texts = {

@@ -22,6 +22,8 @@ FUSED, UNFUSED = "cuDNN's fused attention, which is left", "the unfused attentio
         ("2.9.0", "2.8.3", "10.0", "9.5.1.17", False, UNFUSED),
         ("2.9.0", "2.8.3", "", "", False, f"{FUSED} on 8.0 and later"),
         ("2.18.0", "2.6.3", "10.0", "9.20", False, FUSED),
+        ("2.14.0", "2.8.3+local", "", "", False, FUSED),
+        ("2.18.0", "2.8.3.post1", "", "", False, FUSED),
     ],
 )
 def test_attention_that_is_left(te: str, flash_attn: str, sm: str, cudnn: str, *, certain: bool, text: str) -> None:
@@ -35,7 +37,8 @@ def test_attention_that_is_left(te: str, flash_attn: str, sm: str, cudnn: str, *
 
 
 @pytest.mark.parametrize(
-    ("te", "flash_attn", "sm"), [("2.18.0", "2.6.3", "9.0"), ("2.18.0", "2.8.3", "10.0"), ("1.13.0", "2.6.3", "9.0")]
+    ("te", "flash_attn", "sm"),
+    [("2.18.0", "2.6.3", "9.0"), ("2.18.0", "2.8.3", "10.0"), ("2.18.0", "2.8.3+local", "9.0")],
 )
 def test_inside_the_window_it_works(te: str, flash_attn: str, sm: str) -> None:
     stack = Stack({"transformer-engine": te, "flash-attn": flash_attn, "sm": sm})

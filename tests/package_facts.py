@@ -3,8 +3,9 @@
     python -m tests.package_facts                      what differs from matrix/catalog/facts/distributions.toml
     python -m tests.package_facts --write [NAME ...]   write the releases of these packages, of all by default
     python -m tests.package_facts --tags transformer-engine=CLONE flash-attn=CLONE
-        what tags of clones state, beside the catalog: Transformer Engine's window of flash-attn versions; the torch,
-        CUDA and Python of the compiled wheels that a release attaches (matrix/catalog/facts/builds.toml)
+        what tags of clones state, beside the catalog: Transformer Engine's window of flash-attn versions, its minimum
+        of cuDNN and of CUDA on Blackwell; the torch, CUDA and Python of the compiled wheels that a release attaches
+        (matrix/catalog/facts/builds.toml)
 
 pip lists the files of a package (`pip index versions -vv`), with its own configuration. The metadata of one wheel for
 each release is read beside it (PEP 658); no wheel is downloaded, nothing of a package is executed. The exit status is 1
@@ -52,6 +53,11 @@ LINK: Final = re.compile(
 )
 TIMEOUT_S: Final = 60.0  # s for one metadata file; 0.2 s seen
 WINDOW: Final = re.compile(r'max_version = PkgVersion\("([^"]+)"\)')
+# In README.rst: "* cuDNN 9.3 or later", "* cuDNN: 9.3+"; "12.8+ (Blackwell)", "CUDA 12.8+ for Blackwell".
+MINIMUMS: Final = {
+    "cudnn": re.compile(r"^ *\* cuDNN:? (\d+\.\d+)(?:\+| or later)", re.MULTILINE),
+    "cuda": re.compile(r"(\d+\.\d+)\+ (?:\(|for )Blackwell"),
+}
 WINDOW_FILES: Final = (
     "transformer_engine/pytorch/attention/dot_product_attention/utils.py",
     "transformer_engine/pytorch/attention.py",
@@ -266,13 +272,40 @@ def windows(clone: str, tags: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield tag, match[1]
 
 
+def minimums(clone: str, tags: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (tag, component, the oldest that it states) of Transformer Engine's README."""
+    for tag in tags:
+        text = shown(clone, tag, "README.rst")
+        for component, stated in MINIMUMS.items():
+            if match := stated.search(text):
+                yield tag, component, match[1]
+
+
+def unlike_minimums(failures: Iterable[Failure], stated: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield where a rule on releases that do not fit bounds a component otherwise than a tag states."""
+    rules = [rule for entry in failures if entry.unfit for rule in entry.affected if not rule.cases]
+    for tag, component, oldest in stated:
+        version = _release(tag)
+        texts = {
+            rule.bounds[component].text
+            for rule in rules
+            if component in rule.bounds and version in rule.bounds["transformer-engine"]
+        }
+        if texts - {f"<{oldest}"}:
+            yield f"{tag}: {component} {oldest} or later; catalog: {', '.join(sorted(texts))}"
+
+
+def _release(tag: str) -> str:
+    version = str(Version(tag.removeprefix("v")))
+    return version + ".0" * (2 - version.count("."))
+
+
 def contradictions(failures: Iterable[Failure], stated: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield where the window of versions that the catalog's rules state is not that of a tag."""
     sides = {"transformer-engine", "flash-attn"}
-    rules = [rule for entry in failures for rule in entry.works if not rule.cases and sides <= set(rule.bounds)]
+    rules = [rule for entry in failures for rule in entry.works if not rule.cases and sides == set(rule.bounds)]
     for tag, newest in stated:
-        version = str(Version(tag.removeprefix("v")))
-        version += ".0" * (2 - version.count("."))
+        version = _release(tag)
         for rule in rules:
             if version in rule.bounds["transformer-engine"] and newest not in rule.bounds["flash-attn"]:
                 yield f"{tag}: the window ends at {newest}; catalog: {rule.bounds['flash-attn'].text}"
@@ -300,7 +333,11 @@ def print_tags(clones: Mapping[str, str]) -> int:
                 parts = "; ".join(f"{key} {' '.join(row)}" for key, row in matrix.items())
                 print(f"{name} {tag}: wheels for {parts}")
         if name == "transformer-engine":
-            differing = list(contradictions(load().failures, windows(clone, tags)))
+            failures = load().failures
+            differing = [
+                *contradictions(failures, windows(clone, tags)),
+                *unlike_minimums(failures, minimums(clone, tags)),
+            ]
             print(f"{name}: {len(tags)} tags read", *differing, sep="\n")
             count += len(differing)
     return count

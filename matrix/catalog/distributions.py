@@ -102,11 +102,15 @@ class TorchCuda:
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """A package that the index has as source alone: what compiling it needs, and what it declares."""
+    """A package that the index has as source alone: what compiling it needs, and what it declares.
+
+    `minutes` is how long that takes as a source states it, "" where none does.
+    """
 
     package: str
     needs: str
     source: str
+    minutes: str = ""
     requires: tuple[str, ...] = ()
     clone: str = ""
 

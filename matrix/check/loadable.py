@@ -19,6 +19,7 @@ from matrix.check.declaring import CheckInput, command_jobs, declared_stack, rea
 from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.user_stack import build
 from matrix.provision.commands import Runner, run
+from matrix.store import scratch
 
 if TYPE_CHECKING:
     from matrix.linking.load_report import LoadReport
@@ -79,7 +80,6 @@ def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, run: Runner =
     The wheels are laid out in a temporary folder by uv, which runs nothing of them. What has no wheel, and what can't
     be fetched, is unknown.
     """
-    from matrix.store import scratch
 
     inputs = []
     for path in paths:
@@ -122,12 +122,8 @@ def _inside(path: Path | None, folder: Path) -> Path | None:
 def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:
     """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
     from matrix.provision import overlays  # 0.02 s, for locks alone
-    from matrix.provision.indexes import site_environment
 
-    variables = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
-    options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-    command = [*overlays.uv(variables), "pip", "install", *options, "--python", sys.executable, *wanted]
-    result = run(command, environment=variables, seconds=SECONDS)
+    result = overlays.install_wheels(wanted, folder, run, seconds=SECONDS)
     if not result.code:
         return ""
     if overlays.NO_WHEEL.search(result.err):

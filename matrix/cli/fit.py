@@ -75,8 +75,8 @@ def fit_command(parsed: argparse.Namespace) -> int:
 
 
 def resolution(recorded: Recorded, fitting: FittingSet) -> Resolution:
-    """Return how the index resolves a set: its wheels, and what those packages require that are built."""
+    """Return how the index resolves a set: its wheels, what built packages require, and what goes beside them."""
     requires = {row.package: row.requires for row in recorded.builds.source_build}
     wheels = [f"{each.package}=={each.version}" for each in fitting.installed if each.way == "wheel"]
     built = [text for each in fitting.installed if each.way != "wheel" for text in requires.get(each.package, ())]
-    return resolve([*wheels, *built], fitting.versions[PYTHON])
+    return resolve([*wheels, *built, *fitting.beside], fitting.versions[PYTHON])

@@ -65,8 +65,8 @@ class FitEvidence:
 class Installed:
     """How one distribution is installed.
 
-    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs. `backend` is that of torch,
-    or the repository of a clone.
+    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes.
+    `backend` is that of torch, or the repository of a clone.
     """
 
     package: str
@@ -74,6 +74,7 @@ class Installed:
     way: str = "wheel"
     needs: str = ""
     backend: str = INDEX
+    minutes: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,17 @@ class NearImage:
 
 @dataclass(frozen=True)
 class FittingSet:
-    """A set of releases that fit, with what `check` says of it."""
+    """A set of releases that fit, with what `check` says of it.
+
+    `beside` are requirements on packages that are not chosen, which the catalog's exclusions state ("numpy<2").
+    """
 
     chosen: Chosen
     result: CheckResult
     evidence: Mapping[str, tuple[FitEvidence, ...]] = field(default_factory=dict)
     installed: tuple[Installed, ...] = ()
     image: NearImage | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -156,7 +161,7 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
             return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))
-    return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search), (), search.tried)
+    return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search, wishes), (), search.tried)
 
 
 def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> ReleaseSearch:
@@ -171,16 +176,17 @@ def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, 
     return ReleaseSearch(axes(recorded, wishes), reject)
 
 
-def _reasons(search: ReleaseSearch) -> tuple[Rejection, ...]:
-    """Return the reasons that a search met, one for each pair of axes, the first first."""
-    by_axes: dict[frozenset[str], Rejection] = {}
+def _reasons(search: ReleaseSearch, wishes: Wishes) -> tuple[Rejection, ...]:
+    """Return the reasons that a search met: all between wishes, else one for each pair of axes, the first first."""
+    wished = {*wishes.by_component, *wishes.given}
+    reasons: dict[object, Rejection] = {}
     for rejection in search.rejections.values():
-        by_axes.setdefault(rejection.axes, rejection)
+        reasons.setdefault(rejection.axes if rejection.axes - wished else rejection.text, rejection)
     empty = [axis for axis, candidates in search.axes.items() if not candidates]
     nothing = [
         Rejection(f"no release of {component_title(axis)} has what is wished", frozenset({axis})) for axis in empty
     ]
-    return (*nothing, *by_axes.values())
+    return (*nothing, *reasons.values())
 
 
 def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:
@@ -232,7 +238,16 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
         evidence={axis: tuple(_evidence(recorded, wishes, chosen, axis)) for axis in chosen},
         installed=tuple(_installed(recorded, wishes, chosen)),
         image=near_image(recorded, wishes, fitting),
+        beside=tuple(_beside(recorded, stack)),
     )
+
+
+def _beside(recorded: Recorded, stack: Stack) -> Iterator[str]:
+    """Yield the requirements on packages of any version without which an exclusion of the catalog may match."""
+    for exclusion in recorded.catalog.exclusions:
+        depends = exclusion.when.depends_on(stack) or ()
+        if len(depends) == 1 and (bound := exclusion.when.bounds[depends[0]].text).startswith(">="):
+            yield f"{depends[0]}<{bound[2:]}"
 
 
 def _evidence(recorded: Recorded, wishes: Wishes, chosen: Chosen, axis: str) -> Iterator[FitEvidence]:
@@ -303,8 +318,9 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
         release = recorded.distributions.of(name, version)
         row = next((row for row in recorded.builds.source_build if row.package == name), None)
         needs = row.needs if row else "a compiler"
+        minutes = (row and row.minutes) or "build time not known"
         if row and row.clone:
-            built.append(Installed(name, version, "clone", needs, row.clone))
+            built.append(Installed(name, version, "clone", needs, row.clone, minutes))
             continue
         if release is None or release.has_wheel(python, wishes.machine):
             yield Installed(name, version)
@@ -316,7 +332,8 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
             and row.fits(version, python, torch.version, cuda)
             for row in recorded.builds.attached
         )
-        built.append(Installed(name, version, "attached wheel" if attached else "build", needs))
+        way = "attached wheel" if attached else "build"
+        built.append(Installed(name, version, way, needs, minutes="" if attached else minutes))
     yield from built
 
 

@@ -84,9 +84,15 @@ class Rules:
         changed = chosen[axis].fixes.keys()
         for failure, components in self._failures:
             ruling = failure.ruling(stack) if components & changed else None
-            if ruling and ruling.expectation is Expectation.BROKEN and failure.reach(stack, None).certain:
-                evidence = "run" if ruling.rule and RUN.search(ruling.rule.reason) else "read"
-                yield Rejection(f"{failure.id}: {failure.title}", self._involved(chosen, components), evidence)
+            if not ruling or ruling.expectation is not Expectation.BROKEN:
+                continue
+            reached = failure.reach(stack, None)
+            if reached.certain or failure.unfit:
+                reason = ruling.rule.reason if ruling.rule else ""
+                evidence = "run" if RUN.search(reason) else "read"
+                costs = "" if reached.certain else f" ({reason}): fails {' '.join(reached.needs.split())}"
+                text = f"{failure.id}: {failure.title}{costs}"
+                yield Rejection(text, self._involved(chosen, components), evidence)
         yield from self._breaking_calls(chosen, stack, axis)
 
     @cached_property

@@ -68,7 +68,7 @@ class LoadCheck:
         """Return everything that does not load or does not fit, each once."""
         processes = (process for process, _ in self._processes.values())
         misfits = (finding for process in processes for finding in self._misfits(process))
-        parts = (self._releases(), self._imports(), self._extensions(), self._lacking(), misfits)
+        parts = (self._unread(), self._releases(), self._imports(), self._extensions(), self._lacking(), misfits)
         return tuple(dict.fromkeys(finding for part in parts for finding in part))
 
     @cached_property
@@ -96,6 +96,13 @@ class LoadCheck:
             earlier = next((processes[name] for name in row.after if name in processes), processes[""])
             processes[name] = after_import(earlier[0], self.python, row)
         return processes
+
+    def _unread(self) -> Iterator[LoadFinding]:
+        """Yield the lists of files that can't be read: the compiled files of their packages are not known."""
+        for package in self.python.packages:
+            for path, got in package.unread:
+                text = f"{path.name} can't be read: {got}"
+                yield self._built_anew(package, text, path, "which files the package has is not known")
 
     def _releases(self) -> Iterator[LoadFinding]:
         """Yield parts of one package that are of different releases."""

@@ -50,13 +50,45 @@ class CompiledFile:
 
 @dataclass(frozen=True)
 class InstalledPackage:
-    """A distribution with its compiled files; `name` is canonical, `requires` are its declared requirements."""
+    """A distribution with its compiled files; `name` is canonical, `requires` are its declared requirements.
+
+    `unread` are the files of its metadata that can't be read, each with the reason.
+    """
 
     name: str
     version: str
     folder: Path
     files: tuple[CompiledFile, ...] = ()
     requires: tuple[str, ...] = ()
+    unread: tuple[tuple[Path, str], ...] = ()
+
+
+class LimitedDistribution(importlib.metadata.PathDistribution):
+    """A distribution whose files are read within the limits of foreign files: importlib.metadata waits for a FIFO."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path, self.unread = path, dict[Path, str]()
+
+    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
+        """Return a file's text, None for a missing one; of METADATA that can't be read, what its folder states."""
+        path = self.path / filename
+        try:
+            return read_regular_text(path)
+        except UnreadableError as error:
+            if not filename or not os.path.lexists(path):
+                return None
+            self.unread[path] = str(error.got)
+        name, _, version = self.path.stem.partition("-")
+        return f"Name: {name}\nVersion: {version or 0}\n" if path.name == "METADATA" else None
+
+
+def _distributions(folders: Sequence[Path]) -> Iterator[LimitedDistribution]:
+    """Yield the distributions in folders of packages, in the order of the folders."""
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.suffix in (".dist-info", ".egg-info"):
+                yield LimitedDistribution(path)
 
 
 @dataclass(frozen=True)
@@ -73,16 +105,15 @@ class PythonSite:
     def packages(self) -> tuple[InstalledPackage, ...]:
         """The packages, the first of a name alone, and then the compiled files that no package lists."""
         packages: dict[str, InstalledPackage] = {}
-        for distribution in importlib.metadata.distributions(
-            path=[str(folder) for folder in self.folders if folder.is_dir()]
-        ):
+        for distribution in _distributions(self.folders):
             fields = _fields(distribution)
             key = canonicalize_name(fields["name"][0]) if "name" in fields else ""
             if key and key not in packages:
                 version = fields.get("version", ("",))[0]
                 egg = distribution.requires if distribution.read_text("requires.txt") else ()
-                requires = fields.get("requires-dist") or egg or ()
-                packages[key] = InstalledPackage(key, version, *self._contents(distribution), tuple(requires))
+                requires = tuple(fields.get("requires-dist") or egg or ())
+                contents, unread = self._contents(distribution), tuple(distribution.unread.items())
+                packages[key] = InstalledPackage(key, version, *contents, requires, unread)
         files = [file for package in packages.values() for file in package.files]
         return (*packages.values(), *_unlisted(self.folders, files))
 

@@ -31,7 +31,7 @@ from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.cache_folders import locked, making
-from matrix.provision.commands import Runner, python_module, run
+from matrix.provision.commands import CommandResult, Runner, python_module, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
 from matrix.provision.package_source import Contents, Source, SourceKind, inspect, unpack
@@ -197,12 +197,8 @@ class Overlays:
         raise refusal
 
     def install(self, wanted: str, folder: Path, python: str, no_cache: bool = False) -> None:
-        """Install a wheel into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
-        environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
-        # --directory: the current folder may hold uv settings of another project.
-        options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-        options += ["--python", sys.executable, "--python-version", python, *["--no-cache"] * no_cache]
-        result = self.run([*uv(environment), "pip", "install", *options, wanted], environment=environment)
+        """Install a wheel for a Python into `folder`. Raises MatrixError where there is none."""
+        result = install_wheels([wanted], folder, self.run, ["--python-version", python, *["--no-cache"] * no_cache])
         if result.code:
             raise MatrixError(
                 f"uv cannot install this for Python {python}",
@@ -210,6 +206,17 @@ class Overlays:
                 got=result.complaint,
                 fix="check the version, and that the package index is reachable",
             )
+
+
+def install_wheels(
+    wanted: Sequence[str], folder: Path, run: Runner, options: Sequence[str] = (), seconds: float | None = None
+) -> CommandResult:
+    """Install wheels into `folder` with uv, without what they require: nothing is compiled or executed."""
+    environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
+    # --directory: the current folder may hold uv settings of another project.
+    command = [*uv(environment), "pip", "install", "--quiet", "--no-deps", "--no-build", "--directory", str(folder)]
+    command += ["--target", str(folder), "--python", sys.executable, *options, *wanted]
+    return run(command, environment=environment, seconds=seconds)
 
 
 def intact(folder: Path) -> dict[str, Any] | None:

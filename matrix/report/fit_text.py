@@ -105,7 +105,10 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 
 def _installation(fitting: FittingSet, constraints_file: Path | None) -> Iterator[Part]:
-    rows = [(f"{each.package} {each.version}", each.way, each.needs) for each in fitting.installed]
+    rows = [
+        (f"{each.package} {each.version}", each.way, "; ".join(filter(None, [each.needs, each.minutes])))
+        for each in fitting.installed
+    ]
     yield table(rows, gap=2)
     yield ""
     yield "install:"
@@ -121,7 +124,7 @@ def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> 
         if each.package == TORCH and each.backend != INDEX:
             yield f"uv pip install --torch-backend={each.backend} {each.package}=={each.version}"
     if wheels:
-        yield f"pip install{option} {_requirements(wheels)}"
+        yield f"pip install{option} {_requirements(wheels)}{''.join(f' {text!r}' for text in fitting.beside)}"
     if built := [each for each in fitting.installed if each.way in ("build", "attached wheel")]:
         yield "pip install ninja packaging setuptools wheel pybind11"
         yield f"pip install --no-build-isolation --no-cache-dir{option} {_requirements(built)}"

@@ -307,7 +307,9 @@ def test_flash_attn_outside_the_window(environment: Environment) -> None:
     answer = environment.check()
     assert answer["loading"]["findings"] == []
     (failure,) = [one for one in answer["failures"] if "flash-attn outside its window" in one["title"]]
-    assert failure["standing"] in ("will break", "breaks with these options")
+    assert failure["standing"] == "breaks with these options"
+    assert "fused attention, which is left" in failure["needs"]
+    assert "are 4 GiB for each layer" in failure["needs"]
 
 
 def test_gpu_without_code(environment: Environment) -> None:

@@ -10,12 +10,15 @@ from matrix.catalog.distributions import FOLDER, IndexedRelease, Package, read_d
 from matrix.catalog.schema import VersionText
 from tests.package_facts import (
     MARK,
+    MINIMUMS,
     changes,
     contradictions,
     links,
     main,
     matrix_of,
+    minimums,
     recorded_of,
+    unlike_minimums,
     windows,
     written,
 )
@@ -64,14 +67,15 @@ def test_written_table_is_read_as_it_was(tmp_path: Path) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Return a clone with two tags, whose windows end at 2.8.3 and at 2.9.0."""
+    """Return a clone with two tags: their windows end at 2.8.3 and 2.9.0, their READMEs state cuDNN 9.3 and 9.9."""
     folder = tmp_path / "clone"
     file = folder / "transformer_engine/pytorch/attention/dot_product_attention/utils.py"
     file.parent.mkdir(parents=True)
     git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
-    for tag, newest in (("v2.17", "2.8.3"), ("v2.18", "2.9.0")):
+    for tag, newest, cudnn in (("v2.17", "2.8.3", "9.3"), ("v2.18", "2.9.0", "9.9")):
         file.write_text(f'    max_version = PkgVersion("{newest}")\n')
+        (folder / "README.rst").write_text(f"  * CUDA: 12.1+ (Ampere), 12.8+ (Blackwell)\n  * cuDNN: {cudnn}+\n")
         subprocess.run([*git, "add", "-A"], check=True)
         subprocess.run([*git, "commit", "-qm", tag], check=True)
         subprocess.run([*git, "tag", tag], check=True)
@@ -83,6 +87,18 @@ def test_window_of_a_tag_contradicts_the_rules(clone: Path) -> None:
     assert stated == {"v2.17": "2.8.3", "v2.18": "2.9.0"}
     (difference,) = contradictions(real().failures, stated.items())
     assert difference.startswith("v2.18: the window ends at 2.9.0")
+
+
+def test_minimum_of_a_tag_contradicts_the_rules(clone: Path) -> None:
+    stated = list(minimums(str(clone), ("v2.17", "v2.18")))
+    assert stated[1:] == [("v2.17", "cuda", "12.8"), ("v2.18", "cudnn", "9.9"), ("v2.18", "cuda", "12.8")]
+    (difference,) = unlike_minimums(real().failures, stated)
+    assert difference == "v2.18: cudnn 9.9 or later; catalog: <9.3"
+
+
+@pytest.mark.parametrize("line", ["* cuDNN 9.3 or later", "  * cuDNN: 9.3+"])
+def test_forms_of_a_stated_minimum(line: str) -> None:
+    assert MINIMUMS["cudnn"].findall(f"Software:\n{line}\n") == ["9.3"]
 
 
 def test_tag_that_contradicts_the_catalog_ends_with_1(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:

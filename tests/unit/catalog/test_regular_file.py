@@ -23,7 +23,7 @@ KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
     "matrix/kit/parity/forked_ranks.py": (1, "what a rank of this process wrote"),
-    "matrix/linking/python_site.py": (5, "lists of files, which importlib.metadata opens"),
+    "matrix/linking/python_site.py": (5, "names of files, which LimitedDistribution reads within the limits"),
     "matrix/parity/point_results.py": (2, "the journal of this process; the kit's own code"),
     "matrix/catalog/regular_file.py": (1, "the function"),
     "matrix/check/probe.py": (1, "a script of this package"),

@@ -119,12 +119,18 @@ def test_without_a_network_each_package_is_unknown(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_a_message_each(image: SmallEnvironment, capsys: pytest.CaptureFixture[str]) -> None:
-    """A truncated file, 4 GB without content, a FIFO, a circle of links: none of them ends the check."""
-    names = ["_truncated", "_sparse", "_fifo", "_circle"]
+    """A truncated file, 4 GB without content, FIFOs, a circle of links, another machine: none ends the check."""
+    names = ["_truncated", "_sparse", "_fifo", "_circle", "_machine", "_list"]
     for name in names:
         package(image.folder, name, "1.0", f"{name}.abi3.so")
     whole = module(image.folder.parent / "other", "x", "_truncated").read_bytes()
     (image.folder / "_truncated.abi3.so").write_bytes(whole[:2000])
+    other = bytearray(module(image.folder.parent / "other", "y", "_machine").read_bytes())
+    other[18:20] = (183).to_bytes(2, "little")  # EM_AARCH64
+    (image.folder / "_machine.abi3.so").write_bytes(other)
+    (record,) = image.folder.glob("_list-*.dist-info/RECORD")
+    record.unlink()
+    os.mkfifo(record)
     with (image.folder / "_sparse.abi3.so").open("wb") as file:
         file.truncate(4 * 2**30)
     os.mkfifo(image.folder / "_fifo.abi3.so")
@@ -135,6 +141,8 @@ def test_bad_input_is_a_message_each(image: SmallEnvironment, capsys: pytest.Cap
     assert "no ELF file" in found["sparse"]
     assert "FIFO" in found["fifo"]
     assert "symbolic links" in found["circle"]
+    assert "a file for aarch64" in found["machine"]
+    assert "RECORD can't be read: a FIFO" in found["list"]
 
 
 def test_command_line_starts_nothing_of_the_image(image: SmallEnvironment, tmp_path: Path) -> None:

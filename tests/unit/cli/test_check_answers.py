@@ -55,8 +55,8 @@ def test_what_a_file_names_and_is_not_known(
         (f"{FINE} numpy=2.1.0 driver=535 sm=9.0 gpus=8 python=3.12", 0),
         (f"{FINE} flash-attn=2.8.3", 0),  # a rule bounds it
         (f"{FINE} apex=0.1", 3),
-        (f"{FINE} cudnn=9.99.9", 3),
-        (f"{FINE} nccl=2.99.1", 3),
+        (f"{FINE} cudnn=9.99.9", 0),  # Transformer Engine's minimum
+        (f"{FINE} nccl=2.99.1", 0),
         (f"{FINE} triton=3.4.0", 0),
         (f"{FINE} driver=999", 3),
         ("base=ngc-25.09 driver=580", 0),
@@ -173,8 +173,11 @@ def test_worst_answer_is_the_status(folder: Path) -> None:
         ("torch=2.11.0 te=2.18.0 nvidia-cublas=13.1.0.3", 0),  # a toolkit may have the library
         ("torch=2.9.1 cuda=12.6 sm=10.0", 1),
         ("torch=2.9.1 cuda=12.8 sm=10.0", 0),
-        ("te=2.18.0 flash-attn=2.8.3.post1", 1),
-        ("te=2.14.0 flash-attn=2.8.3+local", 1),
+        ("te=1.11.0 flash-attn=2.6.3.post1", 1),
+        ("te=1.11.0 flash-attn=2.6.3", 0),
+        ("te=2.18.0 flash-attn=2.8.3.post1", 0),  # from 1.12 on a warning, and another attention
+        ("te=2.20.2 cudnn=9.10.2.21", 1),
+        ("te=2.19.0 cudnn=9.10.2.21", 0),
         ("te=2.18.0 flash-attn=2.8.3+local", 0),
         ("te=2.20.2 flash-attn=2.8.3.post2", 0),
     ],

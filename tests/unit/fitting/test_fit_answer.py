@@ -129,3 +129,12 @@ def test_no_answer_has_a_certain_break(chosen: dict[str, str]) -> None:
 
 def test_axes_with_an_order_come_first() -> None:
     assert [*axes(recorded(), wishes("flash-attn torch=oldest"))][:2] == ["torch", "megatron-core"]
+
+
+@pytest.mark.parametrize(
+    ("words", "beside"), [("mcore=0.12.0 torch=2.4.0", ("numpy<2",)), ("mcore=0.16.0 torch=2.8", ())]
+)
+def test_undeclared_limits_of_other_packages_are_stated(words: str, beside: tuple[str, ...]) -> None:
+    best = answered(words).best
+    assert best
+    assert best.beside == beside

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.linking.python_site import compiled_file, image_site, site_of
+from matrix.linking.dynamic_linker import LinkSite
+from matrix.linking.python_site import PythonSite, compiled_file, image_site, site_of
 from tests.unit.linking.objects import package
 
 
@@ -82,6 +84,32 @@ def test_files_of_packages_and_files_of_none(tmp_path: Path) -> None:
     assert owner is not None
     assert owner.version == "1.0"
     assert site.owner(folder / "alone.so") is None
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(4 * 2**30)
+
+
+@pytest.mark.parametrize("name", ["RECORD", "METADATA"])
+@pytest.mark.parametrize(
+    ("make", "got"), [(os.mkfifo, "FIFO"), (circle, "symbolic links"), (sparse, "4,294,967,296 bytes")]
+)
+def test_damaged_metadata_of_a_package_is_named(
+    name: str, make: Callable[[Path], None], got: str, tmp_path: Path
+) -> None:
+    package(tmp_path, "damaged", "1.0", "damaged.so")
+    path = tmp_path / "damaged-1.0.dist-info" / name
+    path.unlink()
+    make(path)
+    (read,) = PythonSite(Path("/python"), "3.11", (tmp_path,), LinkSite(Path("/"))).packages
+    ((unread, reason),) = read.unread
+    assert (read.name, read.version, unread) == ("damaged", "1.0", path)
+    assert got in reason
 
 
 def test_image_is_read_inside_its_root(tmp_path: Path) -> None:

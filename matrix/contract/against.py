@@ -9,13 +9,14 @@ from itertools import product
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 
 from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
 from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.finding import Finding, find, fits, places
-from matrix.contract.provider import Provider, provider_of
+from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.contract.uses import Calls, Use
 from matrix.errors import MatrixError
@@ -48,6 +49,23 @@ def parse(text: str) -> Target:
     provider = provider_of(requirement.name)
     versions = _selected(text, provider.package, recording.recorded_surfaces(provider))
     return Target(provider, versions, chosen=bool(requirement.specifier))
+
+
+def default(consumer: str) -> list[Target]:
+    """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
+
+    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls.
+    """
+    called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
+    if called:
+        return [parse(package) for package in called]
+    declared = reading.declared_ranges(consumer)
+    targets = []
+    for package in [name for name in PROVIDERS if name in declared] or [recording.MCORE]:
+        allowed = declared.get(package, SpecifierSet())
+        is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
+        targets.append(parse(f"{package}{allowed}" if is_met else package))
+    return targets
 
 
 def _requirement(text: str) -> Requirement:

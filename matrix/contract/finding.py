@@ -50,7 +50,7 @@ class FindingKind(str, Enum):
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
 
 
-BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND, FindingKind.OVERRIDE)
+BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,13 @@ from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.api import Absent, Surface
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.finding import BREAKING, Finding, FindingKind, find
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.recording import SUFFIX
 from matrix.contract.relevance import relevance
 from matrix.contract.uses import Calls, Site
 from matrix.errors import MatrixError
 
-KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
 T = TypeVar("T")
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
 
@@ -89,7 +88,7 @@ def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
     if isinstance(surface, MatrixError):
         raise surface
     findings = relevance().judged(find(calls, surface))
-    breaks = (finding for finding in findings if finding.kind in KINDS and not finding.masked)
+    breaks = (finding for finding in findings if finding.kind in BREAKING and not finding.masked)
     return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 
 

@@ -177,7 +177,7 @@ def implausible(version: str, provided: str, package: str = TE, consumer: str = 
     if days is None:
         return ""
     releases, images = _releases()
-    release = releases[consumer, version]
+    release = releases[consumer, version.partition(".post")[0]]
     if declared := release.requires.get(package):
         return "" if provided in declared else f"{consumer} {version} declares {package}{declared.text}"
     tested_in = release.ci_base_images if package == TE else ()
@@ -192,8 +192,8 @@ def implausible(version: str, provided: str, package: str = TE, consumer: str = 
 def days_between(version: str, provided: str, package: str = TE, consumer: str = MCORE) -> int | None:
     """Return the days from the release of a provider to that of a consumer; None where a date is unknown."""
     releases, _ = _releases()
-    core = releases.get((consumer, version))
-    base = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
+    core = releases.get((consumer, version.partition(".post")[0]))  # of 2.6.0.post1
+    base = releases.get((package, versions.parse(provided).base_version))
     used = releases.get((package, provided), base)
     if core is None or used is None or not (core.day and used.day):
         return None

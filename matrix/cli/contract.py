@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
     project = "a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]"
     parser.add_argument("--consumer", metavar="PROJECT", help=project)
-    called = f"what the consumer calls: {against.FORMS}; also several times (default: what it declares, else megatron-core)"
+    called = f"what the consumer calls: {against.FORMS}; several times too (default: as declared, or megatron-core)"
     parser.add_argument("--against", metavar="PACKAGE", action="append", help=called)
     folded = "with withdrawn releases, pairs that nobody runs, and breaks that come after another one"
     parser.add_argument("--all", action="store_true", help=folded)

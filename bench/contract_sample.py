@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
-from matrix.contract.against import RecordedReleases
+from matrix.contract.against import released
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers, recorded_surface, recorded_surfaces
@@ -56,8 +56,7 @@ def shown(consumer: str, package: str) -> list[Finding]:
     versions = [text for text in recorded_consumers(provider, consumer) if not is_yanked(consumer, text)]
     consumers = [recorded_calls(provider, version, consumer) for version in versions]
     offers = [recorded_surface(provider, version) for version in recorded_surfaces(provider)]
-    history = RecordedReleases(provider)
-    pairs = (relevance().judged(find(*pair, history=history)) for pair in product(consumers, offers))
+    pairs = (relevance().judged(find(*pair, history=released(provider))) for pair in product(consumers, offers))
     return [finding for every in pairs for finding in every if not finding.masked and not finding.implausible]
 
 

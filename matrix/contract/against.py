@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
-from matrix.contract.api import ResolvedPath, Surface
+from matrix.contract.api import Absent, ResolvedPath, Surface
 from matrix.contract.finding import Finding, find, fits, places
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
@@ -98,11 +98,10 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
 
 def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
     """Return the findings of consumers in releases of a provider, by consumer, then by release."""
-    history = RecordedReleases(provider)
     results: list[Finding] = []
     for calls, surface in product(consumers, surfaces):
         with within_limits(calls.consumer):
-            breaks = find(calls, surface, history=history)
+            breaks = find(calls, surface, history=released(provider))
         is_recorded = any(pair.consumer == calls.consumer for pair in CALL_PAIRS)
         results += relevance().judged(breaks) if is_recorded else breaks
     return results
@@ -126,6 +125,10 @@ class RecordedReleases:
             self._known[path] = any(isinstance(target, ResolvedPath) for target in targets)
         return self._known[path]
 
+    def lacked(self, path: str) -> bool:
+        """Return whether every release lacks a path."""
+        return all(isinstance(surface.lookup(path), Absent) for surface in self._surfaces())
+
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
         return any(fits(use, surface) for surface in self._surfaces())
@@ -143,3 +146,6 @@ class RecordedReleases:
 
     def _surfaces(self) -> Iterator[Surface]:
         return (recorded(self._provider, version) for version in self._versions)
+
+
+released = cache(RecordedReleases)

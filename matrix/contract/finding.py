@@ -36,6 +36,7 @@ DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
+UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
@@ -66,7 +67,7 @@ class Finding:
     message: str  # Python's message, or a description where Python raises nothing
     signature: str = ""  # of the callee, "" where it has none
     exception: str = ""  # that Python raises, "" for a misbinding
-    masked: str = ""  # the break of the same pair that raises before this line, "" for none
+    masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
@@ -91,6 +92,9 @@ class OtherReleases(Protocol):
 
     def offered(self, path: str) -> bool:
         """Return whether any release has a path."""
+
+    def lacked(self, path: str) -> bool:
+        """Return whether every release lacks a path."""
 
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
@@ -144,7 +148,9 @@ def find(
             if visible is False:
                 continue  # its conditions exclude each other
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            finding = Finding(calls.version, version, callee, use.site, *texts, packages=packages)
+            is_private = isinstance(target, Absent) and history and history.lacked(_missing(use.path, target))
+            masked = UNRELEASED if is_private and break_.exception else ""
+            finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 
@@ -186,7 +192,8 @@ def _fits(
         return True  # without other releases, only a call can show that a replacement does not fit
     if isinstance(target, Absent):
         is_private = form.kind == "method" and form.arguments is None
-        return (not replaces and form.path in added) or not (target.sure or is_private)
+        is_own = any(f"{form.path}.".startswith(f"{path}.") for path in added)
+        return (not replaces and is_own) or not (target.sure or is_private)
     if replaces:
         return not (form.signature and surface.calls_of(form.path))
     if form.arguments is None:
@@ -324,6 +331,15 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     if use.kind == "import":
         return "ImportError", f"cannot import name '{absent.name}' from '{absent.owner}'"
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
+
+
+def _missing(path: str, absent: Absent) -> str:
+    """Return a path up to its part that is missing."""
+    if absent.what == "module":
+        return f"{absent.name}:"
+    module, _, attributes = path.partition(":")
+    names = attributes.split(".")
+    return f"{module}:{'.'.join(names[: names.index(absent.name) + 1])}" if absent.name in names else path
 
 
 def _binding(

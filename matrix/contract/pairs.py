@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
+from matrix.contract.against import released
 from matrix.contract.api import Absent, Surface
 from matrix.contract.finding import BREAKING, Finding, FindingKind, find
 from matrix.contract.provider import Provider, provider_of
@@ -87,7 +88,7 @@ def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
         raise calls
     if isinstance(surface, MatrixError):
         raise surface
-    findings = relevance().judged(find(calls, surface))
+    findings = relevance().judged(find(calls, surface, history=released(provider_of(pair.provider))))
     breaks = (finding for finding in findings if finding.kind in BREAKING and not finding.masked)
     return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 

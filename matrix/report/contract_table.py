@@ -73,7 +73,7 @@ def _left_out(findings: Sequence[Finding], which: str) -> str:
     masked = sum(bool(finding.masked) and not finding.implausible for finding in findings)
     return (
         f"folded (--all shows them): {len(rare)} findings in {_pairs(len(set(rare)))} with {which}; "
-        f"{masked} that come after another break of the same pair\n"
+        f"{masked} that come after another break of the same pair, or name what no recorded release has\n"
     )
 
 

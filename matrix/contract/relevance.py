@@ -154,9 +154,8 @@ class Relevance:
             masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in raised if mask.hides(by, finding))
             checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(finding))
             imports = (reason for failed in self.failed_import for reason in failed.reasons(breaks, finding))
-            judged.append(
-                replace(finding, implausible=rare, masked=finding.masked or next(chain(masks, checks, imports), ""))
-            )
+            masked = finding.masked or next(chain(masks, checks, imports), "")
+            judged.append(replace(finding, implausible=rare, masked=masked))
         return judged
 
 

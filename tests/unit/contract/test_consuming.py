@@ -329,3 +329,23 @@ def test_function_that_refuses_returns_nothing() -> None:
     assert breaks(fork, core({"data.py": "class Scheduler:\n    def __init__(self): ...\n"})) == [
         ("definite", "Scheduler.__init__() takes 1 positional argument but 2 were given")
     ]
+
+
+@pytest.mark.parametrize(
+    ("context", "ending", "kind"),
+    [
+        ("plugin('x')", "print(1)", "silently-off"),
+        ("plugin('x')", "raise", "definite"),
+        ("contextlib.suppress(ImportError)", "", "silently-off"),
+        ("contextlib.suppress(OSError)", "", "definite"),
+        ("open('x')", "", "definite"),
+    ],
+)
+def test_context_manager_that_swallows_is_a_handler(context: str, ending: str, kind: str) -> None:
+    fork = project(
+        "import contextlib\n@contextlib.contextmanager\ndef plugin(name):\n    try:\n        yield\n"
+        f"    except ImportError:\n        {ending or 'pass'}\n"
+        f"with {context}:\n    from megatron.core.new import f\n"
+    )
+
+    assert breaks(fork, core({})) == [(kind, breaks(fork, core({}))[0][1])]

@@ -114,7 +114,7 @@ def find(
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
     branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
     what fits none was never meant to. An argument is misbound only where another release has its parameter there: else
-    its name may be a coincidence, and the finding is `possible`.
+    its name is a coincidence.
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
@@ -366,9 +366,8 @@ def _binding(
             truth = truth if is_certain else Truth.UNCLEAR
             yield _raised(use, "TypeError", f"{target.name}() {message}", truth, guard, signature.text)
         for message, position, parameter in () if problems else misplacements:
-            is_moved = history is None or history.placed(use.path, position, parameter)
-            truth = Truth.YES if is_moved else Truth.UNCLEAR
-            yield _Break(f"{target.name}(): {message}", "", truth, signature=signature.text)
+            if history is None or history.placed(use.path, position, parameter):
+                yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
 
 
 def _bound(

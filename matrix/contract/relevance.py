@@ -113,19 +113,6 @@ class FunctionReach(ReachedBy):
 
 
 @dataclass(frozen=True)
-class Intended:
-    """A use of `callee` that upstream means as it is, in `functions` or, without any, everywhere, for the reason."""
-
-    callee: str
-    reason: str
-    functions: tuple[str, ...] = ()
-
-    def is_meant(self, finding: Finding) -> bool:
-        """Return whether a finding is no break."""
-        return finding.callee == self.callee and (not self.functions or finding.call_site.function in self.functions)
-
-
-@dataclass(frozen=True)
 class Relevance:
     """The facts by which findings are ranked."""
 
@@ -134,12 +121,10 @@ class Relevance:
     check: tuple[ArgumentCheck, ...] = ()
     failed_import: tuple[FailedImport, ...] = ()
     reached_by: tuple[FunctionReach, ...] = ()
-    intended: tuple[Intended, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of a core and its provider, without what is intended; the other facts are added."""
-        findings = [finding for finding in findings if not any(call.is_meant(finding) for call in self.intended)]
+        """Return the findings of a core and its provider, with these facts; intended fallbacks are left out."""
         breaks = [finding for finding in findings if finding.kind is FindingKind.DEFINITE]
         caught = (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)
         raised = [finding for finding in findings if finding.kind in caught]

@@ -22,8 +22,8 @@ from typing import Final
 
 from matrix.catalog.versions import parse
 from matrix.contract import recording
-from matrix.contract.against import recorded, released
 from matrix.contract.finding import find
+from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reading import extract_calls
 from matrix.contract.recording import MCORE, TE

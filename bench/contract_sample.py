@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
-from matrix.contract.against import released
 from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.pairs import released
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers, recorded_surface, recorded_surfaces
 from matrix.contract.relevance import is_yanked, relevance

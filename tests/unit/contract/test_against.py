@@ -72,7 +72,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
 )
 def test_failed_import_of_a_package_comes_first(mcore: str, torch: str, callee: str, is_reached: bool) -> None:
     """With torch 2.0.1 megatron.core is not imported, nor 0.19 with 2.2.2; with 2.4.1 the FSDP of 0.15 is not."""
-    calls, surface = recording.recorded_calls(TORCH, mcore), against.recorded(TORCH, torch)
+    calls, surface = recording.recorded_calls(TORCH, mcore), recording.recorded_surface(TORCH, torch)
     found = against.findings([calls], TORCH, [surface])
     reached = [one.callee for one in found if one.kind is FindingKind.DEFINITE and not one.masked]
     assert (callee in reached) is is_reached

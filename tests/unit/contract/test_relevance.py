@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract import recording
-from matrix.contract.against import RecordedReleases
 from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE
 from matrix.contract.reachability import is_local
 from matrix.contract.recording import MCORE, TE

@@ -119,8 +119,7 @@ def find(
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
     unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
-    patches = (use for use in calls.uses if use.kind == "patch")
-    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
+    added = {use.path for use in calls.uses if use.kind == "patch" and unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
@@ -148,8 +147,7 @@ def find(
             if visible is False:
                 continue  # its conditions exclude each other
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            is_private = isinstance(target, Absent) and history and history.lacked(_missing(use.path, target))
-            masked = UNRELEASED if is_private and break_.exception else ""
+            masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else ""
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
@@ -333,13 +331,15 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
-def _missing(path: str, absent: Absent) -> str:
-    """Return a path up to its part that is missing."""
-    if absent.what == "module":
-        return f"{absent.name}:"
+def _is_private(path: str, target: ResolvedPath | Absent, history: OtherReleases | None) -> bool:
+    """Return whether no release has the part of a path that is missing."""
+    if isinstance(target, ResolvedPath) or not history:
+        return False
     module, _, attributes = path.partition(":")
     names = attributes.split(".")
-    return f"{module}:{'.'.join(names[: names.index(absent.name) + 1])}" if absent.name in names else path
+    if target.name in names:
+        path = f"{module}:{'.'.join(names[: names.index(target.name) + 1])}"
+    return history.lacked(f"{target.name}:" if target.what == "module" else path)
 
 
 def _binding(

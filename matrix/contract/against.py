@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 
 from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
-from matrix.contract.api import ResolvedPath, Surface
-from matrix.contract.finding import Finding, find, fits, places
-from matrix.contract.provider import Provider, provider_of
+from matrix.contract.api import Surface
+from matrix.contract.finding import Finding, find
+from matrix.contract.pairs import recorded, released
+from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
-from matrix.contract.uses import Calls, Use
+from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 
 FORMS: Final = '"megatron-core" (all recorded releases), "megatron-core>=0.16,<0.20", "torch==2.6.0", "torch=FILE.whl"'
@@ -50,6 +51,23 @@ def parse(text: str) -> Target:
     return Target(provider, versions, chosen=bool(requirement.specifier))
 
 
+def default(consumer: str) -> list[Target]:
+    """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
+
+    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls.
+    """
+    called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
+    if called:
+        return [parse(package) for package in called]
+    declared = reading.declared_ranges(consumer)
+    targets = []
+    for package in [name for name in PROVIDERS if name in declared] or [recording.MCORE]:
+        allowed = declared.get(package, SpecifierSet())
+        is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
+        targets.append(parse(f"{package}{allowed}" if is_met else package))
+    return targets
+
+
 def _requirement(text: str) -> Requirement:
     try:
         return Requirement(text)
@@ -80,48 +98,10 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
 
 def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
     """Return the findings of consumers in releases of a provider, by consumer, then by release."""
-    history = RecordedReleases(provider)
     results: list[Finding] = []
     for calls, surface in product(consumers, surfaces):
         with within_limits(calls.consumer):
-            breaks = find(calls, surface, history=history)
+            breaks = find(calls, surface, history=released(provider))
         is_recorded = any(pair.consumer == calls.consumer for pair in CALL_PAIRS)
         results += relevance().judged(breaks) if is_recorded else breaks
     return results
-
-
-recorded = cache(recording.recorded_surface)
-
-
-class RecordedReleases:
-    """The recorded releases of a provider, newest first, as matrix.contract.finding.OtherReleases."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._versions = recording.recorded_surfaces(provider)[::-1]
-        self._known: dict[str, bool] = {}
-
-    def offered(self, path: str) -> bool:
-        """Return whether any release has a path."""
-        if path not in self._known:
-            targets = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
-            self._known[path] = any(isinstance(target, ResolvedPath) for target in targets)
-        return self._known[path]
-
-    def fitted(self, use: Use) -> bool:
-        """Return whether an override or a patch fits any release."""
-        return any(fits(use, surface) for surface in self._surfaces())
-
-    def taken(self, path: str, parameter: str) -> bool:
-        """Return whether the callable at `path` has that parameter in any release."""
-        key = f"{path}({parameter})"
-        if key not in self._known:
-            self._known[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
-        return self._known[key]
-
-    def placed(self, path: str, position: int, parameter: str) -> bool:
-        """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
-        return any(places(surface, path, position, parameter) for surface in self._surfaces())
-
-    def _surfaces(self) -> Iterator[Surface]:
-        return (recorded(self._provider, version) for version in self._versions)

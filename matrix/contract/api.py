@@ -10,6 +10,7 @@ An entry of a module is recorded as
     [entry, ...]         alternatives from different branches
 and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~". "d(self,a)" is a
 dataclass's constructor without the fields of its bases in other modules.
+The key "sys.modules" of a module states that it adds modules there, so those inside it are unknown.
 The key "*" of a module lists the modules outside the package that it imports with `import *`.
 """
 
@@ -29,7 +30,9 @@ Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
 Refusal: TypeAlias = "list[str]"  # [exception, parameter without which it is raised; "" is always]
 MISSING = "!"
+REDIRECTS = "sys.modules"
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
+FEWEST = 2  # arguments by which a call of an object, or of such a method, is recognised
 OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
 OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
 
@@ -171,6 +174,8 @@ class Surface:
             # Of a class, another package than its own constructs only that of a spec.
             spec = " submodules" if name == "__init__" else ""
             calls = [parse_call(text + spec) for text in self.called.get(name, ())]
+            if name == ANONYMOUS:
+                calls = [call for call in calls if call.positional + len(call.keywords) >= FEWEST]
             target = self.lookup(path, via_instance=True) if calls else None
             callables = target.callables if isinstance(target, ResolvedPath) else ()
             self._calls[path] = [
@@ -220,8 +225,9 @@ class Surface:
         if names[0] not in {name.partition(".")[0] for name in self.modules}:
             return None
         size = next(size for size in range(1, len(names)) if ".".join(names[: size + 1]) not in self.modules)
-        is_missing = self.modules[".".join(names[:size])].get(names[size]) == MISSING
-        is_missing = is_missing or provider_of(self.package).records(module)
+        package = self.modules[".".join(names[:size])]
+        is_missing = package.get(names[size]) == MISSING
+        is_missing = is_missing or (REDIRECTS not in package and provider_of(self.package).records(module))
         return Absent("module", "", ".".join(names[: size + 1])) if is_missing else None
 
     def _step(self, target: _Target, name: str, *, lenient: bool) -> _Step:

@@ -458,14 +458,24 @@ class Evaluator:
         if isinstance(callee, Method):
             self.use("method", callee.path, call.node, guard, call.arguments, bound="object")
         elif isinstance(callee, FunctionDefinition):
+            self._set_names(call)
             return self._run(callee, call)
         elif isinstance(callee, ClassDefinition):
             self._construct(callee, guard, call)
         elif isinstance(callee, Outside):
+            self._set_names(call)
             return self._outside(callee.path, call)
         elif isinstance(callee, Anything):
             return only(callee.computed())
         return only(callee) if isinstance(callee, ParametersOf) else UNKNOWN
+
+    def _set_names(self, call: Invocation) -> None:
+        """Record that a function which gets a module of the provider and a private name may set it there."""
+        values = [pair for choice in call.values for pair in choice]
+        names = [value.value for _, value in values if isinstance(value, Literal)]
+        for (guard, owner), name in product(values, names):
+            if isinstance(owner, Reference) and isinstance(name, str) and name.startswith("_") and name.isidentifier():
+                self.use("patch", owner.attribute(name).path, call.node, guard, bound="object")
 
     def _construct(self, blueprint: ClassDefinition, guard: Guard, call: Invocation) -> None:
         """Record the call of an inherited constructor; a dataclass passes on what its own fields do not take."""
@@ -498,9 +508,11 @@ class Evaluator:
             result = self.library.returned(body, routine)
             if routine.home.finished:
                 routine.returned[key] = result
+        returned = about_te(result.completes)
         if call.node is self.statement:
-            self.flow.assume(about_te(result.completes))
-        return result.value
+            self.flow.assume(returned)
+        is_provided = any(isinstance(value, Reference) for _, value in result.value)
+        return gather(under(returned, result.value)) if is_provided else result.value
 
     def _inside(self, routine: FunctionDefinition, scope: Scope) -> Evaluator:
         """Return an evaluator of a function with these parameters, which records nothing."""

@@ -36,6 +36,7 @@ DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
+UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
@@ -50,7 +51,7 @@ class FindingKind(str, Enum):
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
 
 
-BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND, FindingKind.OVERRIDE)
+BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Finding:
     message: str  # Python's message, or a description where Python raises nothing
     signature: str = ""  # of the callee, "" where it has none
     exception: str = ""  # that Python raises, "" for a misbinding
-    masked: str = ""  # the break of the same pair that raises before this line, "" for none
+    masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
@@ -92,6 +93,9 @@ class OtherReleases(Protocol):
     def offered(self, path: str) -> bool:
         """Return whether any release has a path."""
 
+    def lacked(self, path: str) -> bool:
+        """Return whether every release lacks a path."""
+
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
 
@@ -110,13 +114,12 @@ def find(
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
     branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
     what fits none was never meant to. An argument is misbound only where another release has its parameter there: else
-    its name may be a coincidence, and the finding is `possible`.
+    its name is a coincidence.
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
     unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
-    patches = (use for use in calls.uses if use.kind == "patch")
-    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
+    added = {use.path for use in calls.uses if use.kind == "patch" and unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
@@ -144,7 +147,8 @@ def find(
             if visible is False:
                 continue  # its conditions exclude each other
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            finding = Finding(calls.version, version, callee, use.site, *texts, packages=packages)
+            masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else ""
+            finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 
@@ -186,7 +190,8 @@ def _fits(
         return True  # without other releases, only a call can show that a replacement does not fit
     if isinstance(target, Absent):
         is_private = form.kind == "method" and form.arguments is None
-        return (not replaces and form.path in added) or not (target.sure or is_private)
+        is_own = any(f"{form.path}.".startswith(f"{path}.") for path in added)
+        return (not replaces and is_own) or not (target.sure or is_private)
     if replaces:
         return not (form.signature and surface.calls_of(form.path))
     if form.arguments is None:
@@ -326,6 +331,17 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
+def _is_private(path: str, target: ResolvedPath | Absent, history: OtherReleases | None) -> bool:
+    """Return whether no release has the part of a path that is missing."""
+    if isinstance(target, ResolvedPath) or not history:
+        return False
+    module, _, attributes = path.partition(":")
+    names = attributes.split(".")
+    if target.name in names:
+        path = f"{module}:{'.'.join(names[: names.index(target.name) + 1])}"
+    return history.lacked(f"{target.name}:" if target.what == "module" else path)
+
+
 def _binding(
     use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge, history: OtherReleases | None
 ) -> Iterator[_Break]:
@@ -350,9 +366,8 @@ def _binding(
             truth = truth if is_certain else Truth.UNCLEAR
             yield _raised(use, "TypeError", f"{target.name}() {message}", truth, guard, signature.text)
         for message, position, parameter in () if problems else misplacements:
-            is_moved = history is None or history.placed(use.path, position, parameter)
-            truth = Truth.YES if is_moved else Truth.UNCLEAR
-            yield _Break(f"{target.name}(): {message}", "", truth, signature=signature.text)
+            if history is None or history.placed(use.path, position, parameter):
+                yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
 
 
 def _bound(

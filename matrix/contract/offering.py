@@ -15,7 +15,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from matrix.contract.api import MISSING, Entry, Surface
+from matrix.contract.api import MISSING, REDIRECTS, Entry, Surface
 from matrix.contract.definition import (
     ENUMERATIONS,
     Names,
@@ -200,6 +200,8 @@ class _ModuleReader(ast.NodeVisitor):
 
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         for target in targets:
+            if isinstance(target, ast.Subscript) and dotted(target.value) == "sys.modules":
+                self.names[REDIRECTS] = "~"
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
                     self.public = _texts(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
@@ -19,17 +19,60 @@ from typing import Any, Final, TypeVar
 from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
-from matrix.contract.api import Absent, Surface
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.api import Absent, ResolvedPath, Surface
+from matrix.contract.finding import BREAKING, Finding, FindingKind, find, fits, places
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.recording import SUFFIX
 from matrix.contract.relevance import relevance
-from matrix.contract.uses import Calls, Site
+from matrix.contract.uses import Calls, Site, Use
 from matrix.errors import MatrixError
 
-KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
 T = TypeVar("T")
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
+
+
+recorded = cache(recording.recorded_surface)
+
+
+class RecordedReleases:
+    """The recorded releases of a provider, newest first, as matrix.contract.finding.OtherReleases."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._versions = recording.recorded_surfaces(provider)[::-1]
+        self._known: dict[str, bool] = {}
+
+    def offered(self, path: str) -> bool:
+        """Return whether any release has a path."""
+        if path not in self._known:
+            targets = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
+            self._known[path] = any(isinstance(target, ResolvedPath) for target in targets)
+        return self._known[path]
+
+    def lacked(self, path: str) -> bool:
+        """Return whether every release lacks a path."""
+        return all(isinstance(surface.lookup(path), Absent) for surface in self._surfaces())
+
+    def fitted(self, use: Use) -> bool:
+        """Return whether an override or a patch fits any release."""
+        return any(fits(use, surface) for surface in self._surfaces())
+
+    def taken(self, path: str, parameter: str) -> bool:
+        """Return whether the callable at `path` has that parameter in any release."""
+        key = f"{path}({parameter})"
+        if key not in self._known:
+            self._known[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
+        return self._known[key]
+
+    def placed(self, path: str, position: int, parameter: str) -> bool:
+        """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
+        return any(places(surface, path, position, parameter) for surface in self._surfaces())
+
+    def _surfaces(self) -> Iterator[Surface]:
+        return (recorded(self._provider, version) for version in self._versions)
+
+
+released = cache(RecordedReleases)
 
 
 def path() -> Path:
@@ -88,8 +131,8 @@ def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
         raise calls
     if isinstance(surface, MatrixError):
         raise surface
-    findings = relevance().judged(find(calls, surface))
-    breaks = (finding for finding in findings if finding.kind in KINDS and not finding.masked)
+    findings = relevance().judged(find(calls, surface, history=released(provider_of(pair.provider))))
+    breaks = (finding for finding in findings if finding.kind in BREAKING and not finding.masked)
     return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 
 

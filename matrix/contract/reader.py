@@ -28,6 +28,7 @@ from matrix.contract.scope import (
     added_fields,
     bound_names,
     set_attributes,
+    walk_all,
 )
 from matrix.contract.value import (
     UNKNOWN,
@@ -185,7 +186,23 @@ class Reader:
             self.expressions.value(item.context_expr)
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, None, UNKNOWN)
-        self.block(node.body)
+        handlers = [handler for item in node.items for handler in self._swallowing(item.context_expr)]
+        if handlers:
+            self._try(ast.Try(node.body, handlers, [], []))
+        else:
+            self.block(node.body)
+
+    def _swallowing(self, context: ast.expr) -> list[ast.ExceptHandler]:
+        """Return what a context manager catches: contextlib.suppress, or a generator around its yield."""
+        name = dotted(context.func) if isinstance(context, ast.Call) else ""
+        if isinstance(context, ast.Call) and name.rpartition(".")[2] == "suppress":
+            return [ast.ExceptHandler(ast.Tuple(context.args, ast.Load()), None, [ast.Pass()])]
+        choice = self.expressions.settled(self.names.find(name) or ()) if name else ()
+        routines = [value.node for _, value in choice if isinstance(value, FunctionDefinition)]
+        tries = [part for routine in routines for part in routine.body if isinstance(part, ast.Try)]
+        handlers = [handler for part in tries if _has(part.body, ast.Yield) for handler in part.handlers]
+        endings = {True: ast.Raise(None, None), False: ast.Pass()}
+        return [ast.ExceptHandler(part.type, None, [endings[_has(part.body, ast.Raise)]]) for part in handlers]
 
     def _match(self, node: ast.Match) -> None:
         self.expressions.value(node.subject)
@@ -406,6 +423,10 @@ class Reader:
     }
     if hasattr(ast, "TryStar"):  # Python 3.11
         _VISITORS = {**_VISITORS, ast.TryStar: _try}
+
+
+def _has(body: Sequence[ast.stmt], kind: type[ast.AST]) -> bool:
+    return any(isinstance(part, kind) for part in walk_all(body))
 
 
 def _jumps(node: ast.For | ast.AsyncFor) -> bool:

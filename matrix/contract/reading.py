@@ -6,12 +6,20 @@ A revision is read by its objects: nothing is checked out, and a bare clone is e
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.parser import HeaderParser
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from packaging.requirements import InvalidRequirement
+from packaging.specifiers import SpecifierSet
+
+from matrix.catalog.codec import decode
+from matrix.catalog.distributions import IndexedRelease
 from matrix.catalog.regular_file import read_regular, within_limits
+from matrix.catalog.schema import VersionText, toml_table
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
 from matrix.contract.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider
@@ -27,6 +35,7 @@ Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
 # Not part of a project: virtual environments, builds, dependencies of a checkout.
 PROJECT_S: Final = 300.0  # seconds of CPU time in which a whole project is read
+NEWEST_PYTHON: Final = "3.12"  # what the newest megatron-core requires; markers of requirements are evaluated with it
 LEFT_OUT: Final = {"build", "dist", "node_modules", "site-packages", "venv"}
 
 
@@ -141,7 +150,7 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
     Its own copy of the provider is left out. Raises MatrixError when there is no such project, when it does not mention
     the provider, or on a broken file.
     """
-    name, files = _project(text)
+    name, files = _project(text, _is_product)
     files = {path: text for path, text in files.items() if not provider.files.fullmatch(path.removeprefix("src/"))}
     if not any(provider.top.encode() in content for content in files.values()):
         raise MatrixError(
@@ -157,8 +166,39 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
         raise _unparsable(f"{text}: {error.filename}:{error.lineno}", error.msg, "project") from None
 
 
-def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
-    """Return the name of a project and its Python files."""
+def declared_ranges(text: str) -> Mapping[str, SpecifierSet]:
+    """Return the ranges of packages in a project's metadata; a package of extras alone has that of the first of them.
+
+    Read are METADATA of a wheel, and pyproject.toml of a folder or a revision.
+    """
+    groups: list[tuple[str, Sequence[str]]] = []  # extra, requirements
+    for path, content in _project(text, _is_metadata)[1].items():
+        if path.endswith("METADATA"):
+            headers = HeaderParser().parsestr(content.decode("utf-8", "replace"))
+            required = headers.get_all("Requires-Dist", [])
+            groups += [(extra, required) for extra in ("", *headers.get_all("Provides-Extra", []))]
+        else:
+            where = f"{text}: {path}.project"
+            project = decode(dict[str, Any], toml_table(content, where).get("project", {}), where)
+            extras = decode(dict[str, tuple[str, ...]], project.get("optional-dependencies", {}), where)
+            parts = [decode(tuple[str, ...], project.get("dependencies", ()), where), *extras.values()]
+            groups += [("", part) for part in parts]
+    ranges: dict[str, SpecifierSet] = {}
+    for extra, lines in groups:
+        release = IndexedRelease(text, VersionText("0"), requires=tuple(lines))
+        try:
+            ranges = {**release.ranges(NEWEST_PYTHON, (extra,)), **ranges}
+        except InvalidRequirement as error:
+            raise MatrixError("not a requirement in the metadata", where=text, got=str(error).splitlines()[0]) from None
+    return ranges
+
+
+def _is_metadata(path: str) -> bool:
+    return path == "pyproject.toml" or re.fullmatch(r"[^/]+\.dist-info/METADATA", path) is not None
+
+
+def _project(text: str, part: Select) -> tuple[str, Mapping[str, bytes]]:
+    """Return the name of a project and the files that `part` selects."""
     folder, at, revision = text.rpartition("@")
     if at and Path(folder).expanduser().is_dir() and not Path(text).exists():
         path = package_source.absolute(Path.cwd(), folder)
@@ -166,21 +206,21 @@ def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
             commit = clone.commit(revision)
             if not commit:
                 raise MatrixError("no such revision in this clone", where=str(path), got=revision)
-            return f"{path.name}@{revision}", _files_of_commit(clone, commit, "", _is_product)
+            return f"{path.name}@{revision}", _files_of_commit(clone, commit, "", part)
     path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
     if path.suffix == ".whl":
-        return path.stem, package_source.members(path, _is_product)
+        return path.stem, package_source.members(path, part)
     if not path.is_dir():
         raise MatrixError("not a project", where=str(path), got="a file", expected="a folder, PATH@REV or a wheel")
-    return path.name, {name: read_regular(path / name) for name in _walk(path)}
+    return path.name, {name: read_regular(path / name) for name in _walk(path, part)}
 
 
-def _walk(root: Path) -> Iterator[str]:
+def _walk(root: Path, part: Select) -> Iterator[str]:
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if name not in LEFT_OUT and not name.startswith("."))
         for path in (Path(folder) / name for name in sorted(files)):
             name = path.relative_to(root).as_posix()
-            if _is_product(name) and not path.is_symlink():
+            if part(name) and not path.is_symlink():
                 yield name
 
 

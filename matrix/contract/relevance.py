@@ -113,19 +113,6 @@ class FunctionReach(ReachedBy):
 
 
 @dataclass(frozen=True)
-class Intended:
-    """A use of `callee` that upstream means as it is, in `functions` or, without any, everywhere, for the reason."""
-
-    callee: str
-    reason: str
-    functions: tuple[str, ...] = ()
-
-    def is_meant(self, finding: Finding) -> bool:
-        """Return whether a finding is no break."""
-        return finding.callee == self.callee and (not self.functions or finding.call_site.function in self.functions)
-
-
-@dataclass(frozen=True)
 class Relevance:
     """The facts by which findings are ranked."""
 
@@ -134,12 +121,10 @@ class Relevance:
     check: tuple[ArgumentCheck, ...] = ()
     failed_import: tuple[FailedImport, ...] = ()
     reached_by: tuple[FunctionReach, ...] = ()
-    intended: tuple[Intended, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of a core and its provider, without what is intended; the other facts are added."""
-        findings = [finding for finding in findings if not any(call.is_meant(finding) for call in self.intended)]
+        """Return the findings of a core and its provider, with these facts; intended fallbacks are left out."""
         breaks = [finding for finding in findings if finding.kind is FindingKind.DEFINITE]
         caught = (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)
         raised = [finding for finding in findings if finding.kind in caught]
@@ -154,7 +139,8 @@ class Relevance:
             masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in raised if mask.hides(by, finding))
             checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(finding))
             imports = (reason for failed in self.failed_import for reason in failed.reasons(breaks, finding))
-            judged.append(replace(finding, implausible=rare, masked=next(chain(masks, checks, imports), "")))
+            masked = finding.masked or next(chain(masks, checks, imports), "")
+            judged.append(replace(finding, implausible=rare, masked=masked))
         return judged
 
 
@@ -177,7 +163,7 @@ def implausible(version: str, provided: str, package: str = TE, consumer: str = 
     if days is None:
         return ""
     releases, images = _releases()
-    release = releases[consumer, version]
+    release = releases[consumer, version.partition(".post")[0]]
     if declared := release.requires.get(package):
         return "" if provided in declared else f"{consumer} {version} declares {package}{declared.text}"
     tested_in = release.ci_base_images if package == TE else ()
@@ -192,8 +178,8 @@ def implausible(version: str, provided: str, package: str = TE, consumer: str = 
 def days_between(version: str, provided: str, package: str = TE, consumer: str = MCORE) -> int | None:
     """Return the days from the release of a provider to that of a consumer; None where a date is unknown."""
     releases, _ = _releases()
-    core = releases.get((consumer, version))
-    base = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
+    core = releases.get((consumer, version.partition(".post")[0]))  # of 2.6.0.post1
+    base = releases.get((package, versions.parse(provided).base_version))
     used = releases.get((package, provided), base)
     if core is None or used is None or not (core.day and used.day):
         return None

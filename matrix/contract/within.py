@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from matrix.contract.api import ANONYMOUS, Instance, OwnCall, Refusal
+from matrix.contract.api import ANONYMOUS, FEWEST, Instance, OwnCall, Refusal
 from matrix.contract.definition import Names, called, dotted
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own
 LEAVING = (ast.Return, ast.Yield, ast.YieldFrom)
-FEWEST = 2  # keywords by which such a call is recognised
 Nodes: TypeAlias = Mapping[str, Sequence[ast.AST]]  # module -> its nodes
 
 

@@ -44,7 +44,8 @@ def releases(
         rows.append((spans(neighbours, versions), _counted(by_version[neighbours[0]], MEANING) or "nothing"))
     width = max(len(provider.title), *(len(name) for name, _ in rows))
     lines = [f"{name:{width}}  {counts}" for name, counts in [(provider.title, "breaks"), *rows]]
-    clean = [version for version in versions if not any(defect.kind in BREAKING for defect in by_version[version])]
+    kinds = (*BREAKING, FindingKind.OVERRIDE)
+    clean = [version for version in versions if not any(defect.kind in kinds for defect in by_version[version])]
     lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
     newest = {_break(finding): number for number, version in enumerate(versions) for finding in by_version[version]}
     ordered = sorted(findings, key=lambda finding: -newest[_break(finding)])
@@ -72,7 +73,7 @@ def _left_out(findings: Sequence[Finding], which: str) -> str:
     masked = sum(bool(finding.masked) and not finding.implausible for finding in findings)
     return (
         f"folded (--all shows them): {len(rare)} findings in {_pairs(len(set(rare)))} with {which}; "
-        f"{masked} that come after another break of the same pair\n"
+        f"{masked} that come after another break of the same pair, or name what no recorded release has\n"
     )
 
 

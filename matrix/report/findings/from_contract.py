@@ -15,6 +15,7 @@ from matrix.report.findings.findings import Findings, FindingTopic, ReportedFind
 
 SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
     **dict.fromkeys(BREAKING, Severity.ERROR),
+    FindingKind.OVERRIDE: Severity.WARNING,
     FindingKind.POSSIBLE: Severity.WARNING,
     FindingKind.IGNORED: Severity.WARNING,
     FindingKind.SILENTLY_OFF: Severity.NOTE,

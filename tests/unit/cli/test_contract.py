@@ -151,3 +151,33 @@ def test_annotations_start_at_the_current_folder(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     folders = [contract._folder(project) for project in ("./fork", "./fork@HEAD", ".", "/", "missing.whl")]
     assert folders == ["fork/", "fork/", "", "", ""]
+
+
+DECLARED = """\
+[project]
+name = "fork"
+dependencies = ["torch>=2.6,<2.8"]
+[project.optional-dependencies]
+megatron = ["megatron-core[mlm]<0.17,>=0.16.0a0 ; sys_platform == 'linux'", "torch==2.6.0"]
+mac = ["transformer-engine<2 ; sys_platform == 'darwin'"]
+"""
+
+
+def test_declared_range_is_the_default(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (fork / "pyproject.toml").write_text(DECLARED)
+    (fork / "train.py").write_text(FORK + "import torch\n")
+
+    assert run("contract", "--consumer", str(fork), "--json") == 1
+    versions = {line.get("mcore") for line in items_of(capsys.readouterr().out, "contract")}
+    assert versions == {"0.16.0", "0.16.1"}
+
+
+def test_override_is_no_failure_of_a_gate(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The provider may never call it with this object."""
+    code = "from megatron.core.transformer.transformer_layer import TransformerLayer\n"
+    (fork / "train.py").write_text(
+        f"{code}class Mine(TransformerLayer):\n    def _forward_attention(self, states): ...\n"
+    )
+
+    assert run("contract", "--consumer", str(fork), "--against", "megatron-core==0.16.1", "--json") == 0
+    assert [line["kind"] for line in items_of(capsys.readouterr().out, "contract")] == ["override"]

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from matrix.contract import consuming, offering
-from matrix.contract.api import Surface
+from matrix.contract.api import Absent, Surface
 from matrix.contract.finding import Finding, find, fits, places
 from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
 from matrix.contract.uses import Calls, Use
@@ -106,6 +106,9 @@ class Past:
 
     def __init__(self, *surfaces: Surface) -> None:
         self._surfaces = surfaces
+
+    def lacked(self, path: str) -> bool:
+        return all(isinstance(surface.lookup(path), Absent) for surface in self._surfaces)
 
     def offered(self, path: str) -> bool:
         return any(surface.offers(path) for surface in self._surfaces)

@@ -72,7 +72,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
 )
 def test_failed_import_of_a_package_comes_first(mcore: str, torch: str, callee: str, is_reached: bool) -> None:
     """With torch 2.0.1 megatron.core is not imported, nor 0.19 with 2.2.2; with 2.4.1 the FSDP of 0.15 is not."""
-    calls, surface = recording.recorded_calls(TORCH, mcore), against.recorded(TORCH, torch)
+    calls, surface = recording.recorded_calls(TORCH, mcore), recording.recorded_surface(TORCH, torch)
     found = against.findings([calls], TORCH, [surface])
     reached = [one.callee for one in found if one.kind is FindingKind.DEFINITE and not one.masked]
     assert (callee in reached) is is_reached
@@ -116,3 +116,44 @@ def test_broken_file_is_named(tmp_path: Path) -> None:
 def test_project_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="no such"):
         against.consumers(str(tmp_path / "none"), TORCH)
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts"),
+    [
+        ([], {"megatron-core": False}),
+        (["numpy"], {"megatron-core": False}),
+        (["torch>=2.6.0", 'torch==2.12.0+cu126; extra == "cuda"'], {"torch": True}),
+        (['megatron-core==0.17.0; python_full_version >= "3.12" and extra == "a"'], {"megatron-core": True}),
+        (["torch==9.0"], {"torch": False}),
+    ],
+)
+def test_wheel_declares_the_releases(lines: list[str], texts: dict[str, bool], tmp_path: Path) -> None:
+    """A range without a recorded release selects all of them."""
+    headers = [
+        "Name: project",
+        *(f"Requires-Dist: {line}" for line in lines),
+        "Provides-Extra: a",
+        "Provides-Extra: cuda",
+    ]
+    with zipfile.ZipFile(tmp_path / "project.whl", "w") as wheel:
+        wheel.writestr("project-1.dist-info/METADATA", "\n".join(headers) + "\n\nRequires-Dist: numpy\n")
+
+    targets = against.default(str(tmp_path / "project.whl"))
+
+    assert {target.provider.package: target.chosen for target in targets} == texts
+
+
+def test_recorded_consumer_has_its_providers() -> None:
+    assert [target.provider for target in against.default("transformer-engine==2.6.0")] == [TORCH]
+    assert [target.provider for target in against.default("megatron-core")] == [TRANSFORMER_ENGINE, TORCH]
+
+
+def test_broken_metadata_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['torch >< 2']\n")
+    with pytest.raises(MatrixError, match="not a requirement"):
+        against.default(str(tmp_path))
+
+    (tmp_path / "pyproject.toml").write_text("[project]\noptional-dependencies = ['torch']\n")
+    with pytest.raises(MatrixError, match="project"):
+        against.default(str(tmp_path))

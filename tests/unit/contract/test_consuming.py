@@ -6,7 +6,7 @@ import pytest
 
 from matrix.contract.finding import Finding, find
 from matrix.contract.provider import MEGATRON_CORE, TORCH
-from tests.unit.contract.sources import breaks, core, project, torch
+from tests.unit.contract.sources import Past, breaks, core, project, torch
 
 LAYER = """
 class TransformerLayer:
@@ -211,7 +211,7 @@ class TestTypes:
         )
         surface = torch({"checkpoint/__init__.py": self.PLANNER})
         assert breaks(fork, surface, older) == [("misbound", message)]
-        assert breaks(fork, surface) == [("possible", message)]  # no release has the parameter there
+        assert breaks(fork, surface) == []  # no release has the parameter there
 
     def test_constructed_object_has_the_methods_of_its_class(self) -> None:
         fork = project(
@@ -276,3 +276,76 @@ def test_attribute_of_an_own_class_is_its_own() -> None:
     assert breaks(fork, core({"layer.py": LAYER})) == [
         ("definite", "type object 'TransformerLayer' has no attribute 'gone'")
     ]
+
+
+def test_private_name_that_a_function_sets_is_no_break() -> None:
+    """`with replaced(module, "old", new, "_kept"):` keeps the original under a name of its own."""
+    fork = project(
+        "from megatron.core import utils\nfrom tools import replaced\n"
+        "def run():\n    with replaced(utils, 'reduce', print, '_kept'):\n        utils._kept.forward(1)\n        {}\n"
+    )
+    surface = core({"utils.py": "class reduce: ...\n"})
+
+    assert breaks(fork, surface) == []
+    other = project("from megatron.core import utils\nutils._kept.forward(1)\n")
+    assert breaks(other, surface) == [("definite", "module 'megatron.core.utils' has no attribute '_kept'")]
+
+
+def test_name_of_no_release_is_folded() -> None:
+    """A private build or a branch has it: no release mends the call."""
+    fork = project("from megatron.core import utils\ndef a(): utils.old(1)\ndef b(): utils.mine(1)\n")
+    before, after = core({"utils.py": "def old(a): ...\n"}), core({"utils.py": "x = 1\n"})
+
+    masks = {finding.callee: bool(finding.masked) for finding in find(fork, after, history=Past(before, after))}
+    assert masks == {"megatron.core.utils.old": False, "megatron.core.utils.mine": True}
+
+
+def test_modules_that_code_adds_are_unknown() -> None:
+    code = "import sys\nfor name in ['a']:\n    sys.modules[f'megatron.core.old.{name}'] = __import__(name)\n"
+    fork = project("from megatron.core.old.a import f\n")
+
+    assert breaks(fork, core({"old/__init__.py": code})) == []
+    assert breaks(fork, core({"old/__init__.py": ""})) == [("definite", "No module named 'megatron.core.old.a'")]
+
+
+def test_call_without_arguments_is_of_any_object() -> None:
+    """`x.forward()` fits every class with *args; it is no call of this one."""
+    layer = "class Layer:\n    def forward(self, *args, **kwargs): ...\n"
+    elsewhere = layer + "def run(node):\n    node.forward()\n"
+    fork = project("from megatron.core.layer import Layer\nclass Mine(Layer):\n    def forward(self, states): ...\n")
+
+    assert breaks(fork, core({"layer.py": elsewhere}), core({"layer.py": layer})) == []
+
+
+def test_function_that_refuses_returns_nothing() -> None:
+    """It replaces the failing import by an error of its own."""
+    fork = project(
+        "def scheduler():\n    try:\n        from megatron.core.data import Scheduler\n"
+        "    except ImportError as error:\n        raise RuntimeError('too old') from error\n    return Scheduler\n"
+        "def run(size):\n    return scheduler()(size)\n"
+    )
+
+    assert breaks(fork, core({})) == []
+    assert breaks(fork, core({"data.py": "class Scheduler:\n    def __init__(self): ...\n"})) == [
+        ("definite", "Scheduler.__init__() takes 1 positional argument but 2 were given")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("context", "ending", "kind"),
+    [
+        ("plugin('x')", "print(1)", "silently-off"),
+        ("plugin('x')", "raise", "definite"),
+        ("contextlib.suppress(ImportError)", "", "silently-off"),
+        ("contextlib.suppress(OSError)", "", "definite"),
+        ("open('x')", "", "definite"),
+    ],
+)
+def test_context_manager_that_swallows_is_a_handler(context: str, ending: str, kind: str) -> None:
+    fork = project(
+        "import contextlib\n@contextlib.contextmanager\ndef plugin(name):\n    try:\n        yield\n"
+        f"    except ImportError:\n        {ending or 'pass'}\n"
+        f"with {context}:\n    from megatron.core.new import f\n"
+    )
+
+    assert breaks(fork, core({})) == [(kind, breaks(fork, core({}))[0][1])]

@@ -6,7 +6,8 @@ import pytest
 
 from matrix.contract import recording
 from matrix.contract.finding import Finding, FindingKind, find
-from matrix.contract.provider import TORCH
+from matrix.contract.pairs import RecordedReleases
+from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE
 from matrix.contract.reachability import is_local
 from matrix.contract.recording import MCORE, TE
 from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
@@ -51,6 +52,32 @@ def test_checks_of_arguments_come_first(mcore: str, te: str, refused: bool) -> N
     assert made.masked.startswith("arguments.py: --external-cuda-graph requires") is refused
 
 
+def test_torch_dcp_is_refused_before_torch_2_4() -> None:
+    """_to_dtensor serves --ckpt-format torch_dcp, which requires --use-torch-fsdp2."""
+    masks = {
+        torch: [
+            bool(made.masked)
+            for made in relevance().judged(
+                find(recording.recorded_calls(TORCH, "0.12.0"), recording.recorded_surface(TORCH, torch))
+            )
+            if made.call_site.function == "_to_dtensor" and made.kind is FindingKind.DEFINITE
+        ]
+        for torch in ("2.3.1", "2.4.1")
+    }
+
+    assert masks == {"2.3.1": [True], "2.4.1": [False]}
+
+
+def test_policy_call_of_attention_is_not_reached() -> None:
+    """TE 2.20.2 calls forward again with thd_attention_policies alone, which no core passes."""
+    history = RecordedReleases(TRANSFORMER_ENGINE)
+    pair = recording.load_calls("0.17.1"), recording.load_surface("2.20.2")
+    overrides = [made for made in find(*pair, history=history) if made.kind is FindingKind.OVERRIDE]
+
+    assert [made.callee for made in overrides] == ["transformer_engine.pytorch.DotProductAttention.forward"]
+    assert [bool(made.masked) for made in relevance().judged(overrides)] == [True]
+
+
 def test_intended_fallback_is_no_finding() -> None:
     def off(effect: str) -> Finding:
         callee = "transformer_engine.pytorch.module.base.get_workspace"
@@ -73,6 +100,8 @@ def test_pair_far_apart_is_implausible() -> None:
     assert implausible("0.19.2", "2.20.2") == ""
     assert implausible("0.8.0", "2.20.2") == ""  # an old core in a new image
     assert days_between("0.9.0", "1.9.0.post1") == days_between("0.9.0", "1.9.0")
+    assert days_between("2.6.0.post1", "2.4.1", "torch", TE) == days_between("2.6.0", "2.4.1", "torch", TE)
+    assert implausible("2.6.0.post1", "2.0.1", "torch", TE) == implausible("2.6.0", "2.0.1", "torch", TE) != ""
     assert days_between("0.9.0rc0+094d66b", "1.9.0") is None
 
 

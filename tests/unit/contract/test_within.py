@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract import recording
-from matrix.contract.against import RecordedReleases
 from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, find
+from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE
 from matrix.contract.uses import Calls
 from tests.unit.contract.sources import broken, core, mcore, project, te

@@ -99,7 +99,7 @@ def test_what_nobody_runs_is_folded_and_counted() -> None:
     assert text.splitlines()[-2] == "6 pairs: 1 definite, 0 misbound, 0 possible, 0 silently-off"
     assert text.splitlines()[-1] == (
         "folded (--all shows them): 1 findings in 1 pair with a Transformer Engine more than 365 days older than the "
-        "core; 1 that come after another break of the same pair"
+        "core; 1 that come after another break of the same pair, or name what no recorded release has"
     )
 
 

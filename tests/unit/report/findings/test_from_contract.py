@@ -45,7 +45,7 @@ def test_breaks_of_one_line_stay_apart() -> None:
     [
         (FindingKind.DEFINITE, Severity.ERROR),
         (FindingKind.MISBOUND, Severity.ERROR),
-        (FindingKind.OVERRIDE, Severity.ERROR),
+        (FindingKind.OVERRIDE, Severity.WARNING),
         (FindingKind.POSSIBLE, Severity.WARNING),
         (FindingKind.IGNORED, Severity.WARNING),
         (FindingKind.SILENTLY_OFF, Severity.NOTE),

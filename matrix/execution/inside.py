@@ -19,7 +19,8 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import STOP_S, distribution
+from matrix.execution.engine import distribution
+from matrix.execution.warm_pytest import STOP_S
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
 from matrix.provision import configuration, host, project

@@ -20,9 +20,9 @@ from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
 from matrix.execution.engine import distribution
-from matrix.execution.warm_pytest import STOP_S
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
+from matrix.execution.warm_pytest import STOP_S
 from matrix.provision import configuration, host, project
 from matrix.provision.cache_folders import default_root
 from matrix.provision.commands import TIMED_OUT, python_module

@@ -51,7 +51,8 @@ class WarmPytest:
 
         A Ctrl-C is forwarded, and ends the process.
         """
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         request = {"arguments": [*arguments], "environ": following(environ), "log": str(log.resolve())}
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -82,10 +83,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin and process.stdout
-    process.stdin.close()
+    if process.stdin:
+        process.stdin.close()
     _reap(process)
-    process.stdout.close()
+    if process.stdout:
+        process.stdout.close()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
@@ -122,7 +124,8 @@ def serve() -> int:
             return _run(request["arguments"], request["environ"], request["log"])
         _, status = os.waitpid(children[-1], 0)
         children.append(0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
     return 0
 
 

@@ -66,6 +66,11 @@ class WarmPytest:
         return int(reply) if reply else self._process.wait() or 1
 
     @property
+    def pid(self) -> int:
+        """Return the id of the process."""
+        return self._process.pid
+
+    @property
     def ended(self) -> bool:
         """Return whether the process has ended, and runs nothing more."""
         return self._process.poll() is not None

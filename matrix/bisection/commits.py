@@ -50,15 +50,25 @@ def of_call(call: ContractCall, clone: Clone) -> Suspects:
     return lambda commits: changing(commits, clone, part, mark)
 
 
-def of_signatures(signatures: Iterable[Signature], clone: Clone) -> Suspects:
-    """Suspect the commits that changed how often a file has the names in the signatures."""
+def of_signatures(signatures: Iterable[Signature], clone: Clone, command: str = "") -> Suspects:
+    """Suspect the commits that changed how often a file has the names in the signatures.
+
+    Without a name, those that added or removed a file which the text of a command names: by its path, or as a module.
+    """
     names = [name.encode() for name in names_in(signatures)]
 
     def mark(blob: str) -> tuple[int, ...]:
         counts = tuple(map(clone.blob(blob).count, names))
         return counts if any(counts) else ()
 
-    return (lambda commits: changing(commits, clone, lambda path: path.endswith(SOURCES), mark)) if names else none
+    @cache
+    def named(path: str) -> bool:
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return path in command or re.search(rf"(?<![\w.]){re.escape(module)}(?!\w)", command) is not None
+
+    if not names:
+        return (lambda commits: changing(commits, clone, named, bool)) if command else none
+    return lambda commits: changing(commits, clone, lambda path: path.endswith(SOURCES), mark)
 
 
 def names_in(signatures: Iterable[Signature]) -> list[str]:

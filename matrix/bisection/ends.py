@@ -233,7 +233,7 @@ def other_failures(bisection: Bisection) -> list[Record]:
     """Return a record of each place where the search stopped at another failure; [] if it stopped at anything else."""
     candidates = [place for place in bisection.result.candidates if place in bisection.records]
     records = [bisection.records[place][-1] for place in candidates]
-    skipped = [record for record in records if record.signature is None]
+    skipped = [record for record in records if record.signature is None and ended(record) is not ProbeResult.GOOD]
     only = bool(skipped) and all(ended(record) is ProbeResult.BAD for record in skipped)
     return skipped if only and bisection.result.kind is ResultKind.AMBIGUOUS and not bisection.result.flips else []
 

@@ -78,6 +78,12 @@ class OwnCommand:
         return {word: path for word, path in files.items() if path.stat().st_size <= LARGEST}
 
     @property
+    def text(self) -> str:
+        """Return the words of the command, and the content of the files that it names."""
+        contents = (read_regular(path).decode(errors="replace") for path in self.named.values())
+        return "\n".join([*self.command, *contents])
+
+    @property
     def line(self) -> str:
         """Return the command as a shell's line, without secrets."""
         return bare(shlex.join(bare(word, values()) for word in self.command), values())

@@ -63,7 +63,8 @@ class BisectionEvents:
 class Procedure:
     """A bisection that is open: its points, the plan of its searches, and one session, whose counters live on.
 
-    Its probe store and its clone close with `stack`; `start_engine` is called once. Raises MatrixError.
+    Its probe store and its clone close with `stack`; `start_engine` is called once. `command` is the text of a command
+    of the user's own. Raises MatrixError.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class Procedure:
         start_engine: Callable[[], tuple[Engine, ExecutionSite | None]],
         events: BisectionEvents,
         stack: ExitStack,
+        command: str = "",
     ) -> None:
-        self._arguments, self._events, self._stack = arguments, events, stack
+        self._arguments, self._events, self._stack, self._command = arguments, events, stack, command
         question = arguments.question
         subject = question.subject(catalog)
         store = self._store(subject, fresh=arguments.fresh)
@@ -147,11 +149,16 @@ class Procedure:
             self.session.read = read
             answers.append(self.search())
         parted = {}
-        for axis, bisection in answers[1].bisections.items():
+        for axis in answers[1].bisections:
             borders = [answer.bisections[axis] for answer in answers]
-            points, places = bisection.axis.points, [border.result.candidates[0] for border in borders]
-            text = f"another failure from {points[places[0]].label} on, this one from {points[places[1]].label} on"
+            points = borders[0].axis.points
+            places = [points[border.result.candidates[0]].label for border in borders]
             doubts = [border for border in borders if border.result.kind is ResultKind.AMBIGUOUS]
+            if borders[0].result.kind is ResultKind.FIRST_FIXED:  # what passes is fixed, and is the answer
+                self.session.read = ended
+                bisection, text = borders[0], f"another failure from {places[1]} on, none from {places[0]} on"
+            else:
+                bisection, text = borders[1], f"another failure from {places[0]} on, this one from {places[1]} on"
             noted = replace(bisection, notes=(*bisection.notes, f"{text}; the other: {why(others[0])}"))
             parted[axis] = bisected.bisections[axis] if doubts else noted
         return replace(bisected, bisections=parted)
@@ -194,7 +201,7 @@ class Procedure:
         if self._clone:
             call = subject.failure.contract if reads_only(subject.failure, subject.level) else None
             signatures = subject.failure.signature
-            suspects = of_call(call, self._clone) if call else of_signatures(signatures, self._clone)
+            suspects = of_call(call, self._clone) if call else of_signatures(signatures, self._clone, self._command)
         contents = partial(contents_of, subject.catalog, self._engine.installed)
         return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects, contents)
 
@@ -216,7 +223,7 @@ def bisect_command(
     own.write(root, own.entry(signatures))
     extended, failure = own.add_to(catalog, signatures, root)
     arguments = replace(arguments, question=replace(arguments.question, failure=failure.id))
-    procedure = Procedure(arguments, extended, lambda: start_engine(root), events, stack)
+    procedure = Procedure(arguments, extended, lambda: start_engine(root), events, stack, own.text)
     by_number = bool(own.metric)
     bisected = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
     return bisected, procedure.session

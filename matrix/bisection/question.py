@@ -14,6 +14,7 @@ from matrix.bisection.joint import BisectionAnswer, Contents, StackPair, jointly
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
+from matrix.bisection.recorded_names import suspected_releases
 from matrix.bisection.search import Plan
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
@@ -204,7 +205,8 @@ def along(
     if old is None:
         (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
         old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
-    bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
+    suspects = suspected_releases(subject.failure.signature, axis.component, [point.id for point in axis.points])
+    bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session), suspects=suspects)
     return BisectionAnswer(subject, {axis.component: bisection})
 
 

@@ -7,7 +7,7 @@ have the releases in which a module, a name or a parameter exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -99,6 +99,18 @@ def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iter
         yield _of_attribute(groups["owner"], groups["attribute"], seen)
 
 
+def releases_with(provider: Provider, groups: Mapping[str, str]) -> list[tuple[str, bool | None]]:
+    """Return the recorded releases of a provider, oldest first, and whether each has what a kind's pattern captured."""
+    if module := groups.get("module"):
+        path = ":".join(filter(None, [module, groups.get("name", "")]))
+        return [(surface.version, surface.offers(path)) for surface in _surfaces(provider)] * provider.owns(module)
+    if keyword := groups.get("keyword"):
+        owner, _, method = groups.get("callable", "").rpartition(".")
+        return [(surface.version, _takes(surface, owner, method, keyword)) for surface in _surfaces(provider)]
+    owner, attribute = groups.get("owner", ""), groups.get("attribute", "")
+    return [(surface.version, _has(surface, owner, attribute)) for surface in _surfaces(provider)] if attribute else []
+
+
 def _of_name(name: str, rows: Sequence[NameFact]) -> Rows:
     for row in rows:
         if shown := re.match(row.pattern, name):
@@ -144,9 +156,8 @@ def _of_module(module: str, name: str, table: KindTable, seen: VersionsSeen) -> 
         yield f"{module} belongs to {row.title}{': ' * bool(row.note)}{row.note}", "" if name else row.install
     for provider in PROVIDERS.values():
         if provider.owns(module):
-            path = f"{module}:{name}" if name else module
-            releases = [(surface.version, surface.offers(path)) for surface in _surfaces(provider)]
-            yield from _by_release(provider, path.replace(":", "."), releases, seen)
+            releases = releases_with(provider, {"module": module, "name": name})
+            yield from _by_release(provider, f"{module}.{name}" if name else module, releases, seen)
             if not releases[-1][1] and (elsewhere := _elsewhere(provider, module, name)):
                 yield f"{provider.title} {releases[-1][0]} has it as {' and '.join(elsewhere)}", ""
 
@@ -174,7 +185,7 @@ def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
     owner, _, method = callable_name.rpartition(".")
     for name in (owner, _namesake(owner)) if owner else ("",):
         for provider in PROVIDERS.values():
-            releases = [(surface.version, _takes(surface, name, method, keyword)) for surface in _surfaces(provider)]
+            releases = releases_with(provider, {"callable": f"{name}.{method}", "keyword": keyword})
             if any(taken is not None for _, taken in releases):
                 if name != owner:
                     yield f"{owner} is of another package; it may be made after {name} of {provider.title}", ""
@@ -226,7 +237,7 @@ def _mentions(surface: Surface, keyword: str) -> bool:
 def _of_attribute(owner: str, attribute: str, seen: VersionsSeen) -> Rows:
     """Yield the releases whose class of this name has an attribute."""
     for provider in PROVIDERS.values():
-        releases = [(surface.version, _has(surface, owner, attribute)) for surface in _surfaces(provider)]
+        releases = releases_with(provider, {"owner": owner, "attribute": attribute})
         if any(exists is not None for _, exists in releases):
             yield from _by_release(provider, f"{owner}.{attribute}", releases, seen)
 

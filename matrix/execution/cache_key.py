@@ -100,10 +100,14 @@ def code_digest(folder: Path, level: Level) -> str:
         # The entry is hashed as data; a test of the failure has no effect.
         if path.suffix in (".py", ".toml") and path.name != ENTRY and not path.name.startswith("test_")
     }
-    roots = [path for name in (READS if level is Level.CONTRACT else RUNS) if (path := _file(name))]
-    modules = closure([*roots, *(path for path in files.values() if path.suffix == ".py")])
+    modules = code_of(level) | closure(path for path in files.values() if path.suffix == ".py")
     files |= {str(path.relative_to(PACKAGE)): path for path in modules if path.is_relative_to(PACKAGE)}
     return digest({name: file_digest(path) for name, path in files.items()})
+
+
+def code_of(level: Level) -> set[Path]:
+    """Return every module of the ranks and the judge, which no failure changes."""
+    return closure(path for name in (READS if level is Level.CONTRACT else RUNS) if (path := _file(name)))
 
 
 def recorded_digests(cell: Cell) -> tuple[str, ...]:

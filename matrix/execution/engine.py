@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,9 +21,10 @@ from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
+from matrix.execution.warm_pytest import WarmPytest, following, stop
 from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.provision import configuration, extension, kernel, project
+from matrix.provision import configuration, extension, project
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult, python_module
 from matrix.provision.python_downloads import Pythons
@@ -33,8 +33,6 @@ from matrix.store import scratch
 from matrix.store.stored_run import StoredRun
 from matrix.verdicts.planned import Planned
 
-# Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
-STOP_S: Final = 4.0
 NO_BASES: Final[Mapping[str, Wheels | ReaderBase]] = MappingProxyType({})
 
 
@@ -136,7 +134,8 @@ class Tox:
     """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
 
     `jobs` bases run at a time, and `workers` cases on each of them, in pytest-xdist's workers. A base that it has run
-    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through.
+    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through,
+    in a fork of a process that lives as long as this object.
     `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
     `environ` are the variables from which its processes get theirs.
     """
@@ -155,6 +154,8 @@ class Tox:
         self._environ = environ
         self._lacking: dict[str, str] = {}
         self._variables: dict[str, dict[str, str]] = {}  # those of the pytest process of each base that tox has run
+        self._warm: dict[str, WarmPytest] = {}
+        self._contents: dict[str, PythonEnvironment | None] = {}  # of each base that it has run: 60 ms of processor
 
     def ready(self, bases: Collection[str]) -> None:
         """Download missing interpreters where that is allowed.
@@ -165,7 +166,7 @@ class Tox:
         project.folder()
         settings()
         for base, entry in self._made.items():  # in the catalog's order: a download for one base may serve the next
-            if base in bases:
+            if base in bases and base not in self._variables:
                 self._pythons.provide(entry)
 
     def lacks(self, base: str) -> str:
@@ -180,14 +181,18 @@ class Tox:
 
     def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of the base's tox environment, None if it does not exist yet."""
-        return environments.at(environment_folder(base))
+        if base not in self._variables:
+            return environments.at(environment_folder(base))
+        if base not in self._contents:
+            self._contents[base] = environments.at(environment_folder(base))
+        return self._contents[base]
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
         base = request.bases[0]
         python = environment_folder(base) / "bin" / "python"
         if len(request.bases) == 1 and base in self._variables and python.exists():
-            return run_pytest(python, self._workers, {**self._variables[base], **request.environ}, request.log)
+            return self._run_warm(base, python, request)
         names = ",".join(map(base_name, request.bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
@@ -204,6 +209,12 @@ class Tox:
                 if (variables := Path(folder, base_name(ran))).is_file():
                     self._variables[ran] = json.loads(variables.read_text("utf-8"))
         return EngineResult(status, unmade(request.bases, environments))
+
+    def _run_warm(self, base: str, python: Path, request: EngineRequest) -> EngineResult:
+        environment = {**self._variables[base], **request.environ, **CELL_SETTINGS, **settings()}
+        if base not in self._warm or self._warm[base].ended:
+            self._warm[base] = WarmPytest(python, environment, request.log)
+        return EngineResult(self._warm[base].run(distribution(self._workers), environment, request.log))
 
 
 class HostEngine:
@@ -272,18 +283,13 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=project.folder(),
-            env={**environment, kernel.PARENT: str(os.getpid()), **scratch.environment()},
+            env=following(environment),
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         try:
             return process.wait()
         except BaseException:
-            process.send_signal(signal.SIGINT)  # tox forwards it
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            stop(process)
             raise
 
 

@@ -464,6 +464,21 @@ def test_another_failure_before_this_one_is_named(run: Callable[..., Any]) -> No
     assert any("another failure from 0.8.0 on, this one from 0.9.0 on" in note for note in answer["notes"])
 
 
+def test_fixed_release_after_another_failure_is_named(run: Callable[..., Any]) -> None:
+    """megatron-core 0.8 fails with another error than 0.7, and 0.9 passes: 0.9 is fixed, though 0.8 is not this."""
+
+    def two(item: Planned) -> Outcome:
+        core = str(item.cell.stack[MCORE])
+        other = Outcome(OutcomeKind.RAISED, "rank 0 raised", 0, exit_code=1, chain=(Raised("KeyError", "'other key'"),))
+        return {"0.7.0": BROKEN, "0.8.0": other}.get(core, PASSED)
+
+    status, out, _, _ = run("--axis mcore --torch 2.4.0 --bad 0.7.0 --good 0.9.0 --json -- x", two)
+    (answer,) = items_of(out, "bisect")
+
+    assert (status, answer["answer"], answer["kind"]) == (0, "0.9.0", "first-fixed")
+    assert any("another failure from 0.8.0 on, none from 0.9.0 on" in note for note in answer["notes"])
+
+
 def test_a_failing_engine_stops_the_search(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A case without a result is no skip; the results before it are kept."""
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 -- x"

@@ -59,3 +59,28 @@ def test_commit_near_a_callee_is_suspected(tmp_path: Path) -> None:
 def test_signature_without_names_suspects_nothing(tmp_path: Path) -> None:
     with Clone(str(clone(tmp_path / "c", HISTORY)), "megatron-core") as opened:
         assert of_signatures([Signature("learned", exit_code=3)], opened) is none  # type: ignore[arg-type]
+
+
+ADDED = [
+    ("root", [], {"megatron/core/a.py": "1"}),
+    ("other", ["root"], {"megatron/core/a.py": "2"}),
+    ("add", ["other"], {"megatron/core/fp4_utils.py": "1"}),
+    ("edit", ["add"], {"megatron/core/fp4_utils.py": "2"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("python x.py\nimport megatron.core.fp4_utils", ["add"]),
+        ("test -e megatron/core/fp4_utils.py", ["add"]),
+        ("from megatron.core import fp4_utils", []),
+        ("import megatron.core.fp4_utilsx", []),
+    ],
+)
+def test_file_that_a_command_names_is_suspected(tmp_path: Path, command: str, names: list[str]) -> None:
+    """The commit that added it, not one that edits it."""
+    with Clone(str(clone(tmp_path / "c", ADDED)), "megatron-core") as opened:
+        history = opened.between(opened.commit("root").id, opened.commit("edit").id)
+        build = of_signatures([Signature("learned", exit_code=3)], opened, command)  # type: ignore[arg-type]
+        assert [history[place].subject for place in sorted(build(history))] == names

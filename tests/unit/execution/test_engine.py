@@ -15,7 +15,7 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
-from matrix.execution import engine
+from matrix.execution import engine, warm_pytest
 from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
 from matrix.provision.commands import python_module
 from matrix.provision.configuration import Configuration
@@ -26,6 +26,7 @@ from tests.unit.catalogs import catalog, failure, plan_entry, planned, wheels
 from tests.unit.processes import ended
 
 PYTEST = python_module("", "pytest", "tests/failures", folder=ROOT)[1:]
+WARM = python_module("", warm_pytest.__name__, folder=ROOT)[1:]
 
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
 FAKE = """#!{python}
@@ -35,7 +36,7 @@ from typing import Any
 call = Path({call!r})
 given = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "group": os.getpgrp(), "folder": os.getcwd()}}
 call.write_text(json.dumps(given))
-print("what tox prints", flush=True)
+print("0" if "warm_pytest" in str(sys.argv) else "what tox prints", flush=True)
 {body}
 """
 INTERRUPTED = """
@@ -115,7 +116,7 @@ def test_a_base_runs_again_with_the_same_variables(
     made = Tox(1)
     for module in ("tox", "pytest"):
         made.run(request(tmp_path / "log", "torch-2.4.0", run=tmp_path / "run"))
-        expected = PYTEST[:2] if module == "pytest" else python_module("", "tox")[1:]
+        expected = WARM if module == "pytest" else python_module("", "tox")[1:]
         assert json.loads(call.read_text())["arguments"][:2] == expected
     given = json.loads(call.read_text())["environment"]
     assert {name: given[name] for name in kept} == {**kept, "MEGATRIX_RELAY": "/records"}
@@ -241,7 +242,7 @@ def test_ctrl_c_is_forwarded_once_and_raised_again(fake: Callable[[str], Path], 
 def test_hanging_tox_is_killed_with_its_children(
     fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "STOP_S", 0.1)
+    monkeypatch.setattr(warm_pytest, "STOP_S", 0.1)
     fake(STUBBORN)
     with pytest.raises(KeyboardInterrupt):
         Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.kit.parity import forked_ranks
+from matrix.kit.parity.tiny_model import UnsupportedError
 
 BLOCKED = """
 import os, sys, time
@@ -47,6 +48,20 @@ def test_first_failure_is_the_cause(tmp_path: Path) -> None:
     failures = forked_ranks.run(2, body, tmp_path, 60, grace_s=0.0)
     assert (failures[0].rank, failures[0].origin, failures[0].text) == (1, "harness", "ValueError: wrong")
     assert [failure.origin for failure in failures[1:]] == ["transport"]
+
+
+def test_refusal_ends_waiting_peers_at_once(tmp_path: Path) -> None:
+    """A peer that would go on later does not get there."""
+
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise UnsupportedError("no such option")
+        time.sleep(1)
+        (tmp_path / "went-on").touch()
+
+    failures = forked_ranks.run(2, body, tmp_path, 60, grace_s=60)
+    assert (failures[0].rank, failures[0].origin) == (1, "upstream")
+    assert not (tmp_path / "went-on").exists()
 
 
 def test_deadline_ends_every_rank(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from typing import Any, Final
 from matrix.kit.parity.tiny_model import UnsupportedError
 
 ANSWERS: Final = ("harness", "upstream")  # origins of a failure that is the reason, whatever its peers raise
-GRACE_S: Final = 3.0  # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
+GRACE_S: Final = (
+    3.0  # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
+)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -54,11 +53,11 @@ class CaseNeed(str, Enum):
 class ParityQuantity:
     """What deviates first between a layout and one rank: a quantity (docs/parity_step.md), and of which parameter.
 
-    `parameter` is searched in the name of the parameter, or of what is logged; "" for a quantity of the whole model.
+    `parameter` is searched in the name of the parameter, or of what is logged; None for a quantity of the whole model.
     """
 
     quantity: str
-    parameter: Pattern = Pattern("")
+    parameter: Pattern | None = None
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,10 @@ class Case:
     """One way to reproduce a failure: the function that each rank runs, its arguments and the number of ranks.
 
     `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it receives a
-    matrix.kit.rank.Rank and `arguments`. "parity" is the kit's comparison of the layout in `arguments` with one rank. At level contract nothing runs: both APIs are read (Failure.contract), or the
-    folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
-    `gpus` are required at level gpu, one for each rank, and `needs`. `card` are the bytes of the GPU that a case of one
-    rank uses at most: such cases share a GPU; without it, a case holds the whole GPU.
+    matrix.kit.rank.Rank and `arguments`. "parity" is the kit's comparison of the layout in `arguments` with one rank.
+    At level contract nothing runs: both APIs are read (Failure.contract), or the folder's preflight.py judges the cell.
+    `limits` bound the memory of the ranks. `gpus` are required at level gpu, one for each rank, and `needs`. `card` are
+    the bytes of the GPU that a case of one rank uses at most: such cases share a GPU; without it, a case holds it all.
     `bases` are the bases that it runs on above level contract; without them, every base that tox makes. `releases` are,
     by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the

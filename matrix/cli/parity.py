@@ -62,6 +62,9 @@ def add_parser(commands: Any) -> None:
         "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
     )
     parser.add_argument(
+        "--twice", action="store_true", help="judge each layout of the search with two seeds of weights and data"
+    )
+    parser.add_argument(
         "--entry",
         metavar="ID",
         help="draft the catalog's entry ID: the first --layout is what deviates, the others are its controls",
@@ -79,7 +82,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         skeleton.new_folder(parsed.entry, FAILURES)
     catalog = loading.load()
-    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided, twice=parsed.twice)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]

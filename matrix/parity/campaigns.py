@@ -53,7 +53,10 @@ class CoreResult:
 
 @dataclass
 class ParityRun:
-    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked."""
+    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked.
+
+    `twice`: each layout is judged with two seeds of weights and data.
+    """
 
     catalog: Catalog
     folder: Path
@@ -61,6 +64,7 @@ class ParityRun:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     all_new: bool = False
+    twice: bool = False
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
@@ -105,7 +109,7 @@ class ParityRun:
             with self.judging(source) as (cell, judge):
                 cover = Cover(Space(cell.release), self.seed)
                 known_as = nothing_known if self.all_new else known_causes(self.catalog, cell)
-                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as)
+                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as, self.twice)
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)

@@ -88,7 +88,7 @@ def entry_text(id: str, points: Sequence[Point], results: Sequence[CoreResult], 
         id=json.dumps(id),
         month=f"{today:%Y-%m}",
         fix=f"megatron-core {deviating[-1].end}." if deviating[-1].end else f"Open in {results[-1].core}.",
-        signatures="\n".join(_signatures(deviating)),
+        signatures="\n".join(_signatures(points[0], deviating)),
         arguments=json.dumps(list(conditions(points[0], points[1:]))),
         when='when = "there is more than one data parallel rank"\n' if points[0]["dp"] != 1 else "",
         layout=points[0],
@@ -139,14 +139,14 @@ def _word(name: str, value: Value) -> str:
     return name if value is True else shown(value) if isinstance(value, str) else f"{name}{shown(value)}"
 
 
-def _signatures(deviating: Sequence[ReleaseSpan]) -> Iterator[str]:
+def _signatures(layout: Point, deviating: Sequence[ReleaseSpan]) -> Iterator[str]:
     rows = {span.rows[core].deviations[0] for span in deviating for core in span.rows}
     for quantity in sorted({row.quantity for row in rows}):
         parameters = sorted({row.parameter.rpartition(".layers.")[2] for row in rows if row.quantity == quantity})
         pattern = f", parameter = '{'|'.join(map(re.escape, parameters))}'" if any(parameters) else ""
         yield (
             f'[[signature]]\nname = "{quantity.replace(" ", "-")}-deviates"\n'
-            f'parity = {{ quantity = "{quantity}"{pattern} }}  # TODO: no wider than all that may deviate first\n'
+            f'parity = {{ layout = "{layout}", quantity = "{quantity}"{pattern} }}  # TODO: not too wide\n'
         )
 
 

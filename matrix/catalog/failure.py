@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -50,12 +51,14 @@ class CaseNeed(str, Enum):
 
 
 @dataclass(frozen=True)
-class ParityQuantity:
+class LayoutSignature:
     """What deviates first between a layout and one rank: a quantity (docs/parity_step.md), and of which parameter.
 
+    `layout` is the text that begins the message of the comparison: "attention=mla tp=2" (docs/parity.md).
     `parameter` is searched in the name of the parameter, or of what is logged; None for a quantity of the whole model.
     """
 
+    layout: str
     quantity: str
     parameter: Pattern | None = None
 
@@ -84,12 +87,12 @@ class Signature:
     log: Pattern | None = None
     own: bool = False
     any_program: bool = False
-    parity: ParityQuantity | None = None
+    parity: LayoutSignature | None = None
 
     def __post_init__(self) -> None:
         if self.parity:
             parameter = rf"of [^;]*(?:{self.parity.parameter})" if self.parity.parameter else "deviates by"
-            message = Pattern(f"^[^:]*: {self.parity.quantity} {parameter}")
+            message = Pattern(f"^{re.escape(self.parity.layout)}: {self.parity.quantity} {parameter}")
             for key, value in (("exception", "ParityDeviation"), ("message", message), ("own", True)):
                 object.__setattr__(self, key, value)
 

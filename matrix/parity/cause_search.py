@@ -51,8 +51,8 @@ class Cause:
 class CauseSearch:
     """Yields a Cause for each point that is not equal. `judge` keeps what it has judged; `over`: the time is up.
 
-    `known_as` names the failure of the catalog that a point reaches, "" for none. `twice`: a point counts as equal where
-    it is with other weights and data, too.
+    `known_as` names the failure of the catalog that a point reaches, "" for none. `twice`: a point counts as equal
+    where it is with other weights and data, too.
     """
 
     judge: JudgePoint

@@ -128,13 +128,15 @@ def known_causes(catalog: Catalog, cell: CoreCell) -> KnownAs:
     failures = [
         failure
         for failure in catalog.failures
-        if failure.topic == NUMBERS and failure.reached_by and failure.expectation(stack) is not Expectation.WORKS
+        if failure.topic == NUMBERS
+        and any(way.matches(stack) for way in failure.reached_by)
+        and failure.expectation(stack) is not Expectation.WORKS
     ]
 
     def known_as(point: Point) -> str:
         arguments = JobArguments.parse(point.arguments())
-        reached = (failure.id for failure in failures if failure.reach(stack, arguments).reach <= Reach.OPEN)
-        return next(reached, "")
+        reached = ((failure.reach(stack, arguments).reach, failure.id) for failure in failures)
+        return min((row for row in reached if row[0] <= Reach.OPEN), default=(Reach.OPEN, ""))[1]
 
     return known_as
 

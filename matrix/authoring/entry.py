@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.authoring import examples
-from matrix.catalog.failure import Case, Expectation, Failure, Level
+from matrix.catalog.failure import PARITY, Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.loading import TODO
 from matrix.catalog.model import Catalog
@@ -94,7 +94,7 @@ def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
 def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[EntryProblem]:
     """Yield where the function of a case is missing, or does not take the case's arguments."""
     module, name = case.function
-    path = failure.folder / f"{module}.py"
+    path = (ROOT if case.run == PARITY else failure.folder).joinpath(*module.split(".")).with_suffix(".py")
     if not path.is_file():
         yield EntryProblem(where, f"{path.name} does not exist", f"write it in {failure.folder}")
         return

@@ -96,11 +96,7 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
     A source is a log, the JSON of a public thread, or the draft of a bisection: its folder, or the JSON that names it.
     Raises MatrixError for an unusable id, and for a source without a new fault.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
-        raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
-    folder = root / folder_name(id)
-    if folder.exists():
-        raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")
+    folder = new_folder(id, root)
     if log and (draft := bisected(Path(log))):
         shutil.copytree(draft, folder)
         entry = read_regular_text(folder / ENTRY)
@@ -109,6 +105,16 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
     drafted = {ENTRY: drafted_text(id, log, date.today())} if log else {}
     for name, text in {**files(id, contract=contract), **drafted}.items():
         write_whole(folder / name, text)
+    return folder
+
+
+def new_folder(id: str, root: Path) -> Path:
+    """Return the folder of a new failure. Raises MatrixError for an unusable id, and where the folder exists."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
+        raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
+    folder = root / folder_name(id)
+    if folder.exists():
+        raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")
     return folder
 
 

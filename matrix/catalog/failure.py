@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,6 +18,7 @@ from matrix.catalog.schema import Identifier, Month, Pattern, Size, VersionText
 from matrix.catalog.stack import ABSENT, COMPONENT_KEYS, SM, TOOLKIT, Stack
 from matrix.catalog.versions import Range
 
+PARITY: Final = "parity"  # the `run` of a case without a reproduction of its own
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
 
 
@@ -49,6 +51,19 @@ class CaseNeed(str, Enum):
 
 
 @dataclass(frozen=True)
+class LayoutSignature:
+    """What deviates first between a layout and one rank: a quantity (docs/parity_step.md), and of which parameter.
+
+    `layout` is the text that begins the message of the comparison: "attention=mla tp=2" (docs/parity.md).
+    `parameter` is searched in the name of the parameter, or of what is logged; None for a quantity of the whole model.
+    """
+
+    layout: str
+    quantity: str
+    parameter: Pattern | None = None
+
+
+@dataclass(frozen=True)
 class Signature:
     """The signature of a failure; every given key must hold, in one exception of the chain or in the log.
 
@@ -58,6 +73,7 @@ class Signature:
     any depth; with `signal`, of that signal. `log` is searched in the end of the log of the rank to blame.
     `own`: this project's own check raises the exception, so no training log contains it. `any_program`: it is the same
     failure whichever program prints it, so that a log needs no other trace of Megatron's stack.
+    `parity` states what the comparison of a layout with one rank reports first, and sets `exception`, `message`, `own`.
     """
 
     name: Identifier
@@ -71,6 +87,14 @@ class Signature:
     log: Pattern | None = None
     own: bool = False
     any_program: bool = False
+    parity: LayoutSignature | None = None
+
+    def __post_init__(self) -> None:
+        if self.parity:
+            parameter = rf"of [^;]*(?:{self.parity.parameter})" if self.parity.parameter else "deviates by"
+            message = Pattern(f"^{re.escape(self.parity.layout)}: {self.parity.quantity} {parameter}")
+            for key, value in (("exception", "ParityDeviation"), ("message", message), ("own", True)):
+                object.__setattr__(self, key, value)
 
     @property
     def place(self) -> str:
@@ -86,10 +110,10 @@ class Case:
     """One way to reproduce a failure: the function that each rank runs, its arguments and the number of ranks.
 
     `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it receives a
-    matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
-    folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
-    `gpus` are required at level gpu, one for each rank, and `needs`. `card` are the bytes of the GPU that a case of one
-    rank uses at most: such cases share a GPU; without it, a case holds the whole GPU.
+    matrix.kit.rank.Rank and `arguments`. "parity" is the kit's comparison of the layout in `arguments` with one rank.
+    At level contract nothing runs: both APIs are read (Failure.contract), or the folder's preflight.py judges the cell.
+    `limits` bound the memory of the ranks. `gpus` are required at level gpu, one for each rank, and `needs`. `card` are
+    the bytes of the GPU that a case of one rank uses at most: such cases share a GPU; without it, a case holds it all.
     `bases` are the bases that it runs on above level contract; without them, every base that tox makes. `releases` are,
     by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the
@@ -141,6 +165,8 @@ class Case:
 
 
 def _function(text: str) -> tuple[str, str]:
+    if text == PARITY:
+        return "matrix.kit.parity.reproduce", "deviation"
     module, _, function = text.rpartition(":")
     return module or "reproduction", function
 

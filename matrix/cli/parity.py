@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from matrix.authoring import parity_entry, skeleton
 from matrix.catalog import loading
+from matrix.catalog.folders import FAILURES
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
 from matrix.cli.usage import add_command
@@ -59,6 +61,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
     )
+    parser.add_argument(
+        "--twice", action="store_true", help="judge each layout of the search with two seeds of weights and data"
+    )
+    parser.add_argument(
+        "--entry",
+        metavar="ID",
+        help="draft the catalog's entry ID: the first --layout is what deviates, the others are its controls",
+    )
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"the output folder (default: {OUT})")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=parity_command, resume_hint="the same command line continues: what was judged is kept")
@@ -67,13 +77,19 @@ def add_parser(commands: Any) -> None:
 def parity_command(parsed: argparse.Namespace) -> int:
     """Print the verdict; return 0 where all is equal, 1 for a deviation, 3 where nothing was decided."""
     interrupt.once()
+    if parsed.entry:
+        if not parsed.layout:
+            raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
+        skeleton.new_folder(parsed.entry, FAILURES)
     catalog = loading.load()
-    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided)
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided, twice=parsed.twice)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]
         results = [campaign.asked(core, points) for core in cores]
         lines = layout_lines(points, parsed.seed, results, os.environ)
+        if parsed.entry:
+            say(f"{parity_entry.write(parsed.entry, FAILURES, points, results)}: replace every TODO")
     else:
         results = []
         for number, core in enumerate(cores):

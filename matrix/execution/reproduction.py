@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
+from matrix.catalog.failure import PARITY, Case, CaseNeed, Expectation, Failure, Level
 from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import ABSENT, TE
@@ -141,7 +141,7 @@ class Reproduction:
         """Return the job of a function (module, name) in a cell with the overlays `path`."""
         case = self.failure.case_named(planned.case)
         return RankJob(
-            target=f"{self.failure.folder / function[0]}.py:{function[1]}",
+            target=f"{function[0] if case.run == PARITY else f'{self.failure.folder / function[0]}.py'}:{function[1]}",
             kwargs=case.arguments,
             world_size=planned.ranks,
             path=path,

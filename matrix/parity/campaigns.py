@@ -53,7 +53,10 @@ class CoreResult:
 
 @dataclass
 class ParityRun:
-    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked."""
+    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked.
+
+    `twice`: each layout is judged with two seeds of weights and data.
+    """
 
     catalog: Catalog
     folder: Path
@@ -61,6 +64,7 @@ class ParityRun:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     all_new: bool = False
+    twice: bool = False
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
@@ -105,7 +109,7 @@ class ParityRun:
             with self.judging(source) as (cell, judge):
                 cover = Cover(Space(cell.release), self.seed)
                 known_as = nothing_known if self.all_new else known_causes(self.catalog, cell)
-                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as)
+                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as, self.twice)
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)
@@ -124,13 +128,15 @@ def known_causes(catalog: Catalog, cell: CoreCell) -> KnownAs:
     failures = [
         failure
         for failure in catalog.failures
-        if failure.topic == NUMBERS and failure.reached_by and failure.expectation(stack) is not Expectation.WORKS
+        if failure.topic == NUMBERS
+        and any(way.matches(stack) for way in failure.reached_by)
+        and failure.expectation(stack) is not Expectation.WORKS
     ]
 
     def known_as(point: Point) -> str:
         arguments = JobArguments.parse(point.arguments())
-        reached = (failure.id for failure in failures if failure.reach(stack, arguments).reach <= Reach.OPEN)
-        return next(reached, "")
+        reached = ((failure.reach(stack, arguments).reach, failure.id) for failure in failures)
+        return min((row for row in reached if row[0] <= Reach.OPEN), default=(Reach.OPEN, ""))[1]
 
     return known_as
 

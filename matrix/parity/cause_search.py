@@ -51,13 +51,15 @@ class Cause:
 class CauseSearch:
     """Yields a Cause for each point that is not equal. `judge` keeps what it has judged; `over`: the time is up.
 
-    `known_as` names the failure of the catalog that a point reaches, "" for none.
+    `known_as` names the failure of the catalog that a point reaches, "" for none. `twice`: a point counts as equal
+    where it is with other weights and data, too.
     """
 
     judge: JudgePoint
     cover: Cover
     over: Callable[[], bool] = lambda: False
     known_as: KnownAs = field(default_factory=lambda: nothing_known)
+    twice: bool = False
     judged: int = 0
     equal: int = 0
 
@@ -66,6 +68,8 @@ class CauseSearch:
             if self.over():
                 return
             comparison = self._judge(point)
+            if self.twice and comparison.outcome == EQUAL:
+                comparison = self._judge(point, True)
             if comparison.outcome == EQUAL:
                 self.equal += 1
                 self.cover.judged(point)
@@ -88,6 +92,9 @@ class CauseSearch:
 
         small = smallest(point, shows)
         first = self._judge(small)
+        if first.outcome == EQUAL:  # it is not equal with the second seed alone
+            certainty = Certainty.SUSPECTED if comparison.outcome == DEVIATES else Certainty.UNDECIDED
+            return Cause(point, certainty, comparison, point)
         entry = self.known_as(small) if first.outcome == DEVIATES else ""
         return Cause(small, self._certainty(first, entry), first, point, entry)
 

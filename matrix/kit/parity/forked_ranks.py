@@ -18,7 +18,10 @@ from typing import Any, Final
 
 from matrix.kit.parity.tiny_model import UnsupportedError
 
-GRACE_S: Final = 3.0  # s for the peers of a rank that raised to end with exceptions of their own
+ANSWERS: Final = ("harness", "upstream")  # origins of a failure that is the reason, whatever its peers raise
+GRACE_S: Final = (
+    3.0  # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
+)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
@@ -57,7 +60,7 @@ def run(
                 _child(rank, pids[0] if pids else 0, body, folder)
             pids.append(pid)
             _join_group(pid, pids[0])
-        late = _wait(pids, deadline_s, grace_s)
+        late = _wait(pids, deadline_s, lambda rank: 0.0 if _is_answer(folder, rank) else grace_s)
     finally:
         statuses = _end(pids)
     failures = [_failure(rank, status, folder, late) for rank, status in enumerate(statuses) if status]
@@ -109,23 +112,30 @@ def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) ->
         os._exit(status)  # not exit: this is a copy of its parent, whose buffers and finalizers are not its own
 
 
-def _wait(pids: list[int], deadline_s: float, grace_s: float) -> bool:
-    """Wait until all ranks ended, or `grace_s` after one failed; return whether the deadline passed first."""
+def _is_answer(folder: Path, rank: int) -> bool:
+    """Return whether a rank that failed gives the reason: its peers, which wait for it, add none."""
+    file = folder / f"failure-{rank}.json"
+    return file.exists() and json.loads(file.read_text(encoding="utf-8"))["origin"] in ANSWERS
+
+
+def _wait(pids: list[int], deadline_s: float, grace: Callable[[int], float]) -> bool:
+    """Wait until all ranks ended, or `grace` seconds after one failed; return whether the deadline passed first."""
     end = time.monotonic() + deadline_s
     poll, running = select.poll(), {}
     failed = False
-    for pid in pids:
+    for rank, pid in enumerate(pids):
         descriptor = os.pidfd_open(pid)
-        running[descriptor] = pid
+        running[descriptor] = rank
         poll.register(descriptor, select.POLLIN)
     try:
         while running and time.monotonic() < end:
             for descriptor, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 poll.unregister(descriptor)
                 os.close(descriptor)
-                info: Any = os.waitid(os.P_PID, running.pop(descriptor), os.WEXITED | os.WNOWAIT)
-                if info.si_status and not failed:
-                    failed, end = True, min(end, time.monotonic() + grace_s)
+                rank = running.pop(descriptor)
+                info: Any = os.waitid(os.P_PID, pids[rank], os.WEXITED | os.WNOWAIT)
+                if info.si_status:
+                    failed, end = True, min(end, time.monotonic() + grace(rank))
     finally:
         for descriptor in running:
             os.close(descriptor)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from matrix.catalog.reach import ReachedBy
+from matrix.catalog.stack import TE
+from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.parity import campaigns
@@ -114,3 +116,11 @@ def test_core_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytes
     for result in (campaign(tmp_path).asked("0.1", [SINKS]), campaign(tmp_path).searched("0.1", 10)):
         assert "no base of wheels" in result.problem
         assert not result.decided
+
+
+def test_way_of_another_stack_makes_nothing_known() -> None:
+    """The only way needs Transformer Engine, which no cell of a search has."""
+    reach = ReachedBy(arguments=("--num-experts >= 2",), bounds={TE: Range(">=2.0")})
+    catalog = catalogs.catalog(failure("experts", topic="numbers", reached_by=(reach,), affected=(clause(),)))
+    cell = CoreCell("0.19.2", "0.19.2", "0.19.2", BASE, Path(), Path())
+    assert known_causes(catalog, cell)(Point.parse("experts=4 dp=2")) == ""

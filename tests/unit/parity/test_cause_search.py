@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import pytest
+
 from matrix.kit.parity.factors import Point
 from matrix.parity.cause_search import SECOND_SEED, CauseSearch, Certainty, JudgePoint
 from matrix.parity.point_results import PointResult
@@ -40,6 +42,13 @@ def test_deviation_with_one_seed_alone_is_suspected() -> None:
     assert cause.certainty is Certainty.SUSPECTED
     assert not cause.certainty.is_break
     assert (SINKS, 1 + SECOND_SEED) in judge.asked
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_second_seed_alone_makes_a_suspicion(twice: bool) -> None:
+    causes = [cause for cause in search(Planted(seeds=(1 + SECOND_SEED,)), twice=twice) if cause.deviates]
+    assert [cause.certainty for cause in causes] == [Certainty.SUSPECTED] * len(causes)
+    assert bool(causes) is twice
 
 
 def test_cause_of_the_catalog_is_known() -> None:

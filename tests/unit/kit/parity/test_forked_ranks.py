@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.kit.parity import forked_ranks
+from matrix.kit.parity.tiny_model import UnsupportedError
 
 BLOCKED = """
 import os, sys, time
@@ -49,14 +50,28 @@ def test_first_failure_is_the_cause(tmp_path: Path) -> None:
     assert [failure.origin for failure in failures[1:]] == ["transport"]
 
 
+def test_refusal_ends_waiting_peers_at_once(tmp_path: Path) -> None:
+    """A peer that would go on later does not get there."""
+
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise UnsupportedError("no such option")
+        time.sleep(1)
+        (tmp_path / "went-on").touch()
+
+    failures = forked_ranks.run(2, body, tmp_path, 60, grace_s=60)
+    assert (failures[0].rank, failures[0].origin) == (1, "upstream")
+    assert not (tmp_path / "went-on").exists()
+
+
 def test_deadline_ends_every_rank(tmp_path: Path) -> None:
     failures = forked_ranks.run(2, lambda rank: time.sleep(600), tmp_path, 0.1)
     assert [failure.origin for failure in failures] == ["timeout"] * 2
 
 
 def test_rank_that_dies_is_killed(tmp_path: Path) -> None:
-    failures = forked_ranks.run(1, lambda rank: os.kill(os.getpid(), signal.SIGTERM), tmp_path, 60)
-    assert [(failure.origin, failure.text) for failure in failures] == [("killed", f"exit status {-signal.SIGTERM}")]
+    failures = forked_ranks.run(1, lambda rank: os.kill(os.getpid(), signal.SIGUSR1), tmp_path, 60)
+    assert [(failure.origin, failure.text) for failure in failures] == [("killed", f"exit status {-signal.SIGUSR1}")]
 
 
 def test_no_rank_outlives_its_campaign(tmp_path: Path) -> None:

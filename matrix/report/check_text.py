@@ -16,7 +16,7 @@ from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
 VERDICTS = {CheckAnswer.BREAKS: RED, CheckAnswer.UNKNOWN: "bold yellow", CheckAnswer.NONE_KNOWN: "bold green"}
-SHOWN = 5  # rows of a list: with the verdict, the stack and one break they fit a screen of 40 lines
+SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
 FULL = "--all"  # the option of `check` that shows what is folded
 
 
@@ -69,7 +69,7 @@ def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
         if failures:
             shown = failures if full else failures[:SHOWN]
             folded = f" ({len(shown)} of {len(failures)}; {FULL} shows each)" if len(shown) < len(failures) else ""
-            yield Prose(f"{head}{folded}:")
+            yield text((f"{head}{folded}:", "bold"))
             yield table([(f"{failure.failure.id}:", failure.needs) for failure in shown], indent=2)
     yield from _listed(result, full)
 

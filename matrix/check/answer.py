@@ -455,6 +455,8 @@ class Upgrade:
             "unknown": f"no new break is known there, but {len(newest.unknown)} parts of the answer are not known",
         }[verdict]
         texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
+        if newest.fixed and verdict != "no":
+            texts.append(f"fixed there: {', '.join(newest.fixed)}")
         if newest.unchanged and verdict != "no":
             texts.append(f"unchanged there: {', '.join(newest.unchanged)}")
         if verdict == "no":

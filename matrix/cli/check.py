@@ -54,6 +54,9 @@ def add_parser(commands: Any) -> None:
         "--require", metavar="NAMES", default="", help="components that each stack must name, such as torch,mcore,te"
     )
     parser.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
+    parser.add_argument(
+        "--all", action="store_true", help="fold nothing: each failure with its evidence and workarounds"
+    )
     parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
     parser.add_argument(
@@ -82,7 +85,7 @@ def check_command(parsed: argparse.Namespace) -> int:
             "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
         )
     results = answers(catalog, parsed)
-    render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own))
+    render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
         print(json_object("check/3", [result.to_json() for result in results]))
     elif parsed.format:

@@ -92,9 +92,9 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("plan/2", map(encode, planned)))
     else:
-        show(*(part for item in planned for part in listed(item)))
         cells = len({item.cell.id for item in planned})
         show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")
+        show(*(part for item in planned for part in listed(item)))
     return ExitStatus.GOOD
 
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN, component_title
-from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing, UpgradeStep
+from matrix.check.answer import BreakingCalls, CheckAnswer, CheckResult, FailureInStack, Standing, UpgradeStep
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
-# The groups that are explained; of the others the ids are listed.
-EXPLAINED = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
+VERDICTS = {CheckAnswer.BREAKS: RED, CheckAnswer.UNKNOWN: "bold yellow", CheckAnswer.NONE_KNOWN: "bold green"}
+SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
+FULL = "--all"  # the option of `check` that shows what is folded
 
 
-def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
-    """Yield the stack, what breaks, the other failures, and the sum; `machine`: also the facts of the machine."""
+def render(result: CheckResult, *, machine: bool = False, full: bool = False) -> Iterator[Part]:
+    """Yield the verdict, the upgrades, the stack, what breaks, then lists of the other failures.
+
+    `machine`: also the facts of the machine. `full`: nothing is folded.
+    """
+    yield text((summary(result), VERDICTS[result.answer]))
+    for upgrade in result.upgrades:
+        yield table([("upgrade:", str(upgrade))])
+        alike = groupby(upgrade.steps, _changes)
+        yield table([_span(steps, changes) for changes, (*steps,) in alike], indent=2, gap=2)
+    yield ""
     yield from _stack(result)
     for clash in result.clashes:
         yield table([(text(("WILL BREAK:", RED)), f"{clash.text}{_at(clash.place)}")])
@@ -28,34 +40,38 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
         yield table([("to do:", item.remedy)], indent=2)
     if result.clashes or result.stack.unread:
         yield ""
-    explained = [failure for standing in EXPLAINED for failure in result.of(standing)]
-    for failure in explained:
-        if not failure.missing:
-            yield from _explained(failure)
-    for head, failures in (
-        (
-            "BREAKS WITH OPTIONS that the command does not give:",
-            [failure for failure in explained if failure.missing],
-        ),
-        ("BREAKS WITH SOME VERSIONS of what this stack does not name:", result.of(Standing.WITH_VERSIONS)),
-    ):
-        if failures:
-            yield Prose(head)
-            yield table([(f"{failure.failure.id}:", failure.needs) for failure in failures], indent=2)
-    yield from _listed(result)
-    yield from calls(result.calls, result.calls_problem)
+    yield from _failures(result, full)
+    yield from calls(result.calls, result.calls_problem, full=full)
     if machine and result.host:
         from matrix.check.job_site import capabilities
 
         facts = capabilities(result.host)
         yield from ("", "this machine", answers(facts))
         yield from (table([("note:", answer.warns)]) for answer in facts if answer.warns)
-    for upgrade in result.upgrades:
-        yield table([("upgrade:", str(upgrade))])
-        yield table([_step(step) for step in upgrade.steps], indent=2, gap=2)
-    if not result.calls or result.upgrades:
-        yield ""
-    yield Prose(summary(result))
+
+
+def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
+    """Yield a block for each break and for each result of a preflight, then the other failures as lists."""
+    breaks = [each for standing in STYLES for each in result.of(standing)]
+    explained = [
+        each for each in breaks if not each.missing and (full or each.certain or (each.report and each.report.judged))
+    ]
+    for failure in explained:
+        yield from _explained(failure)
+    rest = [each for each in breaks if each not in explained]
+    silent = [each for each in rest if each.standing is Standing.SILENT]
+    lacks = " that the command does not give" * any(job.place for job in result.jobs)
+    for head, failures in (
+        (f"BREAKS WITH OPTIONS{lacks}", [each for each in rest if each not in silent]),
+        (f"WRONG NUMBERS WITH OPTIONS{lacks}", silent),
+        ("BREAKS WITH SOME VERSIONS of what this stack does not name", result.of(Standing.WITH_VERSIONS)),
+    ):
+        if failures:
+            shown = failures if full else failures[:SHOWN]
+            folded = f" ({len(shown)} of {len(failures)}; {FULL} shows each)" if len(shown) < len(failures) else ""
+            yield text((f"{head}{folded}:", "bold"))
+            yield table([(f"{failure.failure.id}:", failure.needs) for failure in shown], indent=2)
+    yield from _listed(result, full)
 
 
 def _loading(result: CheckResult) -> Iterator[Part]:
@@ -71,16 +87,21 @@ def _loading(result: CheckResult) -> Iterator[Part]:
         yield ""
 
 
-def _step(step: UpgradeStep) -> tuple[str, ...]:
-    """Return one version as a row: what it fixes, what it breaks, what stays, what is not known there."""
+def _changes(step: UpgradeStep) -> str:
+    """Return what a version fixes, what it breaks, what stays, what is not known there."""
     parts = {"fixes": step.fixed, "breaks": step.blocking, "unchanged": step.unchanged, "not known": step.unknown}
-    texts = [f"{word} {', '.join(names)}" for word, names in parts.items() if names]
-    return step.version, "; ".join(texts) or "no change"
+    return "; ".join(f"{word} {', '.join(names)}" for word, names in parts.items() if names) or "no change"
+
+
+def _span(steps: Sequence[UpgradeStep], changes: str) -> tuple[str, str]:
+    """Return neighbouring versions that change the same, as a row."""
+    return " - ".join(dict.fromkeys((steps[0].version, steps[-1].version))), changes
 
 
 def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
-    """Yield a line for each break and for each part that is not known, with its place, then the sum of each stack."""
+    """Yield the verdict of each stack, then a line for each break and each part that is not known, with its place."""
     for result in results:
+        yield text((headed(result, results), VERDICTS[result.answer]))
         for clash in result.clashes:
             yield f"WILL BREAK: {clash.text}{_at(clash.place)}"
         for finding in result.loading.breaks if result.loading else ():
@@ -93,10 +114,9 @@ def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
                 yield f"{group.standing.value.upper()}: calls into {group.into} {group.needs}{_at(group.place)}"
         yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.stack.unread)
         yield from (f"upgrade: {upgrade}" for upgrade in result.upgrades)
-        yield headed(result, results)
 
 
-def render_all(results: Sequence[CheckResult], *, machine: bool = False) -> Iterator[Part]:
+def render_all(results: Sequence[CheckResult], *, machine: bool = False, full: bool = False) -> Iterator[Part]:
     """Yield each answer below the files of its stack; of a file that states nothing, one line."""
     for result in results:
         if len(results) > 1:
@@ -105,7 +125,7 @@ def render_all(results: Sequence[CheckResult], *, machine: bool = False) -> Iter
                 yield ""
                 continue
             yield table([(text((f"{' '.join(result.files)}", "bold")),)])
-        yield from render(result, machine=machine)
+        yield from render(result, machine=machine, full=full)
         if len(results) > 1:
             yield ""
 
@@ -201,18 +221,31 @@ def evidence(failure: FailureInStack) -> str:
     return "; ".join(filter(None, (failure.evidence, *runs)))
 
 
-def _listed(result: CheckResult) -> Iterator[Part]:
+def _listed(result: CheckResult, full: bool) -> Iterator[Part]:
+    """Yield the failures that do not break here: those that a preflight excludes with its reason, the others counted.
+
+    With `full` the ids of all, by reason.
+    """
+    counts: Counter[str] = Counter()
     reasons: dict[str, list[str]] = {}
-    for failure in (*result.of(Standing.NOT_REACHED), *result.of(Standing.UNKNOWN)):
-        reason = ", ".join(filter(None, (failure.standing.value, failure.needs or failure.reason)))
-        reasons.setdefault(reason, []).append(failure.failure.id)
+    for standing in (Standing.NOT_REACHED, Standing.UNKNOWN, Standing.WORKS):
+        for failure in result.of(standing):
+            if full or failure.report:
+                reason = "" if standing is Standing.WORKS else failure.needs or failure.reason
+                reasons.setdefault(", ".join(filter(None, (standing.value, reason))), []).append(failure.failure.id)
+            else:
+                counts[standing.value] += 1
     yield from (Prose(f"{reason}: {', '.join(ids)}") for reason, ids in reasons.items())
-    if works := result.of(Standing.WORKS):
-        yield table([("known to work:", ", ".join(failure.failure.id for failure in works))])
+    if counts:
+        others = ", ".join(f"{count} {standing}" for standing, count in counts.items())
+        yield Prose(f"other failures: {others} ({FULL} lists them)")
 
 
-def calls(groups: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
-    """Yield the calls that break, by what reaches them, and why they could not be judged."""
+def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -> Iterator[Part]:
+    """Yield the calls that break, by what reaches them, and why they could not be judged.
+
+    `full`: those that an option reaches also have their error and call site.
+    """
     if problem:
         yield Prose(problem)
     if groups:
@@ -221,9 +254,10 @@ def calls(groups: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
         yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
-        raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
-        yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
-        yield ""
+        if full or group.certain:
+            raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
+            yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
+            yield ""
 
 
 def _at(place: Place | None) -> str:

@@ -72,7 +72,7 @@ def _left_out(findings: Sequence[Finding], which: str) -> str:
     rare = [(finding.consumer, finding.provider) for finding in findings if finding.implausible]
     masked = sum(bool(finding.masked) and not finding.implausible for finding in findings)
     return (
-        f"folded (--all shows them): {len(rare)} findings in {_pairs(len(set(rare)))} with {which}; "
+        f"\nfolded (--all shows them): {len(rare)} findings in {_pairs(len(set(rare)))} with {which}; "
         f"{masked} that come after another break of the same pair, or name what no recorded release has\n"
     )
 
@@ -107,7 +107,7 @@ def table(
         for group in breaks.values():
             lines += [*_entry(group, mcore, te, titles), *(f"    {line}" for line in known(group[-1])), ""]
     total = _counted(findings, MEANING, always=MEANING.keys() - RARE)
-    return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
+    return "\n".join([f"{_pairs(len(mcore) * len(te))}: {total}", "", *lines]).rstrip("\n") + "\n"
 
 
 def _entry(

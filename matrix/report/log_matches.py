@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from matrix.contract.kind_answer import KindAnswer
 from matrix.report.known import advice, where
-from matrix.report.terminal import Part, Prose, table
+from matrix.report.terminal import Part, Prose, table, text
 from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.outcome import Frame
 from matrix.verdicts.text import one_line
@@ -29,11 +29,9 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = (), log: str = "LOG
         path, number = reading.place(line)
         return f"{one_line(path)}:{number}:" if path else f"line {number:,}:"
 
+    yield from (text((_verdict(reading, answers), "bold green" if reading.known else "bold yellow")), "")
     for sighting in reading.known:
         yield from _known(sighting, at)
-    if not reading.known:
-        logs = f" of {len(reading.starts)} logs" * (len(reading.starts) > 1)
-        yield Prose(f"nothing that the catalog knows is in these {reading.lines:,} lines{logs}")
     for answer in answers[:SHOWN]:
         yield from _kind(answer, at)
     head = "NOT IN THE CATALOG, further errors:" if reading.known or answers else "errors in this log:"
@@ -51,6 +49,17 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = (), log: str = "LOG
     if reading.follows and not reading.known and not reading.unknown and not reading.standstills:
         rank = "another rank" if reading.root_rank is None else f"rank {reading.root_rank}"
         yield Prose(f"the cause is not in this log: look into the one of {rank}")
+
+
+def _verdict(reading: Reading, answers: Sequence[KindAnswer]) -> str:
+    """Return what is in the log, in one sentence."""
+    certain = [str(sighting.failure.id) for sighting in reading.known if sighting.certain]
+    likely = [str(sighting.failure.id) for sighting in reading.known if not sighting.certain]
+    logs = f" of {len(reading.starts)} logs" * (len(reading.starts) > 1)
+    nothing = [] if reading.known else [f"nothing that the catalog knows is in these {reading.lines:,} lines{logs}"]
+    kinds = list(dict.fromkeys(answer.sighting.kind.id for answer in answers))
+    named: dict[str, Sequence[str]] = {"known": certain, "likely": likely, "kind of failure": kinds}
+    return "; ".join((*nothing, *(f"{word}: {', '.join(ids)}" for word, ids in named.items() if ids)))
 
 
 def to_json(reading: Reading, answers: Sequence[KindAnswer] = ()) -> dict[str, list[dict[str, Any]]]:

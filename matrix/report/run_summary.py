@@ -38,10 +38,11 @@ STYLES: Final = {
 
 
 def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING) -> Iterator[Part]:
-    """Yield the summary: red cases with reason and command, tables, cases that were not reached, counts, headline.
-
-    The headline comes last, where a terminal shows it without scrolling.
-    """
+    """Yield the summary: headline, counts, red cases with reason and command, tables, cases that were not reached."""
+    night = headline(records, missing)
+    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
+    if records:
+        yield text(*_counts(records))
     tables = group_by(
         lambda record: (record.failure, record.level), sorted(records, key=lambda each: row_order(each.cell))
     )
@@ -56,11 +57,7 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
         [Prose(drivers, 2) for drivers in _drivers(records)],
     )
     for block in filter(None, blocks):
-        yield from (*block, "")
-    night = headline(records, missing)
-    if records:
-        yield text(*_counts(records))
-    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
+        yield from ("", *block)
 
 
 def _reds(records: Sequence[Record]) -> Iterator[list[Part]]:

@@ -68,7 +68,7 @@ def test_text_names_lacking_evidence_and_similar(tmp_path: Path, capsys: pytest.
     path.write_text(KNOWN)
     main(["match", str(path)])
     out = capsys.readouterr().out
-    assert out.startswith(f"LIKELY {BEHIND_MPI}: ")
+    assert out.startswith(f"likely: {BEHIND_MPI}\n\nLIKELY {BEHIND_MPI}: ")
     assert "likely: the log lacks the traceback" in out
     path.write_text(KNOWN.replace("tp_size", "other"))
     main(["match", str(path)])

@@ -38,7 +38,7 @@ def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out.splitlines()
     assert [f"{item.key}  [{item.expectation.value}]" for item in NIGHT] == [one for one in printed if "  [" in one]
     assert "    stack of Some#1: as reported" in printed
-    assert printed[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
+    assert printed[0] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
 
 
 def test_plan_json_has_each_case(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
 from matrix.provision.project import ROOT
+from tests import readme_facts
 from tests.founding import BEHIND_MPI
 
 README = (ROOT / "README.md").read_text()
@@ -27,6 +28,7 @@ FILES = {
 FIRST = 'check "mcore=0.8.0 torch=2.4.1"'
 EXIT_STATUS = {
     FIRST: ExitStatus.BAD,
+    readme_facts.COMMAND: ExitStatus.BAD,
     "check": ExitStatus.GOOD,
     "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
     "check Dockerfile train.sbatch --as-one --upgrade te": ExitStatus.BAD,
@@ -45,6 +47,7 @@ PATTERNS = {"run --exit-code", "check -- COMMAND"}
 def test_readme_commands_are_all_tested() -> None:
     """Those that install something: tests/real/test_readme.py and, for the project's own tests, .ci/run."""
     code = [*re.findall(r"^    (?:- run: )?(.*)$", README, re.MULTILINE), *re.findall(r"`([^`\n]+)`", README)]
+    code += re.findall(r'alt="(megatrix [^",]+),', README)
     shown = {
         part.partition("megatrix ")[2].strip()
         for line in code

@@ -19,7 +19,7 @@ from matrix.check.user_stack import build, parse_text
 from matrix.report.check_text import brief, headed, render, render_all, summary
 from tests.founding import MASK, MPI, QUANTIZED_CALL, SAVE, SETUPTOOLS, TRANSFORMERS
 from tests.unit.catalogs import few, real
-from tests.unit.terminals import piped, shown
+from tests.unit.terminals import coloured, piped, shown
 
 
 def checked(text: str, words: str = "", catalog: Catalog | None = None) -> CheckResult:
@@ -30,6 +30,7 @@ def checked(text: str, words: str = "", catalog: Catalog | None = None) -> Check
 
 def test_break_has_evidence_workaround_and_proof() -> None:
     lines = piped(*render(checked("mcore=0.8.0 torch=2.4.1"))).splitlines()
+    assert lines[0].startswith("1 known break in this stack; ")
     at = next(place for place, line in enumerate(lines) if line.startswith(f"WILL BREAK: {SAVE}: "))
     assert lines[at + 1].startswith("  why:        measured with 0.7.0 and 0.8.0 on torch 2.4.0")
     assert "  workaround: megatron-core 0.9.0 instead of 0.8.0" in lines
@@ -37,18 +38,42 @@ def test_break_has_evidence_workaround_and_proof() -> None:
 
 
 def test_every_version_has_its_source() -> None:
-    assert piped(*render(checked("base=ngc-24.07 mcore=0.8.0"))).startswith(
-        "container           ngc-24.07           command line\n"
-        "torch               2.4.0a0+3bcc3cddb5  in ngc-24.07\n"
-        "megatron-core       0.8.0               command line\n"
+    assert (
+        piped(*render(checked("base=ngc-24.07 mcore=0.8.0")))
+        .partition("\n\n")[2]
+        .startswith(
+            "container           ngc-24.07           command line\n"
+            "torch               2.4.0a0+3bcc3cddb5  in ngc-24.07\n"
+            "megatron-core       0.8.0               command line\n"
+        )
     )
 
 
 def test_options_that_a_command_lacks_are_one_line() -> None:
     out = piped(*render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16")))
-    assert "BREAKS WITH OPTIONS that the command does not give:\n" in out
+    assert "BREAKS WITH OPTIONS that the command does not give (3 of " in out
     assert f"{MPI}: " not in out.split("BREAKS WITH OPTIONS")[0]
-    assert "only with --tp-comm-overlap" in out
+    assert "only with --tp-comm-overlap" in piped(
+        *render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16"), full=True)
+    )
+
+
+def test_options_and_other_failures_are_folded() -> None:
+    """The answer of a stack without a certain break fits a terminal; with --all nothing is left out."""
+    result = checked("mcore=0.17.1 torch=2.9.0 te=2.10.0")
+    folded, full = (piped(*render(result, full=each)) for each in (False, True))
+    assert len(folded.splitlines()) < 30
+    assert folded.startswith("nothing is known to break in this stack; ")
+    assert re.search(r"^other failures: .*\d+ known to work \(--all lists them\)$", folded, re.MULTILINE)
+    assert [each.failure.id for each in result.failures if each.failure.id not in full] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "colour"),
+    [("mcore=0.8.0 torch=2.4.1", "31"), ("torch=9.9.9", "33"), ("mcore=0.17.1 torch=2.9.0", "32")],
+)
+def test_verdict_is_coloured_and_comes_first(words: str, colour: str) -> None:
+    assert coloured(*render(checked(words))).startswith(f"\x1b[1;{colour}m")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +105,7 @@ def test_narrow_terminal_wraps_all_but_commands(width: int) -> None:
 
 
 def test_calls_have_error_site_and_workaround() -> None:
-    lines = piped(*render(checked("mcore=0.16.1 te=1.3.0 torch=2.9.1"))).splitlines()
+    lines = piped(*render(checked("mcore=0.16.1 te=1.3.0 torch=2.9.1"), full=True)).splitlines()
     at = lines.index(
         "BREAKS WITH THESE OPTIONS: with --position-embedding-type == rope (a call into Transformer Engine)"
     )
@@ -120,9 +145,9 @@ def test_brief_is_a_line_for_each_break() -> None:
     result = checked("mcore=0.8.0 torch=2.4.1 te=1.9.0 flash-attn=2.8.3", catalog=few(SAVE, MPI))
     lines = piped(*brief([result])).splitlines()
     assert lines == [
+        summary(result),
         f"WILL BREAK: {SAVE}: Saving a distributed checkpoint ends in an AssertionError in torch's save planner",
         "UNKNOWN: no rule or fact of the catalog judges flash-attn 2.8.3 (command line)",
-        summary(result),
     ]
 
 
@@ -150,4 +175,5 @@ def test_upgrade_has_a_line_for_each_version() -> None:
     lines = piped(*render(result)).splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("upgrade: Transformer Engine: may I take"))
     assert lines[at + 1] == "  2.20.2  no change"
-    assert any(re.fullmatch(rf"  0\.18\.0  .*not known .*{TRANSFORMERS}.*", line) for line in lines)
+    assert at == 1
+    assert any(re.fullmatch(rf"  0\.18\.0 - .*not known .*{TRANSFORMERS}.*", line) for line in lines)

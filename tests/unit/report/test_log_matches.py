@@ -38,8 +38,8 @@ def test_rendered_log_text_is_sanitised_and_masked() -> None:
 def test_further_errors_are_counted() -> None:
     faults = tuple(LogFault(line, f"KeyError: {line}") for line in range(1, SHOWN + 3))
     lines = piped(*render(Reading((), faults, (), 9))).splitlines()
-    assert lines[1] == "errors in this log:"
-    assert lines[2 + SHOWN] == "  and 2 more"
+    assert lines[2] == "errors in this log:"
+    assert lines[3 + SHOWN] == "  and 2 more"
 
 
 def test_likely_failure_states_what_to_look_for() -> None:
@@ -61,7 +61,7 @@ def test_certain_failure_needs_no_search() -> None:
     frames = '  File "/x/megatron/core/model.py", line 1, in f\n'
     error = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
     answer = piped(*render(read(f"Traceback (most recent call last):\n{frames}{error}")))
-    assert answer.startswith(f"{BEHIND_MPI}: ")
+    assert answer.startswith(f"known: {BEHIND_MPI}\n\n{BEHIND_MPI}: ")
     assert "look for:" not in answer
 
 

@@ -38,11 +38,10 @@ STYLES: Final = {
 
 
 def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING) -> Iterator[Part]:
-    """Yield the summary: headline, counts, red cases with reason and command, tables, cases that were not reached."""
-    night = headline(records, missing)
-    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
-    if records:
-        yield text(*_counts(records))
+    """Yield the summary: red cases with reason and command, tables, cases that were not reached, counts, headline.
+
+    The headline comes last, where a terminal shows it without scrolling.
+    """
     tables = group_by(
         lambda record: (record.failure, record.level), sorted(records, key=lambda each: row_order(each.cell))
     )
@@ -57,7 +56,11 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
         [Prose(drivers, 2) for drivers in _drivers(records)],
     )
     for block in filter(None, blocks):
-        yield from ("", *block)
+        yield from (*block, "")
+    night = headline(records, missing)
+    if records:
+        yield text(*_counts(records))
+    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
 
 
 def _reds(records: Sequence[Record]) -> Iterator[list[Part]]:

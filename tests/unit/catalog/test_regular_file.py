@@ -22,7 +22,8 @@ from matrix.provision.project import ROOT
 KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
-    "matrix/kit/parity/forked_ranks.py": (1, "what a rank of this process wrote"),
+    "matrix/execution/warm_pytest.py": (1, "the output of the process that it starts"),
+    "matrix/kit/parity/forked_ranks.py": (2, "what a rank of this process wrote"),
     "matrix/linking/python_site.py": (5, "names of files, which LimitedDistribution reads within the limits"),
     "matrix/parity/point_results.py": (2, "the journal of this process; the kit's own code"),
     "matrix/catalog/regular_file.py": (1, "the function"),

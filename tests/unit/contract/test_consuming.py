@@ -278,7 +278,7 @@ def test_attribute_of_an_own_class_is_its_own() -> None:
     ]
 
 
-def test_private_name_that_a_function_sets_is_no_break() -> None:
+def test_private_name_set_by_a_function_is_known() -> None:
     """`with replaced(module, "old", new, "_kept"):` keeps the original under a name of its own."""
     fork = project(
         "from megatron.core import utils\nfrom tools import replaced\n"

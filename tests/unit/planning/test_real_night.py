@@ -11,6 +11,7 @@ from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level, ReportedStack
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
+from matrix.provision.project import ROOT
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import real
@@ -45,7 +46,7 @@ def test_every_function_of_the_real_night_exists() -> None:
 def has_function(item: Planned) -> bool:
     entry = real().failure(item.failure)
     module, name = entry.case_named(item.case).function
-    path = entry.folder / f"{module}.py"
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py") if "." in module else entry.folder / f"{module}.py"
     return path.is_file() and find_function(path, name) is not None
 
 

@@ -29,7 +29,7 @@ def test_check_match_and_contract_use_the_same_words(
     )
     printed = []
     for words in (
-        ["check", "mcore=0.12.0 te=1.8.0"],
+        ["check", "mcore=0.12.0 te=1.8.0", "--all"],
         ["match", str(log)],
         ["contract", "--mcore", "0.12.0", "--te", "1.8.0"],
     ):

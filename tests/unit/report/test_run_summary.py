@@ -28,10 +28,10 @@ def test_every_red_case_has_its_command() -> None:
     assert all(red.reproduce in lines for red in reds)
 
 
-def test_headline_comes_first_then_red_cases() -> None:
+def test_red_cases_come_first_and_headline_last() -> None:
     blocks = summary(night()).split("\n\n")
-    assert re.match("VANISHED|REGRESSED|UNEXPLAINED", blocks[1])
-    assert blocks[0].splitlines()[0] == "RED: 15 of 134 cases are red; 122 ran, 9 unavailable, 3 not reached"
+    assert re.match("VANISHED|REGRESSED|UNEXPLAINED", blocks[0])
+    assert blocks[-1].splitlines()[-1] == "RED: 15 of 134 cases are red; 122 ran, 9 unavailable, 3 not reached"
 
 
 def test_shared_cause_is_printed_once() -> None:

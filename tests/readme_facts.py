@@ -29,7 +29,7 @@ PICTURE: Final = ROOT / "docs" / "images" / "check.svg"
 STACK: Final = ("base=ngc-25.09", "mcore=0.17.1")
 COMMAND: Final = f"check {shlex.join(STACK)} --upgrade te --brief"
 COLUMNS: Final = 92  # README's column is 100 characters of this size wide
-LEVELS: Final = {"gpu": "run on a GPU", "cpu": "run on CPU ranks", "contract": "both APIs read"}
+LEVELS: Final = {"gpu": "on a GPU", "cpu": "on CPU ranks", "contract": "by reading both APIs"}
 
 
 class _Terminal(io.StringIO):
@@ -57,8 +57,8 @@ def numbers(catalog: Catalog) -> str:
     date = max(night.date for night in nights)
     return (
         f"{len(catalog.failures)} known failures, {len(catalog.containers)} container images, {releases} releases of "
-        f"megatron-core, Transformer Engine and torch. Reproduced in the night of {date} or before: {by_level}; "
-        f"{len(catalog.failures) - len(nights)} not reproduced there."
+        f"megatron-core, Transformer Engine and torch. In the night of {date} or before, failures were reproduced: "
+        f"{by_level}; {len(catalog.failures) - len(nights)} were not."
     )
 
 

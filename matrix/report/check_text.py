@@ -15,6 +15,7 @@ from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
+AXES = (TORCH, MCORE, TE)
 VERDICTS = {CheckAnswer.BREAKS: RED, CheckAnswer.UNKNOWN: "bold yellow", CheckAnswer.NONE_KNOWN: "bold green"}
 SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
 FULL = "--all"  # the option of `check` that shows what is folded
@@ -25,11 +26,11 @@ def render(result: CheckResult, *, machine: bool = False, full: bool = False) ->
 
     `machine`: also the facts of the machine. `full`: nothing is folded.
     """
-    yield text((summary(result), VERDICTS[result.answer]))
+    yield text((summary(result), "" if is_empty(result) else VERDICTS[result.answer]))
     for upgrade in result.upgrades:
         yield table([("upgrade:", str(upgrade))])
-        alike = groupby(upgrade.steps, _changes)
-        yield table([_span(steps, changes) for changes, (*steps,) in alike], indent=2, gap=2)
+        rows = [(_span(steps), changes) for changes, (*steps,) in groupby(upgrade.steps, _changes)]
+        yield table(rows, indent=2, gap=2)
     yield ""
     yield from _stack(result)
     for clash in result.clashes:
@@ -59,11 +60,9 @@ def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
     for failure in explained:
         yield from _explained(failure)
     rest = [each for each in breaks if each not in explained]
-    silent = [each for each in rest if each.standing is Standing.SILENT]
-    lacks = " that the command does not give" * any(job.place for job in result.jobs)
     for head, failures in (
-        (f"BREAKS WITH OPTIONS{lacks}", [each for each in rest if each not in silent]),
-        (f"WRONG NUMBERS WITH OPTIONS{lacks}", silent),
+        *_conditional(result, "BREAKS", [each for each in rest if each.standing is not Standing.SILENT]),
+        *_conditional(result, "WRONG NUMBERS", [each for each in rest if each.standing is Standing.SILENT]),
         ("BREAKS WITH SOME VERSIONS of what this stack does not name", result.of(Standing.WITH_VERSIONS)),
     ):
         if failures:
@@ -72,6 +71,17 @@ def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
             yield text((f"{head}{folded}:", "bold"))
             yield table([(f"{failure.failure.id}:", failure.needs) for failure in shown], indent=2)
     yield from _listed(result, full)
+
+
+def _conditional(
+    result: CheckResult, breaks: str, failures: Sequence[FailureInStack]
+) -> Iterator[tuple[str, list[FailureInStack]]]:
+    """Yield lists with their heads: of a job, what its options leave open, and what needs an option that it lacks."""
+    if not any(job.place for job in result.jobs):
+        yield f"{breaks} WITH OPTIONS", [*failures]
+        return
+    yield f"{breaks} UNDER A CONDITION that the command does not show", [one for one in failures if not one.missing]
+    yield f"{breaks} WITH OPTIONS that the command does not give", [one for one in failures if one.missing]
 
 
 def _loading(result: CheckResult) -> Iterator[Part]:
@@ -93,9 +103,9 @@ def _changes(step: UpgradeStep) -> str:
     return "; ".join(f"{word} {', '.join(names)}" for word, names in parts.items() if names) or "no change"
 
 
-def _span(steps: Sequence[UpgradeStep], changes: str) -> tuple[str, str]:
-    """Return neighbouring versions that change the same, as a row."""
-    return " - ".join(dict.fromkeys((steps[0].version, steps[-1].version))), changes
+def _span(steps: Sequence[UpgradeStep]) -> str:
+    """Return the first and the last version of neighbouring steps."""
+    return " - ".join(dict.fromkeys((steps[0].version, steps[-1].version)))
 
 
 def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
@@ -136,11 +146,15 @@ def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
     return f"{files}: {summary(result)}" if files and len(results) > 1 else summary(result)
 
 
+def is_empty(result: CheckResult) -> bool:
+    """Return whether the stack has none of the packages that the catalog judges: nothing was checked."""
+    return not result.stack.unread and all(result.stack.stack[component] is ABSENT for component in AXES)
+
+
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
     stack, unread = result.stack.stack, result.stack.unread
-    axes = (TORCH, MCORE, TE)
-    if not unread and all(stack[component] is ABSENT for component in axes):
+    if is_empty(result):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
     breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
     count = len(result.clashes) + sum(finding.certain for finding in breaks)
@@ -156,7 +170,7 @@ def summary(result: CheckResult) -> str:
         parts.append(f"nothing {'else ' if unread else ''}is known to break in this stack")
     if optional:
         parts.append(f"{len(optional)} more with certain options")
-    missing = [component_title(name) for name in axes if stack[name] is UNKNOWN and name not in result.stack.limits]
+    missing = [component_title(name) for name in AXES if stack[name] is UNKNOWN and name not in result.stack.limits]
     if possible := result.of(Standing.WITH_VERSIONS):
         parts.append(f"{len(possible)} more with some versions of what is not named")
     if missing:

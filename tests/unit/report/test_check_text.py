@@ -49,13 +49,13 @@ def test_every_version_has_its_source() -> None:
     )
 
 
-def test_options_that_a_command_lacks_are_one_line() -> None:
-    out = piped(*render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16")))
-    assert "BREAKS WITH OPTIONS that the command does not give (3 of " in out
-    assert f"{MPI}: " not in out.split("BREAKS WITH OPTIONS")[0]
-    assert "only with --tp-comm-overlap" in piped(
-        *render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16"), full=True)
-    )
+def test_conditions_and_options_of_a_job_are_apart() -> None:
+    """A condition that no option decides concerns this job; an option that it does not give concerns another one."""
+    result = checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16")
+    conditions, _, _ = piped(*render(result)).partition("\nBREAKS WITH OPTIONS that the command does not give")
+    assert "\nBREAKS UNDER A CONDITION that the command does not show (3 of " in conditions
+    _, _, options = piped(*render(result, full=True)).partition("\nBREAKS WITH OPTIONS that the command does not give")
+    assert re.search(rf"^  {MPI}: +only with --tp-comm-overlap$", options, re.MULTILINE)
 
 
 def test_options_and_other_failures_are_folded() -> None:
@@ -74,6 +74,10 @@ def test_options_and_other_failures_are_folded() -> None:
 )
 def test_verdict_is_coloured_and_comes_first(words: str, colour: str) -> None:
     assert coloured(*render(checked(words))).startswith(f"\x1b[1;{colour}m")
+
+
+def test_nothing_checked_has_no_colour() -> None:
+    assert coloured(*render(checked("torch=none mcore=none te=none"))).startswith("the stack has none of ")
 
 
 @pytest.mark.parametrize(

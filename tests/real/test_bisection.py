@@ -4,13 +4,14 @@ command of one's own, which is interrupted.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,38 @@ def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> N
         assert remaining(mark, GONE_S) == {}
         assert [*Path(temporary).iterdir()] == []
 
+    assert_continued(shown, out, err)
+
+
+def assert_continued(shown: Sequence[str], out: str, err: str) -> None:
+    """Assert that a second run found the answer, and no probe whose label was shown ran again."""
     (answer,) = items_of(out, "bisect")
     again = {label: "[known]" in text for text in err.splitlines() if (label := label_of(text))}
     assert (answer["label"].split()[-1], answer["kind"]) == ("c22", "first-bad")
     assert [label for label in shown if label and not again[label]] == []
     assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
+
+
+@pytest.mark.parametrize("lines", [2, 9])
+def test_a_full_disk_loses_no_probe(tmp_path: Path, lines: int) -> None:
+    """It is full after both ends, or after a further round: an error, and the same command runs only what is left."""
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "mount", "-t", "tmpfs", "x", tmp_path], capture_output=True, check=False).returncode:
+        pytest.skip("no mount in a namespace of one's own")
+    clone, disk = repositories.chain(tmp_path / "c.git", 30), tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "here").mkdir()  # each point has a copy of it
+    line = [sys.executable, "-m", "matrix", "bisect", "--repo", str(clone), *QUESTION, "--json"]
+    line += ["--out", str(disk / "out"), "--", "python", "-c", LIMIT]
+    driver = [*alone, sys.executable, "-m", "tests.real.full_disk", str(disk), str(lines), *line]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    output = subprocess.check_output(driver, cwd=tmp_path / "here", env=environ, text=True, timeout=COMMAND_S)
+    runs = json.loads(output)
+
+    (status, _, errors), (_, out, err) = runs
+    assert status == 2
+    assert "No space left on device" in errors
+    assert_continued([label for text in errors.splitlines() if (label := label_of(text))], out, err)
 
 
 SINCE = """

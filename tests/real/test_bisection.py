@@ -133,6 +133,7 @@ def assert_continued(shown: Sequence[str], out: str, err: str) -> None:
     assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
 
 
+@pytest.mark.slow  # 32 s; it is not of a continuous run
 @pytest.mark.parametrize("lines", [2, 9])
 def test_a_full_disk_loses_no_probe(tmp_path: Path, lines: int) -> None:
     """It is full after both ends, or after a further round: an error, and the same command runs only what is left."""

@@ -21,7 +21,7 @@ with Supervisor(preload=preload) as supervisor:
                 world_size=2,
                 path=(),
                 env={},
-                deadline_s=60.0,
+                deadline_s=3600.0,  # longer than any test waits, so that a lost Ctrl-C is seen
                 log_dir=Path(log_dir),
                 fresh=fresh == "fresh",
             )

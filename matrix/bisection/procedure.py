@@ -170,13 +170,14 @@ class Procedure:
         tries = Noise(arguments.shows).tries(arguments.confidence)
         records = ran(self.session, subject, good, bad, tries)
         signatures = (learn(records[-1], bad, subject),)
-        own.write(root, own.entry(signatures))
         catalog, failure = own.add_to(subject.catalog, signatures, root)
         subject = replace(subject, catalog=catalog, failure=failure, case=failure.case[0])
         store = self._store(subject, fresh=arguments.fresh)
         self.session.judge_anew(self._probe(subject), store, self._read)
         self._points = self._points_of(subject)
         keep_judged(self.session.store, failure, records)
+        # Last: a search that finds the signature reads the store of that signature alone, which then has both ends.
+        own.write(root, own.entry(signatures))
 
     @property
     def _read(self) -> Callable[[Record], Sample]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.authoring.entry import find_function
+from matrix.bisection import procedure
 from matrix.bisection.metric import LEAST
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
@@ -24,7 +25,7 @@ from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TORCH
 from matrix.cli import places
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
+from matrix.errors import ExitStatus, MatrixError
 from matrix.kit.command import METRIC, RUNS
 from matrix.planning.night import night
 from matrix.provision import host
@@ -111,6 +112,20 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 def test_one_engine_serves_ends_and_search(run: Callable[..., Any]) -> None:
     """A new one would let tox check its environments again, after the signature is learned."""
     assert run(f"{STACKS} -- python save.py", planner)[3].made == 1
+
+
+def test_a_disk_that_fills_keeps_both_ends(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full as the ends are stored with the signature that was learned: the same command runs neither again."""
+
+    def full(*_: object) -> None:
+        raise MatrixError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(procedure, "keep_judged", full)
+        status, _, _, first = run(f"{STACKS} -- python save.py", planner)
+    assert (status, len(first.ran)) == (2, 2)
+    _, _, err, _ = run(f"{STACKS} -- python save.py", planner)
+    assert ["[known]" in line for line in err.splitlines() if line[:5] in ("good ", "bad  ")][:4] == [True] * 4
 
 
 def test_commits_that_change_a_name_go_first(run: Callable[..., Any], tmp_path: Path) -> None:

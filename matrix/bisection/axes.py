@@ -73,7 +73,7 @@ class Subject:
 
     `stack` has the base, where the points share one, and what is laid over it. `sources` are, by component, those of
     the packages that are neither from PyPI nor the catalog's. `compiled`: Transformer Engine from a source has its
-    extension.
+    extension. `listed` returns the releases of a package that the index has for a Python.
     """
 
     catalog: Catalog
@@ -83,6 +83,7 @@ class Subject:
     stack: Stack = NOTHING
     sources: Mapping[str, str] = field(default_factory=dict)
     compiled: bool = False
+    listed: Callable[[str, str], Sequence[str]] = lambda package, python: ()
 
     @property
     def base(self) -> str:
@@ -171,7 +172,9 @@ def releases(
     oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its
     twin. Raises MatrixError.
     """
-    release_of = released(subject, axis, first, last)
+    package = axis not in WORDS.values()
+    listed = subject.listed(axis, str(subject.planned().cell.stack[PYTHON])) if package else ()
+    release_of = released(subject, axis, first, last, *listed)
     if axis == TORCH:
         release_of = {torch: base_of(base) for torch, base in release_of.items()}
     if axis == BASE:
@@ -191,6 +194,8 @@ def releases(
     included = [id for id in selected if not excluded[id]]
     stretches = [(reason, [*ids]) for reason, ids in groupby(excluded, excluded.__getitem__) if reason]
     notes = tuple(f"left out {' to '.join(dict.fromkeys((ids[0], ids[-1])))}: {reason}" for reason, ids in stretches)
+    if package and not listed:
+        notes += (f"the index lists no releases of {axis}: the points are the ends and what the catalog names",)
     if axis == BASE and any(release_of[id] != id for id in included):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     axis_of_releases = BisectionAxis(
@@ -215,10 +220,10 @@ def _check_ends(axis: str, ids: Sequence[str], *ends: str) -> None:
             )
 
 
-def released(subject: Subject, axis: str, *ends: str) -> dict[str, str]:
+def released(subject: Subject, axis: str, *named: str) -> dict[str, str]:
     """Return the points of an axis, oldest first: id -> the version, or the base that provides it.
 
-    Of a package without recorded releases they are the versions that the catalog names, and the ends.
+    Of a package without recorded releases they are the versions that the catalog names, and those in `named`.
     """
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
     if axis == PYTHON:
@@ -228,7 +233,7 @@ def released(subject: Subject, axis: str, *ends: str) -> dict[str, str]:
     if axis not in WORDS.values():
         pinned = [base.contents(python).version(axis) for base in catalog.wheels for python in base.pythons]
         open_ = [package.version for package in subject.failure.package if axis == str(package.name)]
-        stated = {version for version in (*pinned, *open_, *ends) if version and is_version(version)}
+        stated = {version for version in (*pinned, *open_, *named) if version and is_version(version)}
         return {version: version for version in sorted(stated, key=parse)}
     if axis == TORCH:
         return {base.torch: base.id for base in sorted(catalog.standard, key=lambda base: parse(base.torch))}

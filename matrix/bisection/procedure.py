@@ -47,6 +47,7 @@ from matrix.catalog.model import Catalog
 from matrix.execution.engine import Engine
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
+from matrix.provision.resolution import listed_releases
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record
 
@@ -78,7 +79,7 @@ class Procedure:
     ) -> None:
         self._arguments, self._events, self._stack, self._command = arguments, events, stack, command
         question = arguments.question
-        subject = question.subject(catalog)
+        subject = replace(question.subject(catalog), listed=listed_releases)
         store = self._store(subject, fresh=arguments.fresh)
         self._clone: Clone | None = None
         if question.repo:

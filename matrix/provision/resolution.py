@@ -1,4 +1,4 @@
-"""uv's resolver on the site's index: whether requirements resolve with all that they require.
+"""The site's index: whether requirements resolve with all that they require (uv), and a package's releases (pip).
 
 Wheels alone count: nothing is built. Of a package that is source alone, the caller gives the requirements in its place.
 """
@@ -6,6 +6,7 @@ Wheels alone count: nothing is built. Of a package that is source alone, the cal
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,3 +65,21 @@ def resolve(
         decided = not any(text in result.complaint.lower() for text in NO_ANSWER)
         return Resolution(problem=result.complaint, decided=decided)
     return Resolution(tuple(line for line in result.out.splitlines() if "==" in line))
+
+
+def listed_releases(
+    package: str, python: str, run: Runner = run, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Return the final releases of a package with a wheel for a minor of Python, newest first; () without an answer.
+
+    uv lists none; pip, in an environment that uv makes once, does so in 1 s. It is given uv's indexes.
+    """
+    environment = {**environ, **site_environment(environ), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    for of_pip, of_uv in (("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), ("PIP_EXTRA_INDEX_URL", "UV_INDEX")):
+        if environment.get(of_uv):
+            environment[of_pip] = environment[of_uv]
+    options = ["--python-version", python, "--only-binary", ":all:"]
+    command = [*uv(environment), "tool", "run", "pip", "index", "versions", package, *options]
+    result = run(command, environment=environment, seconds=SECONDS)
+    listed = re.search(r"(?m)^Available versions: (.+)$", result.out)
+    return tuple(listed[1].split(", ")) if listed and result.code == 0 else ()

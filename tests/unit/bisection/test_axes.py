@@ -181,7 +181,7 @@ NUMPY = failure(affected=(clause(numpy=">=2"),), works=(clause(numpy="<2"),), ov
 
 
 def test_any_package_is_an_axis() -> None:
-    """Its points are the versions that the catalog names, and the ends; each is laid over the base."""
+    """The ends, and the versions between them that the catalog and the index name; each is laid over the base."""
     known = catalogs.catalog(NUMPY, wheels=(catalogs.wheels("2.4.0", requires=("numpy==1.26.4",)),))
     subject = Subject(known, NUMPY, NUMPY.case[0], Level.CPU, on("torch-2.4.0", "0.8.0"))
     numpy, _ = releases(subject, axis_named("numpy"), "1.25.0", "2.3.0")
@@ -190,6 +190,14 @@ def test_any_package_is_an_axis() -> None:
     assert [case.packages for case in cases] == [(f"numpy=={version}",) for version in ("1.25.0", "1.26.4", "2.3.0")]
     assert [case.expectation.value for case in cases] == ["works", "works", "broken"]
     assert cases[0].cell.id == "torch-2.4.0/mcore-0.8.0/te-none/driver-none/numpy-1.25.0"
+    assert "the index lists no releases of numpy" in numpy.notes[0]
+
+    listed = {("numpy", "3.10"): ("2.4.0", "2.0.0", "1.26.0", "1.24.0")}
+    numpy, swapped = releases(
+        replace(subject, listed=lambda *asked: listed[asked]), axis_named("numpy"), "2.3.0", "1.25.0"
+    )
+    assert [point.id for point in numpy.points] == ["1.25.0", "1.26.0", "1.26.4", "2.0.0", "2.3.0"]
+    assert (swapped, numpy.notes) == (True, ())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from matrix.provision.commands import CommandResult
-from matrix.provision.resolution import Resolution, resolve
+from matrix.provision.resolution import Resolution, listed_releases, resolve
 
 
 def answering(result: CommandResult, calls: list[list[str]] | None = None) -> object:
@@ -48,3 +48,30 @@ def test_problem_without_an_answer_decides_nothing(printed: str, decided: bool) 
     assert found.decided is decided
     assert not found.pins
     assert found.problem
+
+
+@pytest.mark.parametrize(
+    ("result", "listed"),
+    [
+        (
+            CommandResult(0, "numpy (1.26.4)\nAvailable versions: 1.26.4, 1.26.3\n  INSTALLED: 2.0\n"),
+            ("1.26.4", "1.26.3"),
+        ),
+        (CommandResult(1, "ERROR: No matching distribution found for numpi\n"), ()),
+        (CommandResult(127, "no such command"), ()),
+    ],
+)
+def test_releases_of_the_index_are_listed(result: CommandResult, listed: tuple[str, ...]) -> None:
+    asked = []
+
+    def run(
+        command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> CommandResult:
+        asked.append((command[1:], (environment or {}).get("PIP_INDEX_URL")))
+        return result
+
+    environ = {**ENVIRON, "UV_DEFAULT_INDEX": "https://index.example/simple"}
+    assert listed_releases("numpy", "3.10", run, environ) == listed
+    ((command, index),) = asked
+    line = "tool run pip index versions numpy --python-version 3.10 --only-binary :all:"
+    assert (" ".join(command), index) == (line, "https://index.example/simple")

@@ -35,12 +35,16 @@ name = "TODO"
 exception = "TypeError"
 message = "TODO: a regular expression, as narrow as the evidence allows"
 
+[boundary.mcore]  # leave out a side that does not exist, and its rule
+breaks = "0.0"  # TODO: the first release that it breaks with
+fixed = "0.0"  # TODO: the first release without it
+
 [[affected]]
-mcore = ">=0.0,<0.0"  # TODO
+mcore = "broken"
 reason = "TODO: the evidence: run with ..., or read in ..."
 
 [[works]]
-mcore = ">=0.0"  # TODO
+mcore = "fixed"
 reason = "TODO"
 """
 _RUN: Final = """

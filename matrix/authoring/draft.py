@@ -46,12 +46,16 @@ fix = "TODO: the release or commit that fixes it."
 [[signature]]
 name = "from-log"  # TODO: a name for what it compares
 {keys}
-{versions}[[affected]]
-mcore = ">=0.0,<0.0"  # TODO: the versions that it breaks with
+{versions}[boundary.mcore]  # leave out a side that does not exist, and its rule
+breaks = "0.0"  # TODO: the first release that it breaks with
+fixed = "0.0"  # TODO: the first release without it
+
+[[affected]]
+mcore = "broken"
 reason = "run with ..."
 
 [[works]]
-mcore = ">=0.0"  # TODO: the versions without it
+mcore = "fixed"
 reason = "run with ..."
 
 [night]
@@ -65,7 +69,7 @@ run = "reproduce"  # a function of reproduction.py
 levels = ["cpu"]
 
 [[workaround]]
-text = "TODO"
+text = "megatron-core {{mcore.fixed}} or later"  # TODO: or another one
 """
 
 

@@ -6,6 +6,7 @@ An editor completes keys, shows their meaning and marks a wrong value; `megatrix
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from matrix.catalog.failure import Failure
 from matrix.catalog.schema import Identifier, Month
+from matrix.catalog.versions import ReleaseBoundary
 
 TEXT: Final = {"type": "string"}
 PLAIN: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -20,11 +22,12 @@ PATTERNS: Final = {Identifier: "^[A-Za-z0-9][A-Za-z0-9._+-]*$", Month: r"^20\d\d
 
 
 def entry_schema() -> dict[str, Any]:
-    """Return the schema: that of Failure, with the keys that loading turns into others (`each`, `stand_ins`)."""
+    """Return the schema: that of Failure, with the keys that loading turns into others (`each`, ...)."""
     definitions: dict[str, Any] = {}
     _of(Failure, definitions)
     entry, case = definitions["Failure"], definitions["Case"]
     entry["properties"]["stand_ins"] = {"type": "array", "items": TEXT, "description": "names in kit/shared.toml"}
+    entry["properties"]["boundary"] = _of(Mapping[str, ReleaseBoundary], definitions)
     entry["required"].remove("axes")
     variant = {"allOf": [{"$ref": "#/$defs/Case"}], "description": "keys of one of several cases of this table"}
     case["properties"]["each"] = {"type": "array", "items": variant}

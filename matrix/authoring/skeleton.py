@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.authoring.draft import Thread, entry_text
+from matrix.authoring.questions import ACCEPT, DraftQuestion, answered, questions
 from matrix.catalog import loading
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.kinds import kind_table
@@ -35,12 +37,16 @@ name = "TODO"
 exception = "TypeError"
 message = "TODO: a regular expression, as narrow as the evidence allows"
 
+[boundary.mcore]  # leave out a side that does not exist, and its rule
+breaks = "0.0"  # TODO: the first release that it breaks with
+fixed = "0.0"  # TODO: the first release without it
+
 [[affected]]
-mcore = ">=0.0,<0.0"  # TODO
+mcore = "broken"
 reason = "TODO: the evidence: run with ..., or read in ..."
 
 [[works]]
-mcore = ">=0.0"  # TODO
+mcore = "fixed"
 reason = "TODO"
 """
 _RUN: Final = """
@@ -106,6 +112,18 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
     for name, text in {**files(id, contract=contract), **drafted}.items():
         write_whole(folder / name, text)
     return folder
+
+
+def ask(folder: Path, reply: Callable[[str], str]) -> None:
+    """Ask what a draft leaves to its author, and write the answers; EOFError of `reply` ends the questions."""
+    text = read_regular_text(folder / ENTRY)
+    answers: dict[DraftQuestion, str] = {}
+    prompt = f"Enter leaves a TODO, {ACCEPT} accepts the value in brackets, Ctrl-D ends the questions.\n"
+    with suppress(EOFError):
+        for question in questions(text):
+            answers[question] = reply(f"{prompt}{question}: ")
+            prompt = ""
+    write_whole(folder / ENTRY, answered(text, answers))
 
 
 def new_folder(id: str, root: Path) -> Path:

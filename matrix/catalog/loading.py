@@ -32,7 +32,7 @@ from matrix.catalog.regular_file import read_regular
 from matrix.catalog.schema import Identifier, read_toml, toml_table
 from matrix.catalog.snapshot import SUFFIX, digest_of, name_of, read_snapshot, write_snapshot
 from matrix.catalog.stack import BASE, MCORE, TE, known_component
-from matrix.catalog.versions import parse
+from matrix.catalog.versions import PARTS, ReleaseBoundary, parse
 from matrix.errors import MatrixError, closest
 
 FACTS: Final = Path(__file__).parent / "facts"
@@ -177,7 +177,7 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
 
     Raises MatrixError.
     """
-    content = {**entry}
+    content = _bounded(entry, str(path))
     content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
     names = decode(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
     failure = decode(Failure, {**content, "axes": _axes(content, str(path))}, str(path))
@@ -193,6 +193,27 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
     if failure.contract and all(Level.CONTRACT not in one.levels for one in case):
         case = (*case, Case(Identifier(READ), (Level.CONTRACT,)))
     return replace(failure, stand_in=(*stand_ins, *failure.stand_in), case=case, folder=path.parent)
+
+
+def _bounded(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return an entry whose rules, cases and workarounds have the releases of its [boundary] for the words of PARTS."""
+    content = {**entry}
+    boundaries = decode(dict[str, ReleaseBoundary], content.pop("boundary", {}), f"{where}: boundary")
+
+    def resolved(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: resolved(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [resolved(item) for item in value]
+        if key in boundaries and value in PARTS:
+            return boundaries[key].range_of(value, f"{where}: {key}")
+        if key == "text" and isinstance(value, str):
+            for name, boundary in boundaries.items():
+                value = value.replace(f"{{{name}.fixed}}", boundary.fixed)
+        return value
+
+    tables = ("affected", "works", "reached_by", "case", "workaround")
+    return content | {name: resolved(content[name]) for name in tables if boundaries and name in content}
 
 
 def _axes(content: Mapping[str, Any], where: str) -> list[str]:

@@ -16,6 +16,8 @@ from matrix.catalog.codec import MalformedError, decode
 
 NONE: Final = "none"  # what a machine reports that has no driver
 
+PARTS: Final = ("before", "broken", "fixed", "any")  # of the releases around a ReleaseBoundary
+
 ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -81,6 +83,36 @@ class Range:
 
     def __contains__(self, version: str) -> bool:
         return _contains(self.text, version)
+
+
+@dataclass(frozen=True)
+class ReleaseBoundary:
+    """The releases of a component between which a failure lies: it begins with `breaks` and ends with `fixed`.
+
+    `works` is the earliest release that the entry is about. "" where the failure has no such side. A range of the
+    entry names a part by its word (PARTS). A release includes its own pre-releases.
+    """
+
+    works: str = ""
+    breaks: str = ""
+    fixed: str = ""
+
+    def range_of(self, part: str, where: str = "") -> str:
+        """Return the range of a part: ">=0.16.0,<0.19.0.dev0". Raises MalformedError where a release is missing."""
+        low, high = {
+            "before": (self.works, self.breaks),
+            "broken": (self.breaks, self.fixed),
+            "fixed": (self.fixed, ""),
+            "any": (self.works or self.breaks, ""),
+        }[part]
+        missing = "breaks" if part == "before" and not high else "fixed" if part == "fixed" and not low else ""
+        if missing or not (low or high):
+            missing = missing or "breaks"
+            expected = f'{missing} = "0.19.0" in [boundary]'
+            raise MalformedError(
+                f"the boundary has no release {missing}", where=where or None, got=part, expected=expected
+            )
+        return ",".join([f">={low}"] * bool(low) + [f"<{high}.dev0"] * bool(high))
 
 
 @cache

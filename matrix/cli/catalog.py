@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from textwrap import indent
 from typing import Any, Final
@@ -110,8 +111,10 @@ def add_parser(commands: Any) -> None:
 
 
 def new_command(parsed: argparse.Namespace) -> int:
-    """Write the files of a new failure and print the next step."""
+    """Write the files of a new failure, ask on a terminal what they lack, and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        skeleton.ask(folder, input)
     print(f"{folder}: replace every TODO, then: megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
 

@@ -11,8 +11,8 @@ import pytest
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.limits import GIB, Limits
-from matrix.catalog.loading import load
-from matrix.catalog.schema import Size
+from matrix.catalog.loading import failure_of, load, read_shared
+from matrix.catalog.schema import Size, toml_table
 from matrix.catalog.versions import parse
 from matrix.cli.main import main
 from matrix.errors import MatrixError
@@ -290,3 +290,37 @@ def test_another_entry_does_not_disturb_a_run(tmp_path: Path, monkeypatch: pytes
 
     assert {failure.id for failure in alone.failures} >= {masked.id, *(one.by for one in masked.masked)}
     assert len(alone.failures) < len(real().failures)
+
+
+BOUNDED = """
+id = "bounded"
+title = ""
+references = []
+symptom = ""
+cause = ""
+fix = ""
+signature = [{ name = "one", exception = "ValueError" }]
+affected = [{ mcore = "broken", te = ">=2.0", reason = "run" }]
+works = [{ mcore = "fixed" }, { mcore = ">=0.5.0,<0.6.0.dev0" }]
+case = [{ run = "f", levels = ["cpu"], each = [{ name = "broken", mcore = "any" }] }]
+workaround = [{ text = "megatron-core {mcore.fixed} or later" }]
+[boundary.mcore]
+works = "0.7.0"
+breaks = "0.8.0"
+fixed = "0.9.0"
+"""
+
+
+def test_boundary_is_stated_once() -> None:
+    path = Path("bounded/failure.toml")
+    entry = failure_of(toml_table(BOUNDED.encode(), ""), path, read_shared())
+    mcore = [rule.bounds["megatron-core"].text for rule in (*entry.affected, *entry.works)]
+    assert mcore == [">=0.8.0,<0.9.0.dev0", ">=0.9.0", ">=0.5.0,<0.6.0.dev0"]  # a range overrides the boundary
+    assert (entry.case[0].name, entry.case[0].releases["megatron-core"].text) == ("broken", ">=0.7.0")
+    assert entry.workaround[0].text == "megatron-core 0.9.0 or later"
+
+
+def test_part_without_its_release_names_the_entry() -> None:
+    content = toml_table(BOUNDED.replace('fixed = "0.9.0"', "").encode(), "")
+    with pytest.raises(MatrixError, match=r"bounded/failure\.toml: mcore"):
+        failure_of(content, Path("bounded/failure.toml"), read_shared())

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from matrix.catalog.codec import MalformedError, decode, encode
 from matrix.catalog.stack import ABSENT
-from matrix.catalog.versions import Range, inside, is_version, minor, parse, position, spans
+from matrix.catalog.versions import Range, ReleaseBoundary, inside, is_version, minor, parse, position, spans
 
 RELEASES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
 SUFFIXES = st.sampled_from(["", "a0", "b2", "rc1", ".post1", ".dev0", "rc1.dev3", ".post2.dev1"])
@@ -141,3 +141,35 @@ def test_versions_inside_are_those_contained(text: str) -> None:
     """Builds, pre-releases, both ends, and versions of two spellings."""
     ordered = ("1.13.1", "2.3.1", "2.4.0a0+3bcc3cddb5", "2.4", "2.4.0", "2.4.0+cu121", "2.4.1", "2.5.1", "10.0")
     assert inside(text, ordered) == {version for version in ordered if version in Range(text)}
+
+
+@pytest.mark.parametrize(
+    ("boundary", "part", "expected"),
+    [
+        (ReleaseBoundary("0.12.0", "0.16.0", "0.19.0"), "before", ">=0.12.0,<0.16.0.dev0"),
+        (ReleaseBoundary("0.12.0", "0.16.0", "0.19.0"), "broken", ">=0.16.0,<0.19.0.dev0"),
+        (ReleaseBoundary("0.12.0", "0.16.0", "0.19.0"), "fixed", ">=0.19.0"),
+        (ReleaseBoundary("0.12.0", "0.16.0", "0.19.0"), "any", ">=0.12.0"),
+        (ReleaseBoundary("", "0.16.0", ""), "before", "<0.16.0.dev0"),
+        (ReleaseBoundary("", "0.16.0", ""), "broken", ">=0.16.0"),
+        (ReleaseBoundary("", "0.16.0", ""), "any", ">=0.16.0"),
+        (ReleaseBoundary("", "", "0.19.0"), "broken", "<0.19.0.dev0"),
+    ],
+)
+def test_part_of_a_boundary_is_a_range(boundary: ReleaseBoundary, part: str, expected: str) -> None:
+    assert boundary.range_of(part) == expected
+    assert Range(expected).text == expected
+
+
+@pytest.mark.parametrize(
+    ("boundary", "part", "missing"),
+    [
+        (ReleaseBoundary("0.12.0", "", "0.19.0"), "before", "breaks"),
+        (ReleaseBoundary("", "0.16.0", ""), "fixed", "fixed"),
+        (ReleaseBoundary("", "", ""), "broken", "breaks"),
+        (ReleaseBoundary("", "", "0.19.0"), "any", "breaks"),
+    ],
+)
+def test_boundary_without_the_release_is_refused(boundary: ReleaseBoundary, part: str, missing: str) -> None:
+    with pytest.raises(MalformedError, match=f"no release {missing}"):
+        boundary.range_of(part, "failure.toml: mcore")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +19,8 @@ from matrix.catalog.model import Topic
 from matrix.catalog.schema import Identifier
 from matrix.cli import catalog as command
 from matrix.cli.main import main
+from matrix.provision.commands import python_code
+from matrix.provision.project import ROOT
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause, failure
@@ -43,6 +50,43 @@ def test_new_failure_is_drafted_from_a_log(
     assert main(["catalog", "new", "other", "--from", str(log)]) == 2
     assert not (tmp_path / "other").exists()
     assert "no fault in this log is new" in capsys.readouterr().err
+
+
+NEW = """
+import pathlib, sys
+from matrix.cli import catalog, main
+catalog.FAILURES = pathlib.Path(sys.argv[1])
+sys.exit(main.main(["catalog", "new", "my-failure", "--from", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("answers", ["It is odd\ndata\n\n", "It is odd\ndata\n\n\x04"], ids=["Enter", "Ctrl-D"])
+def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answers: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: 5 is odd\n')
+    master, slave = pty.openpty()
+    command_line = python_code(sys.executable, NEW, str(tmp_path), str(log))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command_line, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    os.write(master, answers.encode() if answers.endswith("\x04") else (answers + "\n" * 20).encode())
+    printed = terminal_text(master)
+    assert process.wait() == 0, printed
+    lines = (tmp_path / "my_failure" / "failure.toml").read_text().splitlines()
+    assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
+    assert lines[3].endswith("# TODO: month of the first public report")
+    assert "boundary.mcore.breaks (the first release that it breaks with)" in printed or answers.endswith("\x04")
+    assert printed.endswith("catalog verify my-failure\r\n")
+
+
+def terminal_text(master: int) -> str:
+    """Return what a process prints to a pseudo-terminal until it ends (Linux: EIO), and close it."""
+    parts = []
+    with suppress(OSError):
+        while part := os.read(master, 4096):
+            parts.append(part)
+    os.close(master)
+    return b"".join(parts).decode()
 
 
 def test_entry_with_problems_exits_with_1(

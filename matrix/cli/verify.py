@@ -22,8 +22,9 @@ from matrix.errors import ExitStatus
 from matrix.execution import interrupt
 from matrix.provision.commands import python_module
 from matrix.provision.project import ROOT
-from matrix.report.terminal import paragraphs, show, table
-from matrix.store.paths import write_whole
+from matrix.report.terminal import paragraphs, show, table, warn
+from matrix.store.history import with_history
+from matrix.store.paths import Paths, write_whole
 from matrix.verdicts.record import Record, Verdict
 
 TOOLS = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",))
@@ -60,7 +61,8 @@ def verify_command(parsed: argparse.Namespace) -> int:
         *entry.problems(catalog, failure, request.planned),
         *linted(failure.folder),
     ]
-    claimed = [str(claim) for claim in claims.unsupported(failure, records)]
+    kept_records = with_history(Paths(parsed.out).history, lambda history: history.records_of(failure.id), warn)
+    claimed = [str(claim) for claim in claims.unsupported(failure, [*kept_records, *records])]
     counts = ", ".join(
         f"{count} {verdict.value}" for verdict in Verdict if (count := sum(one.verdict is verdict for one in records))
     )

@@ -153,6 +153,12 @@ class History(AbstractContextManager["History"]):
             return None
         return replace(record, cached_from=record.cached_from or run)
 
+    def records_of(self, failure: str) -> list[Record]:
+        """Return every record of a failure, of all runs."""
+        with self._as_history_errors():
+            rows = self._base.execute("SELECT record FROM results WHERE failure = ?", (failure,)).fetchall()
+            return [decode_json(Record, zlib.decompress(packed)) for (packed,) in rows]
+
     def previous(self, run: str) -> Mapping[str, PastResult]:
         """Return, by case key, the last result before this run; `not-reached` is skipped.
 

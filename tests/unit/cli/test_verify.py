@@ -12,8 +12,13 @@ from matrix.catalog.folders import SITE
 from matrix.catalog.model import Catalog
 from matrix.cli import verify
 from matrix.cli.main import main
+from matrix.store.history import History
+from matrix.store.paths import Paths
+from matrix.verdicts.record import Verdict
+from tests.unit.catalogs import clause, planned
 from tests.unit.cli.small_night import ENTRY, KNOWN, STRANGE
 from tests.unit.engines import FakeEngine
+from tests.unit.report.samples import record
 
 TOML = """id = "save-breaks"
 [[affected]]
@@ -45,6 +50,24 @@ def test_entry_is_verified_in_one_command(folder: Path, capsys: pytest.CaptureFi
     assert printed.endswith("no problems; no claims without a record\n")
     assert 'reason = "run with 0.7.0, 0.8.0 on torch-2.4.0, torch-2.5.1"' in (folder / "failure.toml").read_text()
     assert list((folder / "examples" / "shows").glob("*.json"))
+
+
+def test_claim_of_an_earlier_run_is_supported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run of `verify` itself has no case with 0.6.0."""
+    (folder / "failure.toml").write_text('id = "save-breaks"\n')
+    entry = replace(ENTRY, folder=folder, affected=(clause(mcore="<0.9", torch=">=2.4", reason="run with 0.6.0"),))
+    claiming = replace(KNOWN, failures=(entry,))
+    monkeypatch.setattr(loading, "load", lambda: claiming)
+    words = ["catalog", "verify", "save-breaks", "--out", str(folder.parent / "out")]
+    assert main(words) == 0
+    assert "no record of a run with 0.6.0" in capsys.readouterr().out
+    past = replace(record(), planned=planned(claiming, "torch-2.4.0", core="0.6.0"), verdict=Verdict.REPRODUCED)
+    with History(Paths(folder.parent / "out").history) as history:
+        history.add("earlier", [past])
+    assert main(words) == 0
+    assert capsys.readouterr().out.endswith("no problems; no claims without a record\n")
 
 
 def test_red_case_is_a_problem(folder: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:

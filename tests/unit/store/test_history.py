@@ -109,6 +109,13 @@ def test_other_content_is_not_served(history: History) -> None:
     assert history.cached("other") is None
 
 
+def test_records_of_a_failure_are_those_of_all_runs(history: History) -> None:
+    history.add("a", [CASE])
+    history.add("b", [replace(CASE, run="b")])
+    assert history.records_of(CASE.failure) == [CASE, replace(CASE, run="b")]
+    assert history.records_of("another") == []
+
+
 def test_previous_returns_the_last_earlier_verdict(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, verdict=Verdict.UNEXPLAINED)])

@@ -98,7 +98,7 @@ QUESTIONS: Final = (
         "three components, metric", (*THREE, *METRIC), packages("mcore"), TIME.format("since('megatron-core', '0.8')")
     ),
     KnownQuestion(
-        "--axis numpy", ("--axis", "numpy", "--torch", "2.13.0", "--good", "1.25.2", "--bad", "1.26.4"), "1.26.4",
+        "--axis numpy", ("--axis", "numpy", "--torch", "2.13.0", "--good", "1.25.2", "--bad", "1.26.4"), "1.26.0",
         f"{VERSION}fails(since('numpy', '1.26'))",
     ),
     KnownQuestion(

@@ -87,11 +87,12 @@ class Link:
 
     @property
     def pythons(self) -> set[str]:
-        """Return the minors that a wheel is for, {""} for any."""
+        """Return the minors of CPython that a wheel is for, {""} for any; none for PyPy and a build without the GIL."""
         interpreters = {(tag.split("-")[0], tag.split("-")[1]) for tag in self.tags}
         return {
             f"3.{name[3:]}" if name.startswith("cp3") and name[3:] and abi != "abi3" else ""
             for name, abi in interpreters
+            if name.startswith(("cp3", "py")) and not re.fullmatch(r"cp3\d+t", abi)
         }
 
 
@@ -119,7 +120,7 @@ def recorded_of(package: Package, files: Iterable[Link], read: Callable[[str], s
     for version in versions:
         if package.oldest and version < Version(package.oldest):
             continue
-        wheels = [file for file in by_version[version] if file.tags and file.machines]
+        wheels = [file for file in by_version[version] if file.tags and file.machines and file.pythons]
         sdists = [file for file in by_version[version] if not file.tags]
         if not wheels and not sdists:
             continue

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from packaging.specifiers import SpecifierSet
+
 from matrix.catalog.distributions import IndexedRelease
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.stack import (
@@ -144,6 +146,17 @@ class Rules:
                 if version and axis in (*involved, PYTHON) and not limits.contains(version, prereleases=True):
                     text = f"{release.package} {release.version} declares {name}{limits}, not {version}"
                     yield Rejection(text, involved, "declared")
+                if not version and axis in (owner, PYTHON) and not self._has_file(name, limits, chosen.get(PYTHON)):
+                    text = f"{release.package} {release.version} declares {name}{limits}, which has no file for Python"
+                    yield Rejection(f"{text} {_python(chosen)}", frozenset({owner, PYTHON}), "declared")
+
+    def _has_file(self, package: str, limits: SpecifierSet, python: Candidate | None) -> bool:
+        """Return whether the index has a release in a range for a Python; True for a package that is not recorded."""
+        releases = self.recorded.distributions.by_package.get(package)
+        return not (python and releases) or any(
+            limits.contains(version, prereleases=True) and self._available(release, python.version)
+            for version, release in releases.items()
+        )
 
     def declaring(self, chosen: Chosen) -> Iterator[tuple[str, IndexedRelease, tuple[str, ...]]]:
         """Yield (axis, release, extras) of the releases whose declared ranges count."""

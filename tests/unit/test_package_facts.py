@@ -28,6 +28,8 @@ FILES = (
     "torch-2.9.1-cp312-cp312-manylinux_2_28_x86_64.whl",
     "torch-2.9.1-cp313-cp313-manylinux_2_28_aarch64.whl",
     "torch-2.9.1-cp312-none-macosx_11_0_arm64.whl",
+    "torch-2.9.1-pp311-pypy311_pp73-manylinux_2_28_x86_64.whl",
+    "torch-2.9.1-cp314-cp314t-manylinux_2_28_x86_64.whl",
     "torch-2.10.0rc1-cp312-cp312-manylinux_2_28_x86_64.whl",
     "torch-2.0.0.tar.gz",
     "torch-2.9.1%2Bcpu-cp312-cp312-linux_x86_64.whl",

@@ -36,7 +36,12 @@ QUESTIONS: Final = (
     Question("modelscope/ms-swift 2026-09", "mcore=0.18.2 torch=2.13", True, {"torch": "2.13.0"}, "ms-swift[megatron]"),
     Question("verl-project/verl 2026-01", "gpu=H100 driver=580", True, {"torch": "2.11.0"}, "verl==0.9.1"),
     Question("NVIDIA/TransformerEngine#1309", "torch=2.5.1 te=newest python=3.10", True, {"python": "3.10"}),
-    Question("NVIDIA/Megatron-LM#2272", "gpu=B200 driver=580 mcore=0.15 flash-attn", True, {"megatron-core": "0.15.3"}),
+    Question(
+        "NVIDIA/Megatron-LM#2272",
+        "gpu=B200 driver=580 mcore=0.15 flash-attn",
+        True,
+        {"megatron-core": "0.15.3", "python": "3.12"},
+    ),
     Question("NVIDIA/TransformerEngine#2956", "sm=120 driver=575 te=newest", True, {"cuda": "12.8"}),
     Question("NVIDIA-NeMo/Speech#9268", "driver=535 gpu=A100 flash-attn", True, {"cuda": "12.8"}),
 )

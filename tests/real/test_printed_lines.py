@@ -92,7 +92,7 @@ def test_lines_for_an_unknown_fault_run(shell: Shell, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("here", ["", "--here"])
-def test_a_case_of_each_base_in_the_plan_runs(shell: Shell, here: str) -> None:
+def test_planned_case_of_each_base_runs(shell: Shell, here: str) -> None:
     planned = json.loads(shell(f"megatrix plan {here} --level contract --json").stdout)["items"]
     keys = {item["cell"]["base"]: item["key"] for item in planned if item["level"] == "contract"}
     assert keys

@@ -109,7 +109,7 @@ def test_other_content_is_not_served(history: History) -> None:
     assert history.cached("other") is None
 
 
-def test_records_of_a_failure_are_those_of_all_runs(history: History) -> None:
+def test_records_of_a_failure_come_from_all_runs(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, run="b")])
     assert history.records_of(CASE.failure) == [CASE, replace(CASE, run="b")]

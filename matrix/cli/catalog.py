@@ -114,9 +114,17 @@ def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure, ask on a terminal what they lack, and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        skeleton.ask(folder, input)
+        skeleton.ask(folder, _reply)
     print(f"{folder}: replace every TODO, then: megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
+
+
+def _reply(question: str) -> str:
+    try:
+        return input(question)
+    except EOFError:
+        print()  # Ctrl-D leaves the cursor behind the question
+        raise
 
 
 def check_command(parsed: argparse.Namespace) -> int:

@@ -76,7 +76,11 @@ def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answer
     assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
     assert lines[3].endswith("# TODO: month of the first public report")
     assert "boundary.mcore.breaks (the first release that it breaks with)" in printed or answers.endswith("\x04")
-    assert printed.endswith("catalog verify my-failure\r\n")
+    *_, last, end = printed.split("\r\n")
+    assert (last, end) == (
+        f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure",
+        "",
+    )
 
 
 def terminal_text(master: int) -> str:

@@ -16,7 +16,7 @@ from matrix.check.table import CHOSEN
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.stack_map import MEANS, Colour, MapCall, StackMap, known
+from matrix.report.stack_map import MEANS, UNKNOWN, Colour, MapCall, StackMap, known
 from matrix.store.paths import write_whole
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
@@ -92,8 +92,10 @@ def badges(map: StackMap) -> Iterator[tuple[str, tuple[str, str, str]]]:
         row.name: [mcore for mcore, cell in zip(map.columns, row.cells, strict=True) if cell.colour is Colour.WILL]
         for row in map.images
     }
-    for container, releases in broken.items():
-        yield container, _verdict(container, f"megatron-core {spans(releases, map.columns)}" if releases else "")
+    for row in map.images:
+        text = f"megatron-core {spans(broken[row.name], map.columns)}" if broken[row.name] else ""
+        grey = (row.name, UNKNOWN, "#5f6a75")
+        yield row.name, grey if row.unknown and not text else _verdict(row.name, text)
     for mcore in map.columns:
         count = sum(mcore in releases for releases in broken.values())
         text = f"{count} of {len(broken)} containers" if count else ""

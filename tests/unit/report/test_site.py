@@ -100,6 +100,16 @@ def test_badge_states_what_breaks(tmp_path: Path) -> None:
     assert "1 known failures" in texts["badges/catalog.svg"]
 
 
+def test_badge_of_an_unknown_image_is_grey(tmp_path: Path) -> None:
+    """Nothing certain is known of it, which is no good news."""
+    images = (image("ngc-24.07", "2.4.0a0+ab12cd3", "1.4"), image("ngc-26.10", None))
+    known = catalog(failure("dud-assertion", affected=(clause(torch="<2.3"),)), containers=images)
+    write_site(tmp_path, stack_map(known), Night("", ()))
+    texts = {path.stem: path.read_text("utf-8") for path in (tmp_path / "badges").iterdir()}
+    assert "its packages are not known" in texts["ngc-26.10"]
+    assert ["#0a7a55" in texts[name] for name in ("ngc-24.07", "ngc-26.10")] == [True, False]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_picture_is_well_formed_and_complete(scheme: str) -> None:
     text = picture(stack_map(KNOWN), scheme)

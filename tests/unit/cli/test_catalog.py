@@ -76,11 +76,9 @@ def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answer
     assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
     assert lines[3].endswith("# TODO: month of the first public report")
     assert "boundary.mcore.breaks (the first release that it breaks with)" in printed or answers.endswith("\x04")
-    *_, last, end = printed.split("\r\n")
-    assert (last, end) == (
-        f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure",
-        "",
-    )
+    line = f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure\r\n"
+    # A terminal echoes what is typed ahead at once, and a line after Ctrl-D has to begin by itself.
+    assert printed.endswith("\r\n" + line if answers.endswith("\x04") else line)
 
 
 def terminal_text(master: int) -> str:

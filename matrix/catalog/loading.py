@@ -22,6 +22,7 @@ from matrix.catalog.model import (
     Feature,
     GpuModel,
     Image,
+    JobUse,
     ReaderBase,
     Release,
     RequiredModule,
@@ -111,6 +112,7 @@ def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | N
         exclusions=constraints["exclude"],
         modules=constraints["module"],
         topics=_tables(facts / "topics.toml", {"topic": Topic})["topic"],
+        uses=_tables(facts / "uses.toml", {"use": JobUse})["use"],
         failures=read_failures(*failures) if read is None else read,
     )
     check(catalog, facts)

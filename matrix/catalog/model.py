@@ -199,6 +199,15 @@ class Topic:
 
 
 @dataclass(frozen=True)
+class JobUse:
+    """What a job can use: the names of the options that turn it on, without "--"; a star stands for any end."""
+
+    id: Identifier
+    title: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Release:
     """A release of megatron-core, Transformer Engine or torch."""
 
@@ -269,6 +278,7 @@ class Catalog:
     images: tuple[Image, ...] = ()
     modules: tuple[RequiredModule, ...] = ()
     topics: tuple[Topic, ...] = ()
+    uses: tuple[JobUse, ...] = ()
     site: tuple[Path, ...] = ()  # folders of its failures besides those of every process of this environment
 
     @property

@@ -9,7 +9,20 @@ from typing import Final
 
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Base, Catalog, Container
-from matrix.catalog.stack import ABSENT, BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, Value, component_title, short
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    MCORE,
+    PYTHON,
+    TE,
+    TORCH,
+    UNKNOWN,
+    WRITER,
+    Stack,
+    Value,
+    component_title,
+    short,
+)
 from matrix.catalog.versions import minor, parse
 from matrix.check.answer import CONTENTS, Breaks, StackChange, Upgrade, UpgradeStep, upgrade_step
 from matrix.check.calls import breaking_calls
@@ -117,12 +130,13 @@ def nearest(
 
 def _others(catalog: Catalog, stack: Stack, component: str, *, newer: bool) -> Iterator[Stack]:
     if component == BASE:
-        older, later_images = _family(catalog, stack)
+        image, (older, later_images) = catalog.container_in(stack), _family(catalog, stack)
+        unknown = dict.fromkeys(image.contents().components if image else (), UNKNOWN)  # another image has its own
         for base in (*later_images, *(() if newer else reversed(older))):
             contents = base.contents()
             if contents.version(TORCH) and contents.version(TE):
                 core = {MCORE: stack[MCORE]}
-                yield stack.with_({PYTHON: contents[PYTHON], **contents.components, **core})
+                yield stack.with_({**unknown, PYTHON: contents[PYTHON], **contents.components, **core})
         return
     current = parse(str(stack[component]))
     versions = recorded(catalog, component)

@@ -91,6 +91,26 @@ class Table(Generic[T]):
 
 
 @dataclass(frozen=True)
+class StackAnswer:
+    """What `megatrix check` answers of a choice: the texts of clashes and of what is not known, failures, calls."""
+
+    clashes: Sequence[str]
+    failures: Sequence[FailureInStack]
+    calls: Sequence[BreakingCalls]
+    unread: Sequence[str]
+
+    @property
+    def certain(self) -> list[FailureInStack]:
+        """Return the failures that break for certain."""
+        return [result for result in self.failures if result.certain]
+
+    @property
+    def breaks(self) -> bool:
+        """Return whether something breaks for certain."""
+        return bool(self.clashes or self.certain or any(call.certain for call in self.calls))
+
+
+@dataclass(frozen=True)
 class StackTable:
     """The answers for every choice of listed values.
 
@@ -132,6 +152,10 @@ class StackTable:
         places = self.places(choice)
         texts = [text for table in self.undecided if (text := table.at(places))]
         return texts or [*self.calls(choice)[1].values()]
+
+    def answer(self, choice: Choice) -> StackAnswer:
+        """Return all that is answered of a choice."""
+        return StackAnswer(self.clashing(choice), self.standing(choice), self.calls(choice)[0], self.unread(choice))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `texts` and `findings` hold each once, and answers name its places."""

@@ -18,7 +18,16 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from matrix.report.words import MEANING, WORST_FIRST, label, outcome_text, render_chain, verdict_reason, verdicts_text
+from matrix.report.words import (
+    MEANING,
+    WORST_FIRST,
+    in_words,
+    label,
+    outcome_text,
+    render_chain,
+    verdict_reason,
+    verdicts_text,
+)
 from matrix.store.paths import page_name
 from matrix.verdicts.record import SILENT
 from matrix.verdicts.text import head, one_line, tail, visible
@@ -75,6 +84,7 @@ _ENVIRONMENT: Final = Environment(
 _FILTERS: Final = (
     flat,
     head,
+    in_words,
     label,
     one_line,
     outcome_text,

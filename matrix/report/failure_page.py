@@ -6,21 +6,24 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from matrix.authoring.examples import SHOWS, read, scrubbed
 from matrix.authoring.overview import summary
 from matrix.catalog.codec import MalformedError
-from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.failure import Expectation, Failure, Level, Signature
 from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
+from matrix.check.checking import evidence_of, night_of
 from matrix.report import known, rulings
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
 from matrix.report.rulings import Grounds
+from matrix.report.site_pages import SitePage
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.stored_run import Night
@@ -44,18 +47,25 @@ class FailureHistory:
 
 
 def failure_page(
-    failure: Failure, map: StackMap, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts | None = None
+    failure: Failure,
+    map: StackMap,
+    night: Night,
+    levels: Mapping[str, frozenset[Level]],
+    pasts: Pasts | None = None,
+    *,
+    site: SitePage | None = None,
+    url: str = "",
 ) -> str:
     """Return the page.
 
     `map` has the catalog, `night` is the whole run. `levels`: the levels at which each failure has ever run on this
-    machine; `pasts`: the results of each case in earlier nights. Without `pasts` the page is one of a site, without
-    history and links to single cases.
+    machine; `pasts`: the results of each case in earlier nights. With `site` the page is one of a site, published at
+    `url`, without history and links to single cases.
     """
     records = [record for record in night.records if record.failure == failure.id]
     about = summary(failure)
     anchors = anchors_of(night.records)
-    links = {key: f"../index.html#{anchor}" if pasts is not None else "" for key, anchor in anchors.items()}
+    links = {key: "" if site else f"../index.html#{anchor}" for key, anchor in anchors.items()}
     return document(
         "failure.html.j2",
         failure=failure,
@@ -72,15 +82,17 @@ def failure_page(
         grids=grids(records, links, levels),
         chart=chart(failure, records),
         example=_example(failure),
-        public=pasts is None,
+        site=site,
+        url=url,
+        versions=[known.affected_versions(map.catalog, rule) for rule in failure.affected if not rule.cases],
+        evidence=evidence_of(night_of(failure)),
         history=_history(records, pasts or {}),
-        signatures={
-            signature.name: {
-                name: value for name, value in vars(signature).items() if name != "name" and value is not None
-            }
-            for signature in failure.signature
-        },
+        signatures={signature.name: _conditions(signature) for signature in failure.signature},
     )
+
+
+def _conditions(signature: Signature) -> dict[str, Any]:
+    return {name: value for name, value in vars(signature).items() if name != "name" and value is not None}
 
 
 def _thread(text: str) -> str:

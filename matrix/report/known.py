@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from matrix.catalog.failure import Failure, Rule
-from matrix.catalog.model import Topic
+from matrix.catalog.model import Catalog, Topic
 from matrix.catalog.stack import component_title
+from matrix.catalog.versions import spans
 from matrix.report.terminal import Part, table
 
 if TYPE_CHECKING:  # `check` prints no overview
@@ -24,6 +25,26 @@ def where(rule: Rule) -> str:
     parts = [f"the image {' or '.join(rule.base)}"] if rule.base else []
     parts += [f"{component_title(name)} {bound.text}" for name, bound in rule.bounds.items()]
     return (" and ".join(parts) or "everywhere") + (f" in case {', '.join(rule.cases)}" if rule.cases else "")
+
+
+def affected_versions(catalog: Catalog, rule: Rule) -> str:
+    """Return the versions of a rule in plain words: "megatron-core 0.16.0 and later, torch 2.4.0 to 2.4.1"."""
+    parts = [f"image {' or '.join(rule.base)}"] if rule.base else []
+    for name, bound in rule.bounds.items():
+        recorded = [release.version for release in catalog.releases(name)]
+        within = [version for version in recorded if version in bound]
+        is_run = within and recorded[recorded.index(within[0]) :][: len(within)] == within
+        if not is_run:
+            text = spans(within, recorded) or bound.text
+        elif within == recorded:
+            parts.append(f"any {component_title(name)}")
+            continue
+        elif within[-1] == recorded[-1]:
+            text = f"{within[0]} and later"
+        else:
+            text = f"{within[0]} to {within[-1]}" if len(within) > 1 else within[0]
+        parts.append(f"{component_title(name)} {text}")
+    return ", ".join(parts) or "every version"
 
 
 def advice(failure: Failure, changes: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from matrix.catalog.stack import DRIVER, MCORE, TE, short
 from matrix.report.changes import Changes
 from matrix.report.document import document
 from matrix.report.grid import Grid, grids
-from matrix.report.stack_map import MEANS, Seen, StackMap
+from matrix.report.stack_map import Seen, StackMap
 from matrix.report.words import WORST_FIRST, causes, group_by, headline, is_red, silent, version_order
 from matrix.store.stored_run import Night
 from matrix.store.trend import NO_PASTS, Pasts, turns
@@ -78,8 +78,6 @@ def page(
             key=lambda reds: (not any(red.key in new for red in reds), WORST_FIRST.index(reds[0].verdict)),
         ),
         failures=_failures(records, matrices, pasts, map),
-        map=map,
-        means=MEANS,
         silent=silent(records),
         choices=_choices(records),
         bisections=bisections,

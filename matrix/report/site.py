@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.authoring.export import failure_to_json
+from matrix.catalog.distributions import read_distributions
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import MCORE, component_title
+from matrix.catalog.stack import MCORE
 from matrix.catalog.versions import spans
 from matrix.check.table import CHOSEN
 from matrix.report.document import document
+from matrix.report.escaping import json_text
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.stack_map import MEANS, UNKNOWN, Colour, MapCall, StackMap, known
+from matrix.report.site_pages import KINDS, FailurePage, SitePage, StackPage, pages
+from matrix.report.stack_map import MEANS, SIGNS, UNKNOWN, Colour, MapCall, StackMap, known
 from matrix.store.paths import write_whole
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record
 
-# The fields of a stack on the page that compares two, and their labels.
-FIELDS: Final = {axis: "container, or torch" if axis == "base" else component_title(CHOSEN[axis][0]) for axis in CHOSEN}
+FEED: Final = 60  # entries of the feed: about a year of releases and failures
 
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
@@ -46,27 +50,85 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def write_site(folder: Path, map: StackMap, night: Night) -> None:
-    """Write the site of a map; `night` has published records only. Raises MatrixError where a file can't be written."""
+def write_site(folder: Path, map: StackMap, night: Night, url: str = "") -> None:
+    """Write the site of a map; `night` has published records only, `url` is where it is published, "" if not known.
+
+    Raises MatrixError where a file can't be written.
+    """
+    url = url and url.rstrip("/") + "/"
+    failures, listed = map.catalog.failures, list(pages(map, read_distributions()))
+    index = SitePage("index", "", "Each failure, container and release", "Every page of the site.")
     levels: dict[str, frozenset[Level]] = {}
     for record in night.records:
         levels[record.failure] = levels.get(record.failure, frozenset()) | {record.level}
-    failures = map.catalog.failures
+
+    def text(page: SitePage) -> str:
+        if isinstance(page, FailurePage):
+            return failure_page(page.failure, map, night, levels, site=page, url=url)
+        template = "stack.html.j2" if isinstance(page, StackPage) else "component.html.j2"
+        return document(template, page=page, means=MEANS, url=url)
+
     files = {
-        "index.html": upgrade_page(map, night),
+        "index.html": upgrade_page(map, night, url=url),
+        index.path: document("all.html.j2", groups=_by_kind(listed), url=url),
+        index.json: json_object("site/1", (page.to_json() for page in listed), **index.to_json()),
+        "feed.xml": document("feed.xml.j2", entries=_newest(listed), url=url),
+        "llms.txt": document("llms.txt.j2", failures=len(failures), counts=_counts(listed), url=url),
+        **({"sitemap.xml": document("sitemap.xml.j2", pages=listed, url=url)} if url else {}),
         "catalog.json": json_object("catalog/1", (failure_to_json(failure) for failure in failures)),
         "map.json": json_object("map/1", map_items(map)),
         **{f"badges/{name}.svg": badge(*texts) for name, texts in badges(map)},
-        **{f"failures/{failure.id}.html": failure_page(failure, map, night, levels) for failure in failures},
+        **{page.path: text(page) for page in listed},
+        **{page.json: json_object("site/1", page.items(), **page.to_json()) for page in listed},
     }
-    for name, text in files.items():
-        write_whole(folder / name, text if text.endswith("\n") else text + "\n", durable=False)
+    for name, content in files.items():
+        write_whole(folder / name, content if content.endswith("\n") else content + "\n", durable=False)
 
 
-def upgrade_page(map: StackMap, night: Night | None = None) -> str:
-    """Return the page that compares two stacks. With a night it is the first of a site: failures and data, too."""
+def _by_kind(pages: Sequence[SitePage]) -> dict[str, dict[str, Any]]:
+    """Return the title and the pages of each kind; those of stacks are linked from their containers."""
+    return {
+        kind: {"title": title, "pages": [page for page in pages if page.kind == kind]}
+        for kind, title in KINDS.items()
+        if kind != "stack"
+    }
+
+
+def _counts(pages: Sequence[SitePage]) -> str:
+    counts = Counter(page.kind for page in pages)
+    return ", ".join(f"{counts[kind]} {title}" for kind, title in KINDS.items() if kind not in ("failures", "stack"))
+
+
+def _newest(pages: Sequence[SitePage]) -> list[dict[str, str]]:
+    """Return the entries of the feed: what has a date, the newest first."""
+    dated = sorted((page for page in pages if page.updated), key=lambda page: (page.updated, page.path), reverse=True)
+    return [
+        {
+            "path": page.path,
+            "title": page.title,
+            "sentence": page.sentence,
+            "updated": f"{page.updated if page.updated.count('-') == 2 else page.updated + '-01'}T00:00:00Z",
+        }
+        for page in dated[:FEED]
+    ]
+
+
+def upgrade_page(map: StackMap, night: Night | None = None, *, url: str = "") -> str:
+    """Return the page of the question. With a night it is the first of a site, with links to its other pages."""
     counts = Counter(record.verdict for record in night.records) if night else {}
-    return document("upgrade.html.j2", axes=FIELDS, map=map, means=MEANS, night=night, counts=counts)
+    packed = zlib.compress(json_text(map.to_json()).encode(), 9)
+    return document(
+        "upgrade.html.j2",
+        axes=CHOSEN,
+        map=map,
+        means=MEANS,
+        signs=SIGNS,
+        night=night,
+        site=night is not None,
+        counts=counts,
+        packed=base64.b64encode(packed).decode(),
+        url=url,
+    )
 
 
 def map_items(map: StackMap) -> list[dict[str, Any]]:
@@ -89,7 +151,7 @@ def badges(map: StackMap) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield the name, label, text and colour of each badge: of the catalog, each container, each release."""
     yield "catalog", ("megatrix", f"{len(map.catalog.failures)} known failures", "#1f5fb8")
     broken = {
-        row.name: [mcore for mcore, cell in zip(map.columns, row.cells, strict=True) if cell.colour is Colour.WILL]
+        row.name: [mcore for mcore, cell in zip(map.columns, row.cells, strict=True) if cell.colour is Colour.BREAKS]
         for row in map.images
     }
     for row in map.images:

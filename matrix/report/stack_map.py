@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,12 +13,12 @@ from typing import Any, Final, TypeAlias
 
 from matrix.catalog.cell import DECIDED, Cell
 from matrix.catalog.failure import Failure, Level
-from matrix.catalog.model import Catalog, Wheels
+from matrix.catalog.model import Catalog, JobUse, Wheels
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER, component_title, components, short
-from matrix.catalog.versions import parse, spans
-from matrix.check.answer import CHANGES, CONTENTS, DRIVER_FIT, BreakingCalls, FailureInStack, Standing
+from matrix.catalog.versions import minor, parse, spans
+from matrix.check.answer import CHANGES, CONTENTS, DRIVER_FIT, Standing
 from matrix.check.remedies import unaffected
-from matrix.check.table import KNOWN_BREAK, Choice, StackTable
+from matrix.check.table import CHOSEN, KNOWN_BREAK, Choice, StackAnswer, StackTable
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict
 
@@ -24,36 +26,46 @@ OCCURRED: Final = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a c
 
 
 class Colour(str, Enum):
-    """The worst that is known of a pair, worst first. The value is the class of its cell on a page."""
+    """What `megatrix check` answers of a pair, worst first. The value is the class of its cell on a page.
+
+    OPTIONS is the colour of a pair without a certain break, once a reader ticks what the job uses: map.js sets it.
+    """
 
     CLASH = "clash"
-    WILL = "will"
+    BREAKS = "breaks"
     OPTIONS = "options"
-    SILENT = "silent"
-    VERSIONS = "versions"
-    TESTED = "tested"
-    UNTESTED = "untested"
+    UNKNOWN = "unknown"
+    READ = "read"
+    RUN = "run"
 
 
 MEANS: Final = {
     Colour.CLASH: "can't be installed together",
-    Colour.WILL: "will break",
-    Colour.OPTIONS: "breaks with certain options",
-    Colour.SILENT: "silently different",
-    Colour.VERSIONS: "breaks with some versions of what is not named",
-    Colour.TESTED: "nothing known, tested in this night",
-    Colour.UNTESTED: "nothing known, not tested",
+    Colour.BREAKS: "breaks",
+    Colour.OPTIONS: "breaks with what you use",
+    Colour.UNKNOWN: "not known",
+    Colour.READ: "no certain break: read, not run",
+    Colour.RUN: "no certain break: run in this night",
 }
-SIGNS: Final = {Colour.CLASH: "\u00d7", Colour.VERSIONS: "?", Colour.TESTED: "\u2713", Colour.UNTESTED: "\u00b7"}
-COUNTED: Final = {Colour.WILL: "!", Colour.OPTIONS: "", Colour.SILENT: "~"}  # before the number of failures
-UNKNOWN: Final = "its packages are not known"
-MANY: Final = 3  # breaks with options in one pair that are shown darker
-COLOURS: Final = {
-    Standing.WILL_BREAK: Colour.WILL,
+SIGNS: Final = {
+    Colour.CLASH: "\u00d7",
+    Colour.BREAKS: "!",
+    Colour.OPTIONS: "o",
+    Colour.UNKNOWN: "?",
+    Colour.READ: "\u00b7",
+    Colour.RUN: "\u2713",
+}
+COLOURS: Final = {  # of a failure that is not certain; one that is has the colour BREAKS
+    Standing.WILL_BREAK: Colour.BREAKS,
     Standing.WITH_OPTIONS: Colour.OPTIONS,
-    Standing.SILENT: Colour.SILENT,
-    Standing.WITH_VERSIONS: Colour.VERSIONS,
+    Standing.SILENT: Colour.OPTIONS,
+    Standing.WITH_VERSIONS: Colour.UNKNOWN,
+    Standing.UNKNOWN: Colour.UNKNOWN,
 }
+UNKNOWN: Final = "its packages are not known"
+NEWEST: Final = 12  # rows and columns of the map that are shown at first; override: the box below it
+RAN: Final = (Level.CPU, Level.GPU)  # a result at level contract is read, not run
+_OPTION: Final = re.compile(r"--(?:no-)?([a-z0-9][a-z0-9-]*)")  # in what a break needs
 
 # By failure: the most urgent result of the night for a pair, (row, column) -> verdict and level.
 Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]"
@@ -61,27 +73,22 @@ Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level
 
 @dataclass(frozen=True)
 class MapCell:
-    """One pair. `count`: the failures and groups of calls of its colour.
-
-    `level`: the highest at which the night supports the colour. `surprise`: a case of the pair is red in the night.
-    """
+    """One pair. `level`: the highest at which the night supports the colour. `surprise`: a case of it is red."""
 
     colour: Colour
-    count: int = 0
     level: Level | None = None
     surprise: bool = False
 
     @property
     def marks(self) -> str:
         """Return its classes on a page."""
-        many = "many" if self.colour is Colour.OPTIONS and self.count >= MANY else ""
         level = f"at-{self.level.value}" if self.level else ""
-        return " ".join(filter(None, (self.colour.value, many, level, "surprise" if self.surprise else "")))
+        return " ".join(filter(None, (self.colour.value, level, "surprise" if self.surprise else "")))
 
     @property
     def sign(self) -> str:
         """Return its text: it shows the colour, too."""
-        return SIGNS.get(self.colour) or f"{COUNTED[self.colour]}{self.count}"
+        return SIGNS[self.colour]
 
 
 @dataclass(frozen=True)
@@ -148,26 +155,55 @@ class StackMap:
     affected: Mapping[str | MapCall, Sequence[Affected]]
 
     @property
-    def calls(self) -> dict[MapCall, Sequence[Affected]]:
-        """Return the affected containers of each call."""
-        return {call: affected for call, affected in self.affected.items() if isinstance(call, MapCall)}
-
-    @property
     def images(self) -> list[MapRow]:
         """Return the rows of containers."""
         return [row for rows in self.groups.values() for row in rows if row.word.startswith("base=")]
 
+    @property
+    def newest(self) -> tuple[Sequence[MapRow], Sequence[tuple[int, str]]]:
+        """Return the rows and the columns, with their places, that a page shows at first, the newest first."""
+        rows: Sequence[MapRow] = next(iter(self.groups.values()), ())
+        return rows[:NEWEST], list(enumerate(self.columns))[: -NEWEST - 1 : -1]
+
     def to_json(self) -> dict[str, Any]:
         """Return what the pages embed."""
+        table = self.table.to_json()
+        marks: dict[str, int] = {}
         return {
-            **self.table.to_json(),
+            **table,
             "columns": [f"mcore={mcore}" for mcore in self.columns],
-            "colours": [COLOURS.get(standing, Colour.UNTESTED).value for standing in Standing],
-            "titles": {short(name): component_title(name) for name in DECIDED if name not in WRITER},
+            "groups": {
+                group: [
+                    [row.word, row.name, row.about, [marks.setdefault(cell.marks, len(marks)) for cell in row.cells]]
+                    for row in rows
+                ]
+                for group, rows in self.groups.items()
+            },
+            "marks": list(marks),
+            "signs": {colour.value: SIGNS[colour] for colour in Colour},
+            "colours": [COLOURS.get(standing, Colour.READ).value for standing in Standing],
+            "uses": [use.title for use in self.catalog.uses],
+            "used": {
+                number: uses for number, text in enumerate(table["texts"]) if (uses := uses_of(self.catalog.uses, text))
+            },
+            "titles": {
+                **{axis: component_title(CHOSEN[axis][0]) for axis in CHOSEN},
+                "base": "container",
+                "torch": "torch",
+            },
+            "tags": {image.tag: f"base={image.id}" for image in self.catalog.containers},
+            "asked": self._asked(),
             "upgrade": self._upgrade(),
             "aliases": _aliases(),
             "entries": [self._entry(failure) for failure in self.catalog.failures],
         }
+
+    def _asked(self) -> str:
+        """Return the stack that the page asks about at first: the newest known image, one minor before the newest."""
+        image = next((row.word for row in self.images if not row.unknown), "")
+        minors = [minor(mcore) for mcore in self.columns]
+        earlier = [mcore for mcore, of in zip(self.columns, minors, strict=True) if of != minors[-1]]
+        return " ".join(filter(None, (image, f"mcore={(earlier or self.columns)[-1]}")))
 
     def _upgrade(self) -> dict[str, Any]:
         """Return what a page needs besides the answers to judge newer versions, as `upgrades` does."""
@@ -358,6 +394,18 @@ def _public(version: str) -> str:
     return parse(version).public
 
 
+def uses_of(uses: Sequence[JobUse], needs: str) -> list[int]:
+    """Return the places of the uses that turn on the options which a break needs; one past the last: other options."""
+    options = _OPTION.findall(needs)
+    return sorted(
+        {next((number for number, use in enumerate(uses) if _turns_on(use, option)), len(uses)) for option in options}
+    )
+
+
+def _turns_on(use: JobUse, option: str) -> bool:
+    return any(fnmatch.fnmatchcase(option, pattern) for pattern in use.options)
+
+
 def _cells(
     table: StackTable, number: int, row: MapRow, columns: Sequence[str], results: Results
 ) -> tuple[MapCell, ...]:
@@ -365,28 +413,25 @@ def _cells(
     for column, mcore in enumerate(columns):
         choice, pair = row.choice(mcore), (number, column)
         night = {failure: pairs[pair] for failure, pairs in results.items() if pair in pairs}
-        stands: list[FailureInStack | BreakingCalls] = [*table.standing(choice), *table.calls(choice)[0]]
-        cells.append(cell_of(stands, clash=bool(table.clashing(choice)), night=night))
+        cells.append(cell_of(table.answer(choice), night))
     return tuple(cells)
 
 
-def cell_of(
-    stands: Sequence[FailureInStack | BreakingCalls], *, clash: bool, night: Mapping[str, tuple[Verdict, Level]]
-) -> MapCell:
+def cell_of(answer: StackAnswer, night: Mapping[str, tuple[Verdict, Level]]) -> MapCell:
     """Return the cell of a pair; `night` has the results of the night there, by failure."""
     surprise = any(verdict.colour == "red" for verdict, _ in night.values())
-    if clash:
+    if answer.clashes:
         return MapCell(Colour.CLASH, surprise=surprise)
-    green = {failure: level for failure, (verdict, level) in night.items() if verdict.colour == "green"}
-    colours = [COLOURS[subject.standing] for subject in stands if subject.standing in COLOURS]
-    colour = min(colours, key=list(Colour).index, default=Colour.TESTED if green else Colour.UNTESTED)
-    ids = {
-        subject.failure.id
-        for subject in stands
-        if isinstance(subject, FailureInStack) and COLOURS.get(subject.standing) is colour
-    }
-    supports = [
-        level for failure, level in green.items() if not colours or (failure in ids and night[failure][0] in OCCURRED)
-    ]
-    level = max(supports, key=list(Level).index, default=None)
-    return MapCell(colour, colours.count(colour), level, surprise)
+    green = {failure: result for failure, result in night.items() if result[0].colour == "green"}
+    if answer.breaks:
+        certain = {result.failure.id for result in answer.certain}
+        occurred = [level for failure, (verdict, level) in green.items() if failure in certain and verdict in OCCURRED]
+        return MapCell(Colour.BREAKS, _highest(occurred), surprise)
+    level = _highest([level for _, level in green.values()])
+    if answer.unread:
+        return MapCell(Colour.UNKNOWN, level, surprise)
+    return MapCell(Colour.RUN if level in RAN else Colour.READ, level, surprise)
+
+
+def _highest(levels: Sequence[Level]) -> Level | None:
+    return max(levels, key=list(Level).index, default=None)

@@ -37,6 +37,10 @@ FRAMES = 15
 NONE_MISSING: Final[Mapping[str, str]] = MappingProxyType({})
 
 Key = TypeVar("Key", bound=Hashable)
+_MONTHS: Final = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 
 
 @dataclass(frozen=True)
@@ -191,3 +195,10 @@ def version_order(text: str) -> tuple[Any, ...]:
 def row_order(cell: Cell) -> tuple[Any, ...]:
     """Return a sort key for rows: base, TE, driver, what else the cell names, mcore."""
     return tuple(version_order(axis) for axis in (cell.base, *beside_mcore(cell).values(), str(cell.stack[MCORE])))
+
+
+def in_words(date: str) -> str:
+    """Return a date as people write it: "22 September 2025" of "2025-09-22", "September 2025" of "2025-09"."""
+    year, *parts = date.split("-")
+    numbers = [int(part) for part in parts]
+    return " ".join([*map(str, numbers[1:]), *(_MONTHS[month - 1] for month in numbers[:1]), year])

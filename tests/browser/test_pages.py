@@ -124,12 +124,13 @@ def test_axe_finds_no_serious_violation(browser: Browser, site: Paths, page: str
     browser.width(width)
     browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     browser.open(url(site, page))
+    serious = [violation for violation in violations(browser) if violation[1] in ("serious", "critical")]
+    browser.send("Emulation.setEmulatedMedia", features=[])
+    assert serious == []
+
+
+def violations(browser: Browser) -> list[tuple[str, str, list[str]]]:
+    """Return the rule, the impact and the first elements of each violation that axe finds on the open page."""
     browser.js(Path(os.environ["MEGATRIX_AXE"]).read_text("utf-8") + ";1")
     found = browser.js("axe.run(document, {resultTypes: ['violations']}).then((result) => result.violations)")
-    browser.send("Emulation.setEmulatedMedia", features=[])
-    serious = {
-        one["id"]: [node["html"][:150] for node in one["nodes"][:3]]
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    }
-    assert serious == {}
+    return [(rule["id"], rule["impact"], [node["html"][:150] for node in rule["nodes"][:3]]) for rule in found]

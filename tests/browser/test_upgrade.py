@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from matrix.catalog.stack import MCORE, UNKNOWN, known_component
+from matrix.catalog.stack import UNKNOWN, known_component
 from matrix.catalog.versions import is_version, parse
 from matrix.check.answer import BreakingCalls, CheckResult, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.table import Choice, move
 from matrix.check.user_stack import UserStack, build, parse_text
+from matrix.report.stack_map import NEWEST
 from matrix.store.paths import Paths
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
@@ -26,9 +27,10 @@ STANDINGS = tuple(Standing)
 CELL = """(row, mcore) => {
   const table = document.getElementById("map-table");
   const place = [...table.tHead.rows[0].cells].findIndex((each) => each.textContent === mcore);
-  return [...table.rows].find((each) => each.cells[0].firstChild.textContent === row).cells[place];
+  return [...table.rows].find((each) => each.cells[0].textContent === row).cells[place];
 }"""
-PAIR = "document.getElementById('pair').innerText"
+PAIR = "document.getElementById('pair').textContent"
+ANSWER = "document.querySelector('#answer .verdict')"
 LOOK = """(choices) => choices.map((choice) => ({
   standing: Object.fromEntries(stacks.standing(choice).map((one) =>
     [one.entry.id, [stacks.data.standings[one.rank], one.certain, one.reason, one.needs]])),
@@ -36,35 +38,37 @@ LOOK = """(choices) => choices.map((choice) => ({
   unread: stacks.unread(choice),
   calls: stacks.calls(choice),
 }))"""
-DROP = """(side, name, text) => {
+DROP = """(name, text) => {
   const data = new DataTransfer();
   data.items.add(new File([text], name));
-  const box = document.getElementById(side);
-  box.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-  return new Promise((done) => {
-    const notes = document.getElementById(side + "-notes");
-    const look = () => notes.textContent ? done(notes.innerText) : requestAnimationFrame(look);
-    look();
-  });
+  const notes = document.getElementById("notes");
+  const done = new Promise((tell) =>
+    new MutationObserver(() => notes.textContent && tell(notes.innerText)).observe(notes, { childList: true }));
+  const drop = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+  document.getElementById("ask").dispatchEvent(drop);
+  return done;
 }"""
-CHOSEN = """Object.fromEntries(["base", "te", "mcore"].map((axis) =>
-  [axis, document.getElementById("to-" + axis).value]))"""
-COMPARE = """(pairs) => pairs.map((pair) => {
-  for (const [place, side] of ["from", "to"].entries())
-    for (const axis of stacks.axes) document.getElementById(`${side}-${axis}`).value = pair[place][axis] || "";
-  document.getElementById("to-mcore").dispatchEvent(new Event("change"));
-  const found = (title) => [...title.nextElementSibling.querySelectorAll("li > a, li.calls code")];
-  const lists = [...document.querySelectorAll("#answer h2")].filter((one) => one.nextElementSibling.matches("section"));
-  return {
-    moved: Object.fromEntries(lists.filter((one) => found(one).length).map((one) =>
-      [one.textContent.split(":")[0], found(one).map((each) => each.textContent)])),
-  };
-})"""
+CHOSEN = """(() => stacks.read(stacks.url.get("from")).choice)()"""
+COMPARE = """async (pairs) => {
+  const answers = [];
+  for (const [from, to] of pairs) {
+    const changed = new Promise((done) => addEventListener("hashchange", done, { once: true }));
+    stacks.url.set({ from: stacks.words(from), to: stacks.words(to) });
+    await changed;
+    const moved = {};
+    for (const box of document.querySelectorAll("#answer [data-group]"))
+      for (const each of box.querySelectorAll("li > a, li.calls code"))
+        (moved[box.dataset.group] ||= []).push(each.textContent);
+    answers.push({ moved, stated: document.querySelector("#answer .verdict").dataset.answer });
+  }
+  return answers;
+}"""
 
 
-def opened(browser: Browser, site: Paths, page: str = "upgrade.html", **sides: str) -> None:
+def opened(browser: Browser, site: Paths, page: str = "upgrade.html", **asked: str) -> None:
     browser.width(1500)
-    browser.open((site.out / page).as_uri() + (f"#{urlencode(sides)}" if sides else ""))
+    browser.open((site.out / page).as_uri() + (f"#{urlencode(asked)}" if asked else ""))
+    browser.js("ready.then(() => true)")
 
 
 def cell(row: str, mcore: str) -> str:
@@ -75,11 +79,15 @@ def stack(choice: Choice) -> UserStack:
     return build(real(), parse_text(real(), " ".join(choice.values())))
 
 
-@pytest.mark.parametrize("page", ["index.html", "upgrade.html"])
-def test_hover_shows_failure_option_and_workaround(browser: Browser, site: Paths, page: str) -> None:
-    opened(browser, site, page)
-    browser.js(f"{cell('ngc-25.06', '0.8.0')}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
-    shown = browser.js(PAIR)
+def hover(browser: Browser, row: str, mcore: str) -> str:
+    """Return what the panel shows for a pair under the pointer."""
+    browser.js(f"{cell(row, mcore)}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
+    return str(browser.js(PAIR))
+
+
+def test_hover_shows_failure_option_and_workaround(browser: Browser, site: Paths) -> None:
+    opened(browser, site, map="all")
+    shown = hover(browser, "ngc-25.06", "0.8.0")
     assert "ngc-25.06, megatron-core 0.8.0" in shown
     assert f"will break: {SAVE}" in shown
     assert "with --save and --use-dist-ckpt" in shown
@@ -90,30 +98,40 @@ def test_hover_shows_failure_option_and_workaround(browser: Browser, site: Paths
 
 
 def test_hover_shows_calls_with_error_and_site(browser: Browser, site: Paths) -> None:
-    """A break that level contract finds and that no entry states; the table behind the map has it, too."""
-    opened(browser, site, "index.html")
-    browser.js(f"{cell('ngc-25.04', '0.16.1')}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
-    shown = browser.js(PAIR)
+    """A break that level contract finds and that no entry states."""
+    opened(browser, site, map="all")
+    shown = hover(browser, "ngc-25.04", "0.16.1")
     assert "breaks with these options: a call into Transformer Engine" in shown
     assert "with --use-megatron-fsdp and --fp8-param-gather" in shown
     error = "TypeError: cast_master_weights_to_fp8() takes 4 positional arguments but 5 were given"
     assert f"{error} at megatron/core/distributed/fsdp/src/megatron_fsdp/mixed_precision.py:" in shown
-    assert error in browser.js("[...document.querySelectorAll('details tr')].map((one) => one.textContent).join()")
     assert browser.errors() == []
 
 
-def test_click_keeps_the_pair_until_escape(browser: Browser, site: Paths) -> None:
-    opened(browser, site, "index.html")
-    browser.js(f"{cell('ngc-25.06', '0.8.0')}.click()")
-    other = cell("ngc-25.06", "0.14.0")
-    browser.js(f"{other}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
-    assert "ngc-25.06, megatron-core 0.8.0" in browser.js(PAIR)
-    link = browser.js("document.querySelector('#pair p:last-child a').href")
-    assert link.endswith("upgrade.html#to=base%3Dngc-25.06%20mcore%3D0.8.0")
-    browser.js(f"{cell('ngc-25.06', '0.8.0')}.focus()")
-    key(browser, "Escape")
-    browser.js(f"{other}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
-    assert "ngc-25.06, megatron-core 0.14.0" in browser.js(PAIR)
+def test_click_keeps_the_pair_in_the_url(browser: Browser, site: Paths) -> None:
+    """Escape and Back both let it go."""
+    opened(browser, site, map="all")
+    leaves: tuple[Callable[[], None], ...] = (lambda: key(browser, "Escape"), lambda: went_back(browser))
+    for leave in leaves:
+        settled(browser, f"{cell('ngc-25.06', '0.8.0')}.click()")
+        assert "ngc-25.06, megatron-core 0.8.0" in hover(browser, "ngc-25.06", "0.14.0")
+        assert parse_qs(browser.js("location.hash.slice(1)"))["cell"] == ["base=ngc-25.06 mcore=0.8.0"]
+        browser.js(f"{cell('ngc-25.06', '0.8.0')}.focus()")
+        leave()
+        settled(browser)
+        assert "ngc-25.06, megatron-core 0.14.0" in hover(browser, "ngc-25.06", "0.14.0")
+    link = browser.js("document.querySelector('#pair a').href")
+    assert parse_qs(link.partition("#")[2])["from"] == ["base=ngc-25.06 mcore=0.14.0"]
+
+
+def settled(browser: Browser, action: str = "") -> None:
+    """Run an action and wait until the page shows what the URL then asks: 3 s at most, where the URL stays."""
+    wait = "addEventListener('hashchange', () => setTimeout(done), { once: true }); setTimeout(done, 3000);"
+    browser.js(f"(async () => {{ const shown = new Promise((done) => {{ {wait} }}); {action}; await shown; }})()")
+
+
+def went_back(browser: Browser) -> None:
+    browser.js("history.back()")
 
 
 def key(browser: Browser, name: str) -> None:
@@ -122,32 +140,66 @@ def key(browser: Browser, name: str) -> None:
 
 
 def test_arrow_keys_reach_every_cell(browser: Browser, site: Paths) -> None:
-    """One cell is in the tab order; the panel, a live region, follows the focus."""
-    opened(browser, site, "index.html")
+    """One cell is in the tab order; the panel, a live region, follows the focus. The newest release is the first."""
+    opened(browser, site, map="all")
     assert browser.js("document.querySelectorAll('#map-table [tabindex=\"0\"]').length") == 1
     browser.js(f"{cell('ngc-25.06', '0.8.0')}.focus()")
-    key(browser, "ArrowRight")
+    key(browser, "ArrowLeft")
     assert "ngc-25.06, megatron-core 0.9.0" in browser.js(PAIR)
     key(browser, "ArrowUp")
     assert "ngc-25.07, megatron-core 0.9.0" in browser.js(PAIR)
-    key(browser, "End")
+    key(browser, "Home")
     assert f"ngc-25.07, megatron-core {real().megatron_core[-1].version}" in browser.js(PAIR)
     assert browser.js("document.querySelectorAll('#map-table [tabindex=\"0\"]').length") == 1
     assert browser.js("document.getElementById('pair').getAttribute('aria-live')") == "polite"
 
 
 def test_map_shows_one_failure_alone(browser: Browser, site: Paths) -> None:
+    opened(browser, site, map="all", failure=SAVE)
+    assert browser.js("document.getElementById('map-failure').selectedOptions[0].text") == SAVE
+    assert browser.js(f"{cell('ngc-25.06', '0.8.0')}.className") == "breaks"
+    assert browser.js(f"{cell('ngc-25.06', '0.14.0')}.className") == "read"
+    opened(browser, site, failure="no-such-failure")
+    assert "no failure of the catalog" in browser.js("document.getElementById('everywhere').textContent")
+
+
+def test_map_begins_with_the_newest(browser: Browser, site: Paths) -> None:
+    """12 rows and columns; no break that needs an option is coloured, no green that was not read or run."""
     opened(browser, site)
-    place = [str(one.id) for one in real().failures].index(SAVE)
-    browser.js(f"(() => {{ const one = document.getElementById('map-failure'); one.value = '{place}';"
-               "one.dispatchEvent(new Event('change')); })()")  # fmt: skip
-    assert browser.js(f"{cell('ngc-25.06', '0.8.0')}.className") == "will"
-    assert browser.js(f"{cell('ngc-25.06', '0.14.0')}.className") == "untested"
+    map = json.loads(
+        browser.js("JSON.stringify([...document.querySelectorAll('#map-table td')].map((one) => one.className))")
+    )
+    assert len(map) == NEWEST * NEWEST
+    assert {marks.split()[0] for marks in map} <= {"clash", "breaks", "unknown", "read", "run"}
+    assert (
+        browser.js("document.querySelector('#map-table thead').innerText.split(/\\s+/)[1]")
+        == real().megatron_core[-1].version
+    )
+    settled(browser, "document.getElementById('map-all').click()")
+    assert browser.js("document.querySelectorAll('#map-table td').length") > 10 * NEWEST * NEWEST
+    assert parse_qs(browser.js("location.hash.slice(1)"))["map"] == ["all"]
+
+
+AMBER = "[...document.querySelectorAll('#map-table td.options')].length"
+
+
+def test_ticked_uses_colour_breaks_that_need_them(browser: Browser, site: Paths) -> None:
+    """With the boxes in the URL; what breaks in nearly every pair is one line and colours nothing."""
+    opened(browser, site, map="all")
+    assert browser.js(AMBER) == 0
+    settled(browser, "document.querySelector('#uses input[value=tp-overlap]').click()")
+    assert browser.js(AMBER) > 0
+    assert browser.js(f"{cell('ngc-24.07', '0.14.0')}.className").startswith("options")
+    assert browser.js(f"{cell('ngc-26.04', '0.14.0')}.className") == "read"
+    assert parse_qs(browser.js("location.hash.slice(1)"))["use"] == ["tp-overlap"]
+    opened(browser, site, use="context-parallel")
+    assert "in nearly every pair: long-context" in browser.js("document.getElementById('everywhere').textContent")
+    assert browser.js("document.querySelector('#uses input[value=context-parallel]').checked")
 
 
 def test_night_supports_and_contradicts_the_map(browser: Browser, site: Paths) -> None:
     """The dot of a twin's result, and the frame of a red case."""
-    opened(browser, site)
+    opened(browser, site, map="all")
     assert "at-cpu" in browser.js(f"{cell('ngc-24.07', '0.8.0')}.className")
     assert "surprise" in browser.js(f"{cell('torch 2.4.1', '0.14.0')}.className")
 
@@ -173,7 +225,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
 
 
 def compared(browser: Browser, pairs: Sequence[tuple[Choice, Choice]]) -> list[dict[str, Any]]:
-    """Return what the page shows for each pair of stacks: ids by group."""
+    """Return what the page shows for each pair of stacks: the answer, and ids by group."""
     found: list[dict[str, Any]] = browser.js(f"({COMPARE})({json.dumps(pairs)})")
     return found
 
@@ -233,32 +285,76 @@ def test_page_answers_as_check_upgrade_json(browser: Browser, site: Paths) -> No
     assert answers == {"yes", "no", "unknown", ""}
 
 
-SHOWN_UPGRADE = """(axis) => {
-  const card = document.querySelector(`#answer section.upgrade[data-axis="${axis}"]`);
-  return {
-    text: card.querySelector("p").innerText,
-    rows: [...card.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
-  };
+CHIPS = "[...document.querySelectorAll('.chip')].map((one) => [one.textContent, one.className.split(' ')[1], one.href])"
+
+
+@pytest.mark.parametrize("axis", ["mcore", "te", "base"])
+def test_chips_are_the_newer_versions(browser: Browser, site: Paths, axis: str) -> None:
+    """Newest first, each with its answer and a link that asks about it; the answer above is that of the newest."""
+    choice = {"base": "base=ngc-25.04", "mcore": "mcore=0.12.0"}
+    upgrade = check(real(), stack(choice), Question(upgrades=(known_component(axis),)), {}).upgrades[0]
+    opened(browser, site, **{"from": " ".join(choice.values()), "want": axis})
+    chips = browser.js(CHIPS)
+    assert [text.split()[1] for text, _, _ in chips] == [step.version for step in reversed(upgrade.steps)]
+    assert chips[0][1] == browser.js(f"{ANSWER}.dataset.answer") == upgrade.may_take_newest
+    assert upgrade.best
+    assert [text.split()[1] for text, _, _ in chips if text.endswith("best")] == [upgrade.best.version]
+    for (_, kind, link), step in zip(chips, reversed(upgrade.steps), strict=True):
+        assert kind == ("no" if step.blocking else "unknown" if step.unknown else "yes")
+        assert parse_qs(link.partition("#")[2])["to"][0].count(step.version) == 1
+    assert browser.js("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert browser.errors() == []
+
+
+FIELD = """(id, text) => {
+  const box = document.getElementById(id);
+  box.focus();
+  box.value = text;
+  box.dispatchEvent(new Event("change"));
+  box.blur();
 }"""
 
 
-def test_newer_versions_are_shown_and_taken(browser: Browser, site: Paths) -> None:
-    """Of the stack From where there is no other, the newest first; the button takes one that nothing blocks."""
-    opened(browser, site, **{"from": "torch=2.4.0 mcore=0.8.0"})
-    upgrade = check(
-        real(), stack({"base": "torch=2.4.0", "mcore": "mcore=0.8.0"}), Question(upgrades=(MCORE,)), {}
-    ).upgrades[0]
-    shown = browser.js(f"({SHOWN_UPGRADE})('mcore')")
-    newest = upgrade.steps[-1].version
-    assert shown["text"] == f"megatron-core 0.8.0: may I take {newest}, the newest? {upgrade.may_take_newest}"
-    assert [(row[0], row[2]) for row in shown["rows"]] == [
-        (step.version, ", ".join(step.blocking)) for step in reversed(upgrade.steps)
-    ]
-    assert upgrade.best
-    browser.js("document.querySelector('#answer section.upgrade[data-axis=\"mcore\"] button').click()")
-    assert browser.js(CHOSEN) == {"base": "torch=2.4.0", "te": "", "mcore": f"mcore={upgrade.best.version}"}
-    assert browser.js("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    assert browser.errors() == []
+@pytest.mark.parametrize(
+    ("typed", "word"),
+    [
+        ("ngc-25.04", "base=ngc-25.04"),
+        ("25.04", "base=ngc-25.04"),
+        ("nvcr.io/nvidia/pytorch:25.04-py3", "base=ngc-25.04"),
+        ("torch 2.9", "torch=2.9.0"),
+        ("2.9.0", "torch=2.9.0"),
+    ],
+)
+def test_field_takes_a_version_as_people_write_it(browser: Browser, site: Paths, typed: str, word: str) -> None:
+    opened(browser, site)
+    settled(browser, f"({FIELD})('from-base', {json.dumps(typed)})")
+    assert browser.js(CHOSEN)["base"] == word
+    assert browser.js("document.activeElement === document.body")
+
+
+def test_unlisted_version_is_stated_and_kept(browser: Browser, site: Paths) -> None:
+    """In a link, in a field, and after another field changed: never an all-clear."""
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: opened(browser, site, **{"from": "base=ngc-25.04 mcore=0.99.0"}),
+        lambda: settled(browser, f"({FIELD})('from-mcore', '0.99.0')"),
+        lambda: settled(browser, f"({FIELD})('from-base', 'ngc-25.05')"),
+    )
+    for go in ways:
+        go()
+        assert browser.js(f"{ANSWER}.dataset.answer") == "unknown"
+        assert 'megatrix check "mcore=0.99.0"' in browser.js("document.getElementById('notes').textContent")
+        assert browser.js("document.getElementById('from-mcore').value") == "0.99.0"
+
+
+def test_back_undoes_each_change(browser: Browser, site: Paths) -> None:
+    opened(browser, site, **{"from": "base=ngc-25.04 mcore=0.12.0"})
+    settled(browser, f"({FIELD})('from-mcore', '0.14.0')")
+    choose = "const want = document.getElementById('want'); want.value = 'te'; want.dispatchEvent(new Event('change'))"
+    settled(browser, choose)
+    for mcore, want in (("0.14.0", "mcore"), ("0.12.0", "mcore")):
+        settled(browser, "history.back()")
+        shown = browser.js("[document.getElementById('from-mcore').value, document.getElementById('want').value]")
+        assert shown == [mcore, want]
 
 
 LOCKS: dict[str, tuple[str, Any]] = {
@@ -278,25 +374,42 @@ LOCKS: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_dropped_lock_file_names_the_stack(browser: Browser, site: Paths, name: str) -> None:
-    text, chosen = LOCKS[name]
-    opened(browser, site)
-    notes = browser.js(f"({DROP})('to', {json.dumps(name)}, {json.dumps(text)})")
-    assert browser.js(CHOSEN) == chosen, notes
-    assert f"{Standing.WILL_BREAK.value}: {SAVE}" in browser.js("document.getElementById('answer').innerText")
+FILES: dict[str, tuple[str, Any]] = {
+    "Dockerfile": (
+        "FROM nvcr.io/nvidia/pytorch:25.04-py3\n"
+        "RUN pip install megatron-core==0.12.0 \\\n    'transformer-engine[pytorch]==2.2.0'\n",
+        {"base": "base=ngc-25.04", "te": "te=2.2.0", "mcore": "mcore=0.12.0"},
+    ),
+    "train.sbatch": (
+        "#!/bin/bash\nsrun --container-image=nvcr.io#nvidia/pytorch:24.07-py3 bash -c "
+        "'pip install megatron-core==0.8.0'\n",
+        {"base": "base=ngc-24.07", "mcore": "mcore=0.8.0"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*LOCKS, *FILES])
+def test_dropped_file_names_the_stack(browser: Browser, site: Paths, name: str) -> None:
+    text, chosen = (LOCKS | FILES)[name]
+    opened(browser, site, want="none")
+    notes = browser.js(f"({DROP})({json.dumps(name)}, {json.dumps(text)})")
+    settled(browser)
+    assert browser.js(CHOSEN) == {axis: word for axis, word in chosen.items() if word}, notes
+    assert "megatrix check reads the whole file" in notes
+    if chosen["mcore"] == "mcore=0.8.0":
+        assert f"{Standing.WILL_BREAK.value}: {SAVE}" in browser.js("document.getElementById('answer').textContent")
     assert browser.errors() == []
 
 
-def test_hostile_lock_file_stays_text(browser: Browser, site: Paths) -> None:
+def test_hostile_file_stays_text(browser: Browser, site: Paths) -> None:
     """Markup is shown, versions that are not listed are named with the command that accepts them."""
     opened(browser, site)
     text = "megatron-core==<img/src=x/onerror=document.title='hit'>\ntorch==9.9.9\nte>=1\n" + "a" * 100_000
-    notes = browser.js(f"({DROP})('to', 'x', {json.dumps(text)})")
+    notes = browser.js(f"({DROP})('x', {json.dumps(text)})")
     assert "<img/src=x/onerror=" in notes
     assert 'megatrix check "torch=9.9.9"' in notes
     assert "te >=1: no exact version" in notes
+    opened(browser, site, **{"from": "base=<img src=x> mcore=0.8.0"})
+    assert "<img" in browser.js("document.getElementById('notes').textContent")
     assert browser.js("[document.title === 'hit', document.querySelectorAll('img').length]") == [False, 0]
-    opened(browser, site, to="base=<img src=x> mcore=0.8.0")
-    assert browser.js(CHOSEN)["base"] == ""
     assert browser.errors() == []

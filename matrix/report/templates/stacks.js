@@ -1,7 +1,8 @@
 "use strict";
 // The table of answers that Python computed (matrix/check/table.py): every answer is looked up, none is computed here.
-const stacks = (() => {
-  const data = JSON.parse(document.getElementById("stacks").textContent);
+// `stacks` is set when `ready` is fulfilled: the table is in the page compressed, and a browser unpacks in the background.
+let stacks;
+const answers = (data) => {
   const axes = Object.keys(data.values);
   for (const table of [...data.failures, ...data.clashes, ...data.calls, ...data.undecided]) {
     table.sizes = Object.entries(table.classes).map(([axis, classes]) => [axis, classes, Math.max(...classes) + 1]);
@@ -11,6 +12,8 @@ const stacks = (() => {
     for (const [axis, classes, size] of table.sizes) found = found * size + classes[places[axis]];
     return table.answers[table.cells[found]];
   };
+
+  const others = [data.uses.length];  // of a break that none of the listed uses reaches
 
   // A choice is axis -> word, such as {base: "base=ngc-24.07", mcore: "mcore=0.8.0"}; a container implies words.
   const whole = (choice) => {
@@ -27,7 +30,7 @@ const stacks = (() => {
     return data.failures.map((table, place) => {
       const [rank, certain, reason, needs, hidden, flags] = look(table, where);
       return {
-        entry: data.entries[place], rank, certain: certain === 1, reason: data.texts[reason], needs: data.texts[needs],
+        entry: data.entries[place], rank, certain: certain === 1, reason: data.texts[reason], needs: data.texts[needs], uses: data.used[needs] || others,
         hidden: data.texts[hidden], flags: flags.map((flag) => data.texts[flag]),
       };
     });
@@ -36,7 +39,7 @@ const stacks = (() => {
   const calls = (choice) => {
     const where = places(choice), answers = data.calls.map((table) => look(table, where));
     const group = (place, [rank, certain, into, needs, flags, found]) => ({
-      place, rank, certain: certain === 1, into: data.texts[into], needs: data.texts[needs], flags: flags.map((flag) => data.texts[flag]),
+      place, rank, certain: certain === 1, into: data.texts[into], needs: data.texts[needs], uses: data.used[needs] || others, flags: flags.map((flag) => data.texts[flag]),
       findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) });
     const groups = answers.flatMap(([, listed], place) => listed.map((each) => group(place, each)));
     groups.sort((one, other) => one.rank - other.rank || other.certain - one.certain);
@@ -95,6 +98,42 @@ const stacks = (() => {
   };
   const words = (choice) => axes.map((axis) => choice[axis]).filter(Boolean).join(" ");
   const name = (word) => word.replace(/^(base|te|mcore)=/, "").replace("=", " ");
+  // The word of a version as people write it: 0.17.1, v0.17, torch 2.9, 25.09, an image with its tag; undefined: not listed.
+  const plain = (version) => version.replace(/^v/, "").replace(/\+.*/, "").replace(/(\.0)+$/, "");
+  const wordOf = (axis, text) => {
+    const asked = text.trim().toLowerCase(), listed = data.values[axis].filter(Boolean);
+    if (!asked) return "";
+    const tag = Object.keys(data.tags).find((each) => asked === each || each.endsWith(`/${asked}`));
+    const spelled = new Set([asked, `${axis}=${asked}`, ...(axis === "base" ? [`base=ngc-${asked}`, data.tags[tag]] : [])]);
+    return listed.find((word) => spelled.has(word) || spelled.has(name(word)))
+      ?? listed.find((word) => !/^base=|\+/.test(word) && plain(word.split("=")[1]) === plain(asked.replace(/^\S* /, "")));
+  };
+  // A stack as a link has it, "base=ngc-25.09 mcore=0.17.1": its choice, and the words that are not listed.
+  const read = (text) => {
+    const choice = {}, unlisted = [];
+    for (const part of text.split(" ").filter(Boolean)) {
+      const [key, version] = [part.split("=")[0], part.slice(part.indexOf("=") + 1)], axis = data.aliases[key] || key;
+      const word = axis === "torch" ? wordOf("base", `torch ${version}`) : data.values[axis] && wordOf(axis, version);
+      if (word) choice[axis === "torch" ? "base" : axis] = word;
+      else unlisted.push(part);
+    }
+    return { choice, unlisted };
+  };
+
+  // Everything that is chosen on the page is in its URL.
+  const url = {
+    get: (key) => new URLSearchParams(location.hash.slice(1)).get(key) ?? "",
+    has: (key) => new URLSearchParams(location.hash.slice(1)).has(key),
+    with: (changes) => {
+      const asked = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+      for (const [key, value] of Object.entries(changes)) {
+        if (value === null) asked.delete(key);
+        else asked.set(key, value);
+      }
+      return `#${asked}`;
+    },
+    set: (changes) => { location.hash = url.with(changes); },
+  };
 
   const element = (tag, kind, ...parts) => {
     const made = document.createElement(tag);
@@ -102,10 +141,9 @@ const stacks = (() => {
     made.append(...parts.filter((part) => part !== ""));
     return made;
   };
-  const signs = { will: "!", options: "o", silent: "~", versions: "?" };
   const known = (one) => data.breaks.includes(one.rank);
-  const command = (choice) => {
-    const line = element("div", "paste", element("code", "", `megatrix check "${words(choice)}"`), element("button", "", "copy"));
+  const command = (choice, more = "") => {
+    const line = element("div", "paste", element("code", "", `megatrix check "${words(choice)}"${more}`), element("button", "", "copy"));
     line.lastChild.dataset.copy = "";
     line.firstChild.tabIndex = 0;
     return line;
@@ -115,7 +153,8 @@ const stacks = (() => {
     const { entry } = one;
     const link = element("a", "", entry.id);
     link.href = `failures/${entry.id}.html`;
-    const made = element("li", "", element("span", `swatch ${data.colours[one.rank]}`, signs[data.colours[one.rank]] || "\u00b7"), " ",
+    const colour = one.certain ? "breaks" : data.colours[one.rank];
+    const made = element("li", "", element("span", `swatch ${colour}`, data.signs[colour]), " ",
       element("b", "", label || data.standings[one.rank]), ": ", link, " ", entry.title);
     if (one.needs) made.append(element("p", "", one.needs));
     const ways = [...one.flags, ...entry.workarounds];
@@ -125,13 +164,20 @@ const stacks = (() => {
     if (known(one) && facts.some(Boolean)) made.append(element("p", "soft", facts.filter(Boolean).join("; ")));
     return made;
   };
-  const callCard = ({ rank, into, needs, flags, findings }, label) => {
-    const made = element("li", "calls", element("span", `swatch ${data.colours[rank]}`, signs[data.colours[rank]]), " ",
+  const callCard = ({ rank, certain, into, needs, flags, findings }, label) => {
+    const colour = certain ? "breaks" : data.colours[rank];
+    const made = element("li", "calls", element("span", `swatch ${colour}`, data.signs[colour]), " ",
       element("b", "", label || data.standings[rank]), `: ${findings.length > 1 ? `${findings.length} calls` : "a call"} into ${into}`,
       element("p", "", needs));
     if (flags.length) made.append(element("p", "", `workaround: ${flags[0]}`));
     for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
     return made;
   };
-  return { data, axes, standing, calls, callCard, clashes, unread, upgrade, words, name, whole, element, card, known, command, signs };
+  return { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, words, name, wordOf, read, url, whole, element, card, known, command };
+};
+const ready = (async () => {
+  const packed = Uint8Array.from(atob(document.getElementById("stacks").textContent), (each) => each.charCodeAt(0));
+  const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  stacks = answers(JSON.parse(text));
+  document.documentElement.dataset.ready = "";
 })();

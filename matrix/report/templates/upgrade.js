@@ -1,201 +1,243 @@
 "use strict";
-(() => {
-  const { data, axes, standing, calls, callCard, clashes, unread, upgrade, words, name, whole, element, card, known } = stacks;
-  const field = (side, axis) => document.getElementById(`${side}-${axis}`);
-  const answer = document.getElementById("answer");
+ready.then(() => {
+  const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, words, name, wordOf, read, url, whole, element, card, known } = stacks;
+  const field = (id) => document.getElementById(id);
+  const [answer, notes, want, to] = ["answer", "notes", "want", "to"].map(field);
   const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
+  const title = (axis) => data.titles[axis];
+  const spoken = (choice) => axes.map((axis) => choice[axis]).filter(Boolean)
+    .map((word) => word.startsWith("base=") || word.startsWith("torch=") ? name(word) : `${title(word.split("=")[0])} ${name(word).replace(/^\S* /, "")}`).join(", ");
 
-  const chosen = (side) => {
-    const choice = {};
-    for (const axis of axes) if (field(side, axis).value) choice[axis] = field(side, axis).value;
-    return choice;
+  // What the URL asks: the stack From, the part to upgrade, the stack To where one is chosen, and words that are not listed.
+  const asked = () => {
+    const [from, target] = [read(url.has("from") ? url.get("from") : data.asked), read(url.get("to"))];
+    const axis = ["mcore", "te", "base", "none"].includes(url.get("want")) ? url.get("want") : "mcore";
+    return { from: from.choice, to: target.choice, axis, unread: from.unlisted, unlisted: [...from.unlisted, ...target.unlisted] };
   };
-  const choose = (side, choice) => {
-    for (const axis of axes) field(side, axis).value = choice[axis] || "";
+  const kindOf = (from, axis) => axis === "base" && !from.base?.startsWith("base=") ? "torch" : axis;
+  // The stack From with another version of one part; another container brings its own Transformer Engine.
+  const changed = (from, axis, word) => {
+    const other = { ...from, [axis]: word };
+    if (word.startsWith("base=")) delete other.te;
+    return other;
   };
-  const read = (text) => {
-    const choice = {};
-    for (const word of text.split(" ")) {
-      const axis = axes.find((each) => data.values[each].includes(word));
-      if (axis && word) choice[axis] = word;
-    }
-    return choice;
-  };
-
-  // What `megatrix check --upgrade` answers, for each axis of a stack; a button takes the newest version that nothing blocks.
-  const linkedIds = (parts) => parts.flatMap((part, place) => {
-    const link = element(data.entries.some((entry) => entry.id === part) ? "a" : "span", "", part);
-    if (link.tagName === "A") link.href = `failures/${part}.html`;
-    return place ? [", ", link] : [link];
-  });
-  const upgradeCard = (choice, axis) => {
-    const found = upgrade(choice, axis), title = found.component === "base" ? "container" : data.titles[axis === "base" ? "torch" : axis];
-    const made = element("section", "card upgrade");
-    made.dataset.axis = axis;
-    made.dataset.answer = found.may_take_newest;
-    const newest = found.versions.at(-1);
-    if (!newest) {
-      const reason = found.current ? `no newer version than ${found.current} is known` : whole(choice)[axis] ? "absent" : "not named";
-      made.append(element("p", "", element("b", "", title), `: ${reason}`));
-      return made;
-    }
-    const line = (label, parts) => parts.length ? element("p", "", `${label}: `, ...linkedIds(parts)) : "";
-    made.append(element("p", "", element("b", "", `${title} ${found.current}`), `: may I take ${newest.version}, the newest? `, element("b", found.may_take_newest, found.may_take_newest)),
-      line("It breaks", [...newest.clashes, ...newest.new]), line("It fixes", newest.fixed), line("Still broken", newest.unchanged), line("Not known there", newest.unknown));
-    if (found.best) {
-      const button = element("button", "", "take it");
-      button.addEventListener("click", () => {
-        const other = { ...whole(choice), [axis]: `${found.component === "base" ? "base" : axis === "base" ? "torch" : axis}=${found.best}` };
-        if (found.component === "base") delete other.te;
-        choose("to", other);
-        update();
-      });
-      made.append(element("p", "", `The newest version that nothing blocks: ${found.best} `, button));
-    } else made.append(element("p", "", `No version after ${found.current} is known to be free of new breaks.`));
-    if (found.apart.length) made.append(element("p", "soft", "It does not affect: ", ...linkedIds(found.apart)));
-    const heads = ["version", "fixes", "breaks", "unchanged", "not known"];
-    const cells = (one) => [[one.version], one.fixed, [...one.clashes, ...one.new], one.unchanged, one.unknown];
-    const row = (one) => element("tr", "", ...cells(one).map((parts, place) => {
-      const cell = element(place ? "td" : "th", "", ...(place ? linkedIds(parts) : parts));
-      if (place && parts.length) cell.dataset.head = heads[place];
-      return cell;
-    }));
-    made.append(element("details", "row", element("summary", "", `${found.versions.length} newer version${found.versions.length > 1 ? "s" : ""}`),
-      element("div", "scroll", element("table", "cases", element("thead", "", element("tr", "", ...heads.map((head) => element("th", "", head)))),
-        element("tbody", "", ...found.versions.map(row).reverse())))));
+  const link = (text, changes, kind) => {
+    const made = element("a", kind || "", text);
+    made.href = url.with(changes);
     return made;
   };
-  const upgradeCards = (choice) => words(choice)
-    ? [element("h2", "", `May I upgrade ${words(choice)}?`), ...["base", "te", "mcore"].map((axis) => upgradeCard(choice, axis))] : [];
-
-  const group = (title, items) => items.length
-    ? [element("h2", "", `${title}: ${items.length}`), element("section", "card", element("ul", "failures", ...items))] : [];
-  const update = () => {
-    const [from, to] = ["from", "to"].map(chosen);
-    for (const side of ["from", "to"]) {
-      const implied = data.brought[chosen(side).base] || {};
-      for (const axis of axes)
-        field(side, axis).options[0].text = implied[axis] ? `${name(implied[axis])} (in the container)` : "not named";
-    }
-    history.replaceState(null, "", `#${new URLSearchParams({ from: words(from), to: words(to) })}`);
-    if (!words(to)) {
-      answer.replaceChildren(...upgradeCards(from), element("p", "soft", "Choose the stack to upgrade to; with From, also what changes."));
-      return;
-    }
-    const before = standing(from);
-    const after = standing(to);
-    const moved = Object.fromEntries([...ORDER, "known"].map((each) => [each, []]));
-    const quiet = { "known to work": [], unknown: [], "not reached": [] };
-    const worstFirst = [...after.entries()].sort(([, one], [, other]) => one.rank - other.rank);
-    for (const [place, one] of worstFirst) {
-      const kind = words(from) ? data.moves[before[place].rank][one.rank] : "known";
-      const was = words(from) && before[place].rank !== one.rank ? `${data.standings[before[place].rank]} \u2192 ${data.standings[one.rank]}` : "";
-      if (moved[kind] && (words(from) || one.rank <= data.breaks.at(-1) + 1)) moved[kind].push(card(one, "", was));
-      else quiet[data.standings[one.rank]]?.push(one.entry.id);
-    }
-    // Of calls that a job reaches alike, some may break in one stack alone.
-    const [old, broken] = [from, to].map(calls);
-    const judged = (choice, { problems }, { place, into }) =>
-      !problems.has(`calls into ${into}`) && data.pairs[place].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
-    const has = ({ groups }, [error]) => groups.some((each) => each.findings.some((one) => one[0] === error));
-    const sort = (kind, group, other, both, label) => {
-      const findings = group.findings.filter((one) => has(other, one) === both);
-      if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, words(from) && label));
-    };
-    for (const each of broken.groups) {
-      sort("newly broken", each, old, false, `${judged(from, old, each)} \u2192 ${data.standings[each.rank]}`);
-      sort("still broken", each, old, true);
-    }
-    for (const each of old.groups) {
-      const left = judged(to, broken, each);
-      sort(left === "unknown" ? "no longer known" : "fixed", each, broken, false, `${data.standings[each.rank]} \u2192 ${left}`);
-    }
-    const [excluded, undecided] = [clashes(to), unread(to)];
-    const certain = [...after, ...broken.groups].filter((one) => one.certain).length + excluded.length;
-    const also = [...after, ...broken.groups].filter((one) => known(one) && !one.certain).length;
-    answer.replaceChildren(
-      element("p", "verdict card", element("b", "", certain ? `${certain} known break${certain > 1 ? "s" : ""} in the stack To` : undecided.length ? `UNKNOWN: ${undecided.length} part${undecided.length > 1 ? "s" : ""} of the stack To not known` : "Nothing is certain to break in the stack To"),
-        `; ${also} more with certain options`, words(from) ? `; ${moved[ORDER[0]].length} newly broken, ${moved.fixed.length} fixed` : ""),
-      ...group("Can't be installed together", excluded.map((text) => element("li", "", text))),
-      ...group("Unknown", undecided.map((text) => element("li", "", text))),
-      ...(words(from) ? ORDER : ["known"]).flatMap((kind) => group(kind === "known" ? "Known breaks" : kind, moved[kind])),
-      element("h2", "", "Others"), element("section", "card", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
-        element("p", "", `${kind}: ${ids.join(", ")}`))),
-      ...upgradeCards(to),
-      element("h2", "", "The same in a terminal"), ...(words(from) ? [from, to] : [to]).map(stacks.command));
+  const linkedIds = (parts) => parts.flatMap((part, place) => {
+    const made = element(data.entries.some((entry) => entry.id === part) ? "a" : "span", "", part);
+    if (made.tagName === "A") made.href = `failures/${part}.html`;
+    return place ? [", ", made] : [made];
+  });
+  const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+  const banner = (kind, verdict, ...parts) => {
+    const made = element("p", `verdict card ${kind}`, element("b", "", verdict), " ", ...parts);
+    made.dataset.answer = kind;
+    return made;
   };
 
-  // Lock files: what they pin, and whether they name every package. Read here; nothing leaves the browser.
-  const packages = (text) => {
-    const pins = new Map();
-    const loose = [];
+  // The answer in one line: what changes from one stack to the other, or what breaks in one.
+  const changeLine = (found, target) => {
+    const rest = [found.fixed.length ? `; it fixes ${found.fixed.length}` : "", found.unchanged.length ? `; ${count(found.unchanged.length, "break")} of today stay${found.unchanged.length === 1 ? "s" : ""}` : ""];
+    const broken = [...found.clashes, ...found.new];
+    if (broken.length) return banner("no", `NO: ${target} breaks ${count(broken.length, "thing")}:`, ...linkedIds(broken), ...rest);
+    if (found.unknown.length) return banner("unknown", `NOT KNOWN: nothing newly breaks for certain in ${target}, but not all of it is known:`, ...linkedIds(found.unknown.slice(0, 3)), found.unknown.length > 3 ? ` and ${found.unknown.length - 3} more` : "", ...rest);
+    return banner("yes", `YES: nothing is known to break newly in ${target}`, ...rest);
+  };
+  const stackLine = (stack) => {
+    const { certain } = breaks(stack), excluded = clashes(stack), open = unread(stack);
+    if (certain.size + excluded.length) return banner("no", `BREAKS: ${count(certain.size + excluded.length, "certain break")}:`, ...linkedIds([...excluded, ...certain]));
+    if (open.length) return banner("unknown", "NOT KNOWN:", open.join("; "));
+    return banner("yes", "Nothing is known to break for certain.");
+  };
+
+  // Every newer version as a link, the newest first.
+  const chips = (from, axis, found, target) => {
+    const kind = kindOf(from, axis), made = element("ul", "chips");
+    for (const one of found.versions.toReversed()) {
+      const state = one.clashes.length || one.new.length ? "no" : one.unknown.length ? "unknown" : "yes";
+      const other = changed(from, axis, `${kind}=${one.version}`);
+      const chip = link(`${{ no: "\u00d7", unknown: "?", yes: "\u2713" }[state]} ${one.version}`, { from: words(from), want: axis, to: words(other) }, `chip ${state}`);
+      chip.title = { no: `breaks ${[...one.clashes, ...one.new].join(", ")}`, unknown: `not known: ${one.unknown.join(", ")}`, yes: "nothing is known to break newly" }[state];
+      if (one.version === found.best) chip.append(element("b", "", " best"));
+      if (words(other) === words(target)) chip.setAttribute("aria-current", "true");
+      made.append(element("li", "", chip));
+    }
+    return made;
+  };
+
+  // Certain breaks are shown; those with certain options or versions are a line each kind, to open.
+  const group = (moved) => {
+    const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+    const list = (items) => element("ul", "failures", ...items.map(([, made]) => made));
+    const made = [], folded = [];
+    for (const [heading, items] of Object.entries(moved)) {
+      const [certain, others] = [items.filter(([one]) => one.certain), items.filter(([one]) => !one.certain)];
+      const section = (shown, ...parts) => {
+        const box = element(shown ? "section" : "details", shown ? "card" : "row", ...parts);
+        box.dataset.group = heading;
+        return box;
+      };
+      if (certain.length) made.push(element("h2", "", `${capital(heading)}: ${certain.length}`), section(true, list(certain)));
+      if (others.length) folded.push(section(false, element("summary", "", `${capital(heading)}: ${others.length}`), list(others)));
+    }
+    return folded.length ? [...made, element("h2", "", "With certain options or versions"), element("section", "card", ...folded)] : made;
+  };
+  // The failures and calls of a stack, with From by what the change does to each.
+  const groups = (from, target) => {
+    const before = from && standing(from), after = standing(target), moved = Object.fromEntries([...ORDER, "known breaks"].map((each) => [each, []]));
+    for (const [place, one] of [...after.entries()].sort(([, one], [, other]) => one.rank - other.rank)) {
+      const kind = from ? data.moves[before[place].rank][one.rank] : "known breaks";
+      const was = from && before[place].rank !== one.rank ? `${data.standings[before[place].rank]} \u2192 ${data.standings[one.rank]}` : "";
+      if (moved[kind] && (from || one.rank <= data.breaks.at(-1) + 1)) moved[kind].push([kind === "fixed" ? before[place] : one, card(one, "", was)]);
+    }
+    // Of calls that a job reaches alike, some may break in one stack alone.
+    const [old, broken] = [from ? calls(from) : { groups: [], problems: new Map() }, calls(target)];
+    const judged = (choice, { problems }, { place, into }) =>
+      !problems.has(`calls into ${into}`) && data.pairs[place].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
+    const has = (other, [error]) => other.groups.some((each) => each.findings.some((one) => one[0] === error));
+    const sort = (kind, one, other, both, label) => {
+      const findings = one.findings.filter((each) => has(other, each) === both);
+      if (findings.length) moved[from ? kind : "known breaks"].push([one, callCard({ ...one, findings }, from && label)]);
+    };
+    for (const one of broken.groups) {
+      sort("newly broken", one, old, false, from && `${judged(from, old, one)} \u2192 ${data.standings[one.rank]}`);
+      if (from) sort("still broken", one, old, true);
+    }
+    for (const one of old.groups) {
+      const left = judged(target, broken, one);
+      sort(left === "unknown" ? "no longer known" : "fixed", one, broken, false, `${data.standings[one.rank]} \u2192 ${left}`);
+    }
+    return group(moved);
+  };
+
+  const render = () => {
+    const { from, to: chosen, axis, unlisted } = asked(), kind = kindOf(from, axis);
+    for (const each of axes) {
+      const box = field(`from-${each}`), implied = (data.brought[from.base] || {})[each];
+      const foreign = unlisted.find((part) => part.startsWith(`${each}=`));
+      box.value = from[each] ? name(from[each]).replace(/^(driver|sm) /, "") : foreign ? foreign.slice(each.length + 1) : "";
+      box.placeholder = implied ? `${name(implied)} (image)` : each === "te" ? "not named" : "any";
+    }
+    want.value = axis;
+    field("to-label").hidden = axis === "none";
+    const heads = unlisted.map((part) => element("p", "unlisted", element("b", "", "Not listed: "), `${part}. A link or a field names it, and this page has no such version. `,
+      element("code", "", `megatrix check "${part}"`), " accepts any version."));
+    const stated = words(chosen) ? chosen : null, found = axis === "none" ? null : upgrade(from, axis), newest = found?.versions.at(-1);
+    const target = stated || (newest && changed(from, axis, `${kind}=${newest.version}`));
+    to.value = stated?.[axis] ? name(stated[axis]).replace(/^torch /, kind === "torch" ? "" : "torch ") : "";
+    field("list-to").replaceChildren(...options(axis === "none" ? "mcore" : axis, (word) => axis !== "base" || word.split("-")[0] === (from.base || "base=").split("-")[0] || !from.base));
+    const made = [];
+    if (unlisted.length) made.push(banner("unknown", "NOT KNOWN:", `${unlisted.join(", ")} is not listed here.`));
+    else if (!words(from)) made.push(element("p", "soft", "Name a container or a torch, and a megatron-core."));
+    else if (axis === "none") made.push(stackLine(from), ...groups(null, from));
+    else if (!target) made.push(banner("unknown", found.current ? `${title(kind)} ${found.current} is the newest that is known.` : `Your ${title(kind)} is not named.`), stackLine(from), ...groups(null, from));
+    else {
+      const apart = found.apart, same = axes.filter((each) => each !== axis && !(each === "te" && target.base !== from.base)).every((each) => (from[each] || "") === (target[each] || ""));
+      const own = same && found.versions.find((one) => words(changed(from, axis, `${kind}=${one.version}`)) === words(target));
+      made.push(changeLine(own || step("", breaks(from), breaks(target), same ? apart : []), same ? `${title(kind)} ${name(target[axis] || "").replace(/^torch /, "")}` : spoken(target)));
+      if (found.versions.length) made.push(chips(from, axis, found, target), element("p", "soft", found.best ? `Best: the newest that nothing newly breaks, ${found.best}.` : `No version after ${found.current} is known to be free of new breaks.`));
+      if (apart.length && same) made.push(element("p", "soft", `${title(kind)} does not affect: `, ...linkedIds(apart)));
+      const now = unread(target);
+      if (now.length) made.push(element("p", "soft", `Not known of it: ${now.join("; ")}`));
+      made.push(...groups(from, target), element("p", "", link("This is my stack now", { from: words(target), to: null, want: null })));
+    }
+    made.push(element("h2", "", "The same in a terminal"), stacks.command(from, axis === "none" || !found?.current ? "" : ` --upgrade ${axis}`), ...(stated ? [stacks.command(stated, "")] : []));
+    notes.replaceChildren(...heads, ...taken.map((note) => element("p", "soft", note)));
+    taken = [];
+    answer.replaceChildren(...made);
+  };
+  let taken = [];  // what a dropped file has, for the next rendering
+
+  // The lists of the fields: the newest first, with what an image contains.
+  const options = (axis, fits = () => true) => {
+    const about = Object.fromEntries(Object.entries(data.groups).flatMap(([group, rows]) => rows.map(([word, , text]) => [word, text ? `${group}: ${text}` : group])));
+    const kinds = [(word) => /^base=ngc/.test(word), (word) => /^base=/.test(word) && !/^base=ngc/.test(word), (word) => !/^base=/.test(word)];
+    const listed = data.values[axis].filter((word) => word && fits(word)).reverse();
+    return kinds.flatMap((kind) => listed.filter(kind)).map((word) => new Option(about[word] || "", name(word).replace(/^(driver|sm) /, "")));
+  };
+  for (const axis of axes) field(`list-${axis}`).append(...options(axis));
+
+  // A field that is entered lists every version: a browser offers those that contain the text.
+  for (const box of document.querySelectorAll("#ask input[list]")) {
+    const change = () => {
+      const { from, to: chosen, axis, unread } = asked(), own = box.id.replace("from-", "");
+      const word = box.value && (wordOf(own === "to" ? axis : own, own === "to" && kindOf(from, axis) === "torch" ? `torch ${box.value.replace(/^torch /, "")}` : box.value) || `${own === "to" ? axis : own}=${box.value.trim().replace(/\s+/g, "-")}`);
+      const others = unread.filter((part) => part.split("=")[0] !== own);
+      if (own !== "to") url.set({ from: [words({ ...from, [own]: word }), ...others].join(" "), to: words(chosen) ? words(chosen) : null });
+      else url.set({ from: words(from), to: word ? words(changed(from, axis, word)) : null });
+    };
+    let before = "";
+    box.addEventListener("change", change);
+    box.addEventListener("focus", () => { [before, box.placeholder, box.value] = [box.value, box.value || box.placeholder, ""]; });
+    box.addEventListener("blur", () => { if (!box.value) render(); });
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") box.blur();
+      if ((event.key === "Backspace" || event.key === "Delete") && !box.value && before) {
+        before = "";
+        change();
+      }
+    });
+  }
+  want.addEventListener("change", () => url.set({ from: words(asked().from), want: want.value, to: null }));
+  field("ask").addEventListener("submit", (event) => event.preventDefault());
+
+  // A file: what it pins, and the image that it starts from. Read here; nothing leaves the browser.
+  const pinned = (text) => {
+    const pins = new Map(), loose = [];
     const canonical = (each) => each.toLowerCase().replace(/[-_.]+/g, "-");
     const table = /^[ \t]*\[\[packages?\]\][ \t]*\r?$/m;
-    const complete = table.test(text);
-    if (complete) {
+    if (table.test(text)) {
       for (const block of text.split(table).slice(1)) {
         const own = block.split(/^[ \t]*\[/m)[0];
         const [id, version] = ["name", "version"].map((key) => new RegExp(`^${key}[ \\t]*=[ \\t]*["']([^"'\\n]*)["']`, "m").exec(own)?.[1]);
         if (id && version) pins.set(canonical(id), version);
       }
-    } else {
-      for (const line of text.replace(/\\\r?\n/g, " ").split(/\r?\n/)) {
-        const found = /^\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*(.*)$/.exec(line.replace(/(^|\s)#.*/, ""));
-        const pin = found && /^={2,3}\s*([^\s;,*]+)\s*(?:;.*|--hash.*)?$/.exec(found[2]);
-        if (pin) pins.set(canonical(found[1]), pin[1]);
-        else if (found) loose.push([canonical(found[1]), found[2]]);
-      }
+      return { pins, loose, complete: true };
     }
-    return { pins, loose, complete };
+    const plain = text.replace(/\\\r?\n/g, " ").replace(/(^|\s)#.*$/gm, "$1");
+    for (const [, id, , sign, version] of plain.matchAll(/(?<![\w.-])([A-Za-z][\w.-]*)(\[[^\]\n]*\])?\s*(===?|[<>~!]=?)\s*([^\s;,"'*]+)/g)) {
+      if (sign === "==" || sign === "===") pins.set(canonical(id), version);
+      else loose.push([canonical(id), `${sign}${version}`]);
+    }
+    return { pins, loose, complete: false };
   };
-  const plain = (version) => version.replace(/\+.*/, "").replace(/(\.0)+$/, "");
-  const take = (side, text) => {
-    const { pins, loose, complete } = packages(text);
-    const notes = [];
-    const choice = {};
-    const axisOf = (id) => data.aliases[id] || id;
+  const take = (text) => {
+    const { pins, loose, complete } = pinned(text), found = [], choice = {};
+    const image = /[\w.\/-]*nvidia\/(?:pytorch|nemo):[\w.-]+/.exec(text)?.[0];
+    if (image) {
+      const tag = Object.keys(data.tags).find((each) => each === image || each.endsWith(`/${image}`) || image.endsWith(each.replace(/^[^/]*\//, "")));
+      if (tag) choice.base = data.tags[tag];
+      found.push(tag ? `${image} is ${name(data.tags[tag])}` : `${image} is not listed here; megatrix check "base=${image}" says what is known`);
+    }
     for (const [id, version] of pins) {
-      const axis = axisOf(id);
+      const axis = data.aliases[id] || id;
       if (!["torch", "te", "mcore"].includes(axis)) continue;
-      const values = data.values[axis === "torch" ? "base" : axis].filter((word) => word.startsWith(`${axis}=`));
-      const image = axis === "torch" && /\.nv(\d\d)\.0?(\d+)/.exec(version);
-      const container = image ? `base=ngc-${image[1]}.${image[2].padStart(2, "0")}` : "";
-      const word = container && data.values.base.includes(container) ? container : values.includes(`${axis}=${version}`) ? `${axis}=${version}`
-        : values.find((each) => !each.includes("+") && plain(each.split("=")[1]) === plain(version));
-      if (word) choice[axis === "torch" ? "base" : axis] = word;
-      notes.push(!word ? `${id} ${version} is not listed here; the command accepts any version: megatrix check "${axis}=${version}"`
+      const built = axis === "torch" && /\.nv(\d\d)\.0?(\d+)/.exec(version);
+      const word = (built && wordOf("base", `ngc-${built[1]}.${built[2].padStart(2, "0")}`)) || (axis === "torch" ? wordOf("base", `torch ${version}`) : wordOf(axis, version));
+      if (word && !(axis === "torch" && image)) choice[axis === "torch" ? "base" : axis] = word;
+      found.push(!word ? `${id} ${version} is not listed here; the command accepts any version: megatrix check "${axis}=${version}"`
         : `${id} ${version}${word.endsWith(`=${version}`) ? "" : ` is compared as ${name(word)}`}`);
     }
     for (const [id, rest] of loose)
-      if (["torch", "te", "mcore"].includes(axisOf(id))) notes.push(`${id} ${rest}: no exact version, so it is not named here`);
+      if (["torch", "te", "mcore"].includes(data.aliases[id] || id)) found.push(`${id} ${rest}: no exact version, so it is not named here`);
     if (complete && !choice.te && !pins.has("transformer-engine")) choice.te = "te=none";
-    if (!notes.length) notes.push("no version of torch, megatron-core or Transformer Engine found");
-    choose(side, choice);
-    document.getElementById(`${side}-notes`).replaceChildren(...notes.map((note) => element("p", "soft", note)));
-    update();
+    if (!found.length) found.push("no image and no version of torch, megatron-core or Transformer Engine found");
+    taken = [...found, "This page reads images and exact versions; megatrix check reads the whole file."];
+    if (words(choice) === words(asked().from) && url.has("from")) render();
+    else url.set({ from: words(choice), to: null });
   };
-
-  for (const side of ["from", "to"]) {
-    const box = document.getElementById(side);
-    const load = async (file) => take(side, file.size > 2e7 ? "" : await file.text());
-    for (const axis of axes) {
-      field(side, axis).append(new Option("not named", ""), ...data.values[axis].filter(Boolean).map((word) => new Option(name(word), word)));
-      field(side, axis).addEventListener("change", update);
-    }
-    field(side, "file").addEventListener("change", (event) => event.target.files[0] && load(event.target.files[0]));
-    box.addEventListener("dragover", (event) => { event.preventDefault(); box.classList.add("over"); });
-    box.addEventListener("dragleave", () => box.classList.remove("over"));
-    box.addEventListener("drop", (event) => {
-      event.preventDefault();
-      box.classList.remove("over");
-      if (event.dataTransfer.files[0]) load(event.dataTransfer.files[0]);
-    });
-  }
-  const linked = () => {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    for (const side of ["from", "to"]) choose(side, read(asked.get(side) || ""));
-    update();
-  };
-  addEventListener("hashchange", linked);
-  linked();
-})();
+  const load = async (file) => take(file.size > 2e7 ? "" : await file.text());
+  field("file").addEventListener("change", (event) => event.target.files[0] && load(event.target.files[0]));
+  addEventListener("dragover", (event) => { event.preventDefault(); field("ask").classList.add("over"); });
+  addEventListener("dragleave", () => field("ask").classList.remove("over"));
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    field("ask").classList.remove("over");
+    if (event.dataTransfer.files[0]) load(event.dataTransfer.files[0]);
+  });
+  addEventListener("hashchange", render);
+  render();
+});

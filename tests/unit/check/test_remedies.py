@@ -9,12 +9,12 @@ import pytest
 
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import DRIVER, MCORE, TE, TORCH, Stack
+from matrix.catalog.stack import BASE, DRIVER, MCORE, TE, TORCH, UNKNOWN, Stack
 from matrix.check.answer import Breaks, StackChange
 from matrix.check.checking import Question, check
 from matrix.check.remedies import broken, nearest, proof, upgrades, version_changes
 from matrix.check.user_stack import UserStack, build, parse_text
-from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, real, releases, values
+from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, image, real, releases, values
 from tests.unit.check.test_calls import job
 
 
@@ -136,3 +136,20 @@ def test_upgrade_judges_each_newer_version(
     kinds = {step.version: "new" if step.new else "fixed" if step.fixed else "same" for step in upgrade.steps}
     assert [f"{version}: {kind}" for version, kind in kinds.items()][: len(steps) or None] == steps
     assert apart is None or upgrade.apart == apart
+
+
+def test_newer_image_keeps_nothing_of_the_old() -> None:
+    """What no source states of the newer image is unknown: not what the older one contains."""
+    images = (replace(image("ngc-24.07", "2.4.0", "1.8.0"), cudnn="9.2.0"), image("ngc-24.08", "2.5.0", "1.9.0"))
+    known = catalog(failure(affected=(clause(cudnn="<9"),), works=(clause(cudnn=">=9"),)), containers=images)
+    seen: list[Stack] = []
+
+    def breaks(other: Stack) -> Breaks:
+        seen.append(other)
+        return Breaks(frozenset())
+
+    user = build(known, parse_text(known, "base=ngc-24.07 mcore=0.8.0 driver=535.54.03"))
+    upgrades(known, user.stack, BASE, breaks)
+    today, newer = seen
+    assert (today["cudnn"], newer["cudnn"]) == ("9.2.0", UNKNOWN)
+    assert (newer[TORCH], newer[MCORE], newer[DRIVER]) == ("2.5.0", "0.8.0", "535.54.03")

@@ -89,7 +89,7 @@ def test_policy_allows_only_own_style_and_script() -> None:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_every_verdict_has_a_mark(verdict: Verdict) -> None:
-    assert f'<symbol id="v-{verdict.value}" ' in upgrade_page(stack_map(catalog(ENTRY)))
+    assert f'<symbol id="v-{verdict.value}" ' in failure_page(ENTRY, stack_map(catalog(ENTRY)), Night("", ()), {})
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
@@ -100,4 +100,4 @@ def test_no_template_switches_escaping_off(template: Path) -> None:
 
 def test_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        document.document("upgrade.html.j2", axes={"mcore": "megatron-core"})
+        document.document("upgrade.html.j2", axes={"mcore": "megatron-core"}, site=True)

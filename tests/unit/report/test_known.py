@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from matrix.catalog.failure import Failure
 from matrix.cli.main import main
-from matrix.report.known import advice, statement, where
+from matrix.report.known import advice, affected_versions, statement, where
 from tests.founding import BEHIND_MPI, SAVE
-from tests.unit.catalogs import clause, real
+from tests.unit.catalogs import catalog, clause, failure, real
 
 
 def expected_of(failure: Failure) -> list[str]:
@@ -53,3 +54,19 @@ def test_rule_names_packages_in_full() -> None:
     expected = "the image ngc-24.07 and megatron-core >=0.7 and Transformer Engine <1.9 and numpy >=2"
     assert where(rule) == expected
     assert where(clause()) == "everywhere"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"mcore": ">=0.8"}, "megatron-core 0.8.0 and later"),
+        ({"mcore": "<0.9"}, "megatron-core 0.7.0 to 0.8.0"),
+        ({"mcore": "==0.8.0"}, "megatron-core 0.8.0"),
+        ({"mcore": ">=0.1"}, "any megatron-core"),
+        ({"mcore": "!=0.8.0"}, "megatron-core 0.7.0, 0.9.0"),
+        ({"mcore": "<0.9", "flash-attn": ">=2.7"}, "megatron-core 0.7.0 to 0.8.0, flash-attn >=2.7"),
+        ({}, "every version"),
+    ],
+)
+def test_affected_versions_are_plain_words(rule: dict[str, Any], text: str) -> None:
+    assert affected_versions(catalog(failure()), clause(**rule)) == text

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from matrix.cli.main import main
-from matrix.report.site import picture, published, write_site
+from matrix.report.site import FEED, picture, published, write_site
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict
@@ -41,15 +41,66 @@ def written(folder: Path, *records: Record) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()}
 
 
-def test_site_has_map_failures_data_and_badges(tmp_path: Path) -> None:
+def test_site_has_pages_and_data_of_each_part(tmp_path: Path) -> None:
     files = written(tmp_path, private())
+    parts = ["container/ngc-24.07", "failures/dud-assertion", *(f"megatron-core/0.{n}.0" for n in (7, 8, 9))]
+    parts += [f"stack/ngc-24.07/0.{n}.0" for n in (7, 8, 9)]
+    assert {f"{part}.html" for part in parts} | {f"api/1/{part}.json" for part in parts} <= {*files}
+    roots = {"index.html", "all.html", "feed.xml", "llms.txt", "catalog.json", "map.json"}
+    assert {name for name in files if "/" not in name} == roots
     badges = {"badges/catalog.svg", "badges/ngc-24.07.svg", *(f"badges/mcore-0.{n}.0.svg" for n in (7, 8, 9))}
-    assert {*files} == {"index.html", "failures/dud-assertion.html", "catalog.json", "map.json", *badges}
+    assert {name for name in files if name.startswith("badges/")} == badges
     validator("map").validate(json.loads(files["map.json"]))
     assert json.loads(files["map.json"])["items"] == [
         {"container": "ngc-24.07", "failure": "dud-assertion", "standing": "will break", "mcore": ["0.7.0", "0.8.0"]}
     ]
     assert "reproduced" in files["failures/dud-assertion.html"]
+
+
+def test_data_of_every_page_fits_its_schema(tmp_path: Path) -> None:
+    files = written(tmp_path, private())
+    names = [name for name in files if name.startswith("api/1/")]
+    for name in names:
+        validator("site").validate(json.loads(files[name]))
+    listed = json.loads(files["api/1/index.json"])["items"]
+    assert {item["json"] for item in listed} == {*names} - {"api/1/index.json"}
+    assert {item["page"] for item in listed} <= {*files}
+
+
+def test_page_of_a_stack_answers_as_check(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    assert (
+        "ngc-24.07 with megatron-core 0.8.0: breaks for certain: dud-assertion." in files["stack/ngc-24.07/0.8.0.html"]
+    )
+    assert "no certain break: read, not run." in files["stack/ngc-24.07/0.9.0.html"]
+    assert "1 breaks" not in files["container/ngc-24.07.html"]
+    assert "2 breaks; 1 no certain break" in files["container/ngc-24.07.html"]
+
+
+def test_pages_without_a_url_name_none(tmp_path: Path) -> None:
+    """With one: a sitemap of every page, canonical addresses, absolute links of the feed."""
+    files = written(tmp_path)
+    assert "sitemap.xml" not in files
+    assert "og:url" not in files["all.html"]
+    night = Night("1-night", ())
+    write_site(tmp_path, stack_map(KNOWN), night, "https://ours.example/m")
+    located = {one.text for one in ET.parse(tmp_path / "sitemap.xml").getroot().iter() if one.text and one.text.strip()}
+    assert "https://ours.example/m/container/ngc-24.07.html" in located
+    assert len(located) == len([name for name in files if name.endswith(".html")])
+    assert 'content="https://ours.example/m/all.html"' in (tmp_path / "all.html").read_text("utf-8")
+    links = [
+        one.get("href") for one in ET.parse(tmp_path / "feed.xml").getroot().iter("{http://www.w3.org/2005/Atom}link")
+    ]
+    assert all(str(link).startswith("https://ours.example/m/") for link in links)
+
+
+def test_feed_has_the_newest_releases_and_failures(tmp_path: Path) -> None:
+    write_site(tmp_path, stack_map(real()), Night("", ()))
+    atom = "{http://www.w3.org/2005/Atom}"
+    entries = list(ET.parse(tmp_path / "feed.xml").getroot().iter(f"{atom}entry"))
+    updated = [str(one.findtext(f"{atom}updated")) for one in entries]
+    assert updated == sorted(updated, reverse=True)
+    assert len({one.findtext(f"{atom}id") for one in entries}) == len(entries) == FEED
 
 
 def test_map_data_has_the_calls(tmp_path: Path) -> None:
@@ -62,7 +113,9 @@ def test_map_data_has_the_calls(tmp_path: Path) -> None:
     assert {(one["container"], *one["mcore"], one["call"]["needs"]) for one in calls} == {
         ("ngc-24.07", "0.9.0", "with --tp-comm-overlap")
     }
-    assert "TELinear.__init__: with --tp-comm-overlap" in (tmp_path / "index.html").read_text("utf-8")
+    assert "1 into Transformer Engine, with --tp-comm-overlap" in (tmp_path / "stack/ngc-24.07/0.9.0.html").read_text(
+        "utf-8"
+    )
 
 
 def test_site_names_no_machine_and_no_log(tmp_path: Path) -> None:
@@ -114,7 +167,7 @@ def test_badge_of_an_unknown_image_is_grey(tmp_path: Path) -> None:
 def test_picture_is_well_formed_and_complete(scheme: str) -> None:
     text = picture(stack_map(KNOWN), scheme)
     words = [one.text for one in ET.fromstring(text).iter() if one.text]
-    assert {"ngc-24.07", "0.7.0", "0.8.0", "0.9.0", "!1", "will break"} <= {*words}
+    assert {"ngc-24.07", "0.7.0", "0.8.0", "0.9.0", "!", "breaks"} <= {*words}
 
 
 def test_report_writes_site_and_picture_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,5 +177,6 @@ def test_report_writes_site_and_picture_without_runs(tmp_path: Path, capsys: pyt
         str(tmp_path / one) for one in ("site/index.html", "map.svg", "map-dark.svg")
     ]
     assert "Without the results of a night" in (tmp_path / "site" / "index.html").read_text("utf-8")
-    size = sum(path.stat().st_size for path in (tmp_path / "site").rglob("*"))
-    assert size < 40_000 * len(real().failures)
+    files = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
+    assert (tmp_path / "site" / "index.html").stat().st_size < 300_000
+    assert sum(path.stat().st_size for path in files) < 25_000 * len(files)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from matrix.catalog.failure import Level, Signature
 from matrix.catalog.model import Catalog
+from matrix.catalog.reach import ReachedBy
 from matrix.catalog.stack import MCORE, TE
-from matrix.check.answer import FailureInStack, Standing
-from matrix.report.stack_map import Affected, Colour, MapCell, Seen, StackMap, cell_of
+from matrix.check.answer import CheckAnswer, FailureInStack, Standing
+from matrix.check.checking import Question, check
+from matrix.check.table import StackAnswer
+from matrix.check.user_stack import build, parse_text
+from matrix.report.stack_map import SIGNS, Colour, MapCell, Seen, StackMap, cell_of, uses_of
 from matrix.report.stack_map import known as known_breaks
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Record, Verdict
@@ -34,17 +40,65 @@ def pair(map: StackMap, row: str = "ngc-24.07", mcore: str = "0.8.0") -> MapCell
 
 
 @pytest.mark.parametrize(
-    ("rules", "colour", "sign"),
+    ("rules", "image_te", "colour"),
     [
-        ({"affected": (clause(mcore="<0.9"),)}, Colour.WILL, "!1"),
-        ({"affected": (clause(mcore="<0.9"),), "signature": (OWN,)}, Colour.SILENT, "~1"),
-        ({"affected": (clause(driver="<600"),)}, Colour.VERSIONS, "?"),
-        ({"works": (clause(mcore=">=0"),)}, Colour.UNTESTED, "\u00b7"),
+        ({"affected": (clause(mcore="<1"),)}, "1.4", Colour.BREAKS),
+        ({"affected": (clause(mcore="<1"),), "signature": (OWN,)}, "1.4", Colour.BREAKS),  # silently different
+        (
+            {"affected": (clause(mcore="<1"),), "reached_by": (ReachedBy(arguments=("--num-experts",)),)},
+            "1.4",
+            Colour.READ,
+        ),
+        ({"affected": (clause(driver="<600"),)}, "1.4", Colour.READ),
+        ({"works": (clause(mcore=">=0"),)}, "1.4", Colour.READ),
+        ({"works": (clause(mcore=">=0"),)}, None, Colour.UNKNOWN),
     ],
 )
-def test_colour_is_the_worst_known_break(rules: dict[str, object], colour: Colour, sign: str) -> None:
-    found = pair(stack_map(known(**rules)))
-    assert (found.colour, found.sign) == (colour, sign)
+def test_colour_is_the_answer_of_check(rules: dict[str, Any], image_te: str | None, colour: Colour) -> None:
+    """A break that needs an option or a version colours nothing before a reader ticks it."""
+    entry = failure("dud-assertion", **rules)
+    found = pair(
+        stack_map(catalog(entry, containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", image_te),))), mcore="0.9.0"
+    )
+    assert found == MapCell(colour)
+    assert found.sign == SIGNS[colour]
+
+
+def test_colours_agree_with_check() -> None:
+    """200 random pairs of the real catalog: red where `check` answers breaks, hatched where it answers unknown."""
+    map, draw = stack_map(real()), random.Random(3)
+    pairs = [(row, column) for row in map.images for column in range(len(map.columns))]
+    expected = {
+        CheckAnswer.BREAKS: (Colour.CLASH, Colour.BREAKS),
+        CheckAnswer.UNKNOWN: (Colour.UNKNOWN,),
+        CheckAnswer.NONE_KNOWN: (Colour.READ,),
+    }
+    for row, column in draw.sample(pairs, 200):
+        text = " ".join(row.choice(map.columns[column]).values())
+        result = check(real(), build(real(), parse_text(real(), text)), Question(), {})
+        assert row.cells[column].colour in expected[result.answer], text
+
+
+@pytest.mark.parametrize(
+    ("needs", "uses"),
+    [
+        ("", []),
+        ("with --fp8-format and --num-experts >= 2", ["fp8", "experts"]),
+        ("with --cpu-offloading", ["cpu-offload"]),
+        ("with --softmax-type == learnable", ["other"]),
+        ("with --no-rope-fusion and --overlap-moe-expert-parallel-comm", ["experts", "other"]),
+    ],
+)
+def test_uses_are_those_of_the_options_needed(needs: str, uses: list[str]) -> None:
+    names = [*(use.id for use in real().uses), "other"]
+    assert [names[place] for place in uses_of(real().uses, needs)] == uses
+
+
+def test_every_listed_use_reaches_a_failure() -> None:
+    """An option that Megatron-LM renames would leave a box without effect."""
+    options = {option.option for entry in real().failures for way in entry.reached_by for option in way.on_arguments}
+    reached = {place for option in options for place in uses_of(real().uses, f"with --{option}")}
+    assert reached >= {*range(len(real().uses))}
 
 
 def contract(*records: Record, te: str = "1.5.0", **rules: object) -> StackMap:
@@ -54,33 +108,16 @@ def contract(*records: Record, te: str = "1.5.0", **rules: object) -> StackMap:
     return stack_map(catalog(failure("dud-assertion", **rules), containers=(image_,)), *records)
 
 
-def test_call_that_breaks_raises_the_colour() -> None:
-    assert [pair(contract(), mcore=mcore).sign for mcore in ("0.8.0", "0.9.0")] == ["\u00b7", "1"]
-    assert pair(contract(), mcore="0.9.0").colour is Colour.OPTIONS
-    assert pair(contract(te="1.4.0"), mcore="0.9.0").colour is Colour.UNTESTED
-    worse = pair(contract(affected=(clause(mcore=">=0.9"),)), mcore="0.9.0")
-    assert (worse.colour, worse.sign) == (Colour.WILL, "!1")
-
-
-def test_night_does_not_support_a_call() -> None:
-    """A case that holds there is no evidence for the colour."""
-    one = record(Verdict.HOLDS, where=cell("torch-2.4.0", "0.9.0"))
-    assert pair(contract(one), mcore="0.9.0").level is None
-
-
-def test_calls_are_in_the_table_of_map() -> None:
-    ((call, places),) = [one for one in contract().calls.items() if "TELinear" in one[0].site]
-    assert call.error == "TypeError: Linear.__init__() got an unexpected keyword argument 'ub_overlap_ag'"
-    assert call.site == "megatron/core/extensions/transformer_engine.py TELinear.__init__"
-    assert call.needs == "with --tp-comm-overlap"
-    assert list(places) == [Affected(Standing.WITH_OPTIONS, "ngc-24.07", "0.9.0")]
+def test_call_that_needs_an_option_colours_nothing() -> None:
+    assert pair(contract(), mcore="0.9.0").colour is Colour.READ
+    assert pair(contract(affected=(clause(mcore=">=0.9"),)), mcore="0.9.0").colour is Colour.BREAKS
 
 
 def test_parts_that_exclude_each_other_clash() -> None:
     entry = failure(affected=(clause(mcore="<0.9"),))
     excluded = catalog(entry, containers=(image("ngc-24.07", "2.4.0"),), exclusions=(exclusion(mcore="==0.8.0"),))
     assert pair(stack_map(excluded)).colour is Colour.CLASH
-    assert pair(stack_map(excluded), mcore="0.7.0").colour is Colour.WILL
+    assert pair(stack_map(excluded), mcore="0.7.0").colour is Colour.BREAKS
 
 
 BROKEN = {"affected": (clause(mcore="<0.9"),), "works": (clause(mcore=">=0.9"),)}
@@ -113,7 +150,13 @@ def test_result_of_another_engine_supports_nothing() -> None:
 
 def test_nothing_known_and_held_is_tested() -> None:
     found = pair(stack_map(known(**BROKEN), record(where=cell("torch-2.4.0", "0.9.0"))), mcore="0.9.0")
-    assert (found.colour, found.level) == (Colour.TESTED, Level.CPU)
+    assert (found.colour, found.level) == (Colour.RUN, Level.CPU)
+
+
+def test_result_of_level_contract_counts_as_read() -> None:
+    one = record(Verdict.HOLDS, where=cell("torch-2.4.0", "0.9.0"), level=Level.CONTRACT)
+    found = pair(stack_map(known(**BROKEN), one), mcore="0.9.0")
+    assert (found.colour, found.level) == (Colour.READ, Level.CONTRACT)
 
 
 def test_failure_is_seen_in_nights_that_ran_it() -> None:
@@ -138,11 +181,15 @@ def test_container_without_known_packages_says_so() -> None:
 
 def test_another_failure_does_not_support_the_colour() -> None:
     worst, lesser = failure("worst"), failure("lesser")
-    stands = [FailureInStack(worst, Standing.WILL_BREAK), FailureInStack(lesser, Standing.WITH_OPTIONS)]
+    stands = [
+        FailureInStack(worst, Standing.WILL_BREAK, certain=True),
+        FailureInStack(lesser, Standing.WITH_OPTIONS),
+    ]
+    answer = StackAnswer((), stands, (), ())
     night = {"lesser": (Verdict.REPRODUCED, Level.CPU)}
-    assert cell_of(stands, clash=False, night=night) == MapCell(Colour.WILL, 1)
+    assert cell_of(answer, night) == MapCell(Colour.BREAKS)
     night = {"worst": (Verdict.REPRODUCED, Level.CPU), **night}
-    assert cell_of(stands, clash=False, night=night) == MapCell(Colour.WILL, 1, Level.CPU)
+    assert cell_of(answer, night) == MapCell(Colour.BREAKS, Level.CPU)
 
 
 def test_red_result_of_a_pair_comes_first() -> None:

@@ -13,6 +13,7 @@ from matrix.report.words import (
     WORST_FIRST,
     exception,
     headline,
+    in_words,
     is_red,
     label,
     outcome_text,
@@ -147,3 +148,10 @@ def test_label_leaves_out_what_is_absent() -> None:
     """Megatron-LM, too: the cell's id keeps it."""
     assert label(cell(mcore="none")) == "torch-2.4.0"
     assert label(cell(te="1.9.0")) == "torch-2.4.0/mcore-0.8.0/te-1.9.0"
+
+
+@pytest.mark.parametrize(
+    ("date", "words"), [("2026-11-05", "5 November 2026"), ("2025-09", "September 2025"), ("2024", "2024"), ("", "")]
+)
+def test_dates_are_words(date: str, words: str) -> None:
+    assert in_words(date) == words

@@ -46,6 +46,7 @@ QUICK: Final = (
     (3 if find_spec("tox") else 2, ("run", "--within", WITHIN, "--out", "{out}")),
     (0, ("explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
     (2, ("build", "no-such-image")),
+    (0, ("completion", "bash")),
     (0, ("fit", "torch=2.9.1", "--offline")),
     (2, ("parity", "--mcore", "no-such-core", "--layout", "tp=2", "--out", "{out}/none")),
     (2, ("debug", "no-such-case")),

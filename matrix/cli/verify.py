@@ -93,15 +93,21 @@ def linted(folder: Path) -> Iterator[EntryProblem]:
     if not any(folder.glob("*.py")):
         return
     for name, *words in TOOLS:
-        here = importlib.util.find_spec(name) is not None
-        words = [*words, str(folder)]
-        command = python_module(sys.executable, name, *words) if here else [shutil.which(name) or "", *words]
-        if not command[0]:
+        command = tool_command(name, *words, str(folder))
+        if not command:
             yield EntryProblem(name, "it is not installed, and checked nothing", f"python3 -m pip install {name}")
             continue
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            yield EntryProblem(" ".join((name, *words[:-1])), (done.stdout + done.stderr).strip(), "correct the Python")
+            yield EntryProblem(" ".join((name, *words)), (done.stdout + done.stderr).strip(), "correct the Python")
+
+
+def tool_command(name: str, *words: str) -> list[str]:
+    """Return the command of a tool: that of this Python, or of the PATH; [] where neither has it."""
+    if importlib.util.find_spec(name) is not None:
+        return python_module(sys.executable, name, *words)
+    path = shutil.which(name)
+    return [path, *words] if path else []
 
 
 def _end(problems: Sequence[EntryProblem], notes: Sequence[str]) -> ExitStatus:

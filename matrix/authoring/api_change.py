@@ -15,11 +15,13 @@ from matrix.contract.provider import MEGATRON_CORE
 class ApiChange:
     """A name or an argument that some releases lack: its boundary, the fact in words, and lines that need it.
 
-    `parts` are the words of the rules with evidence; `script` is "" where the log does not show how it is reached.
+    `title` is the name, `parts` are the words of the rules with evidence; `script` is "" where the log does not show how
+    it is reached.
     """
 
     boundary: ReleaseBoundary
     parts: tuple[str, ...]
+    title: str
     fact: str
     script: str
 
@@ -37,7 +39,7 @@ def api_change(groups: Mapping[str, str]) -> ApiChange | None:
     parts = ("before",) * values[0] + ("broken",) + ("fixed",) * values[-1]
     title, script = _need(groups)
     fact = f"{title} is in megatron-core {spans(releases, True)}; missing in {spans(releases, False)} (recorded APIs)."
-    return ApiChange(boundary, parts, fact, script)
+    return ApiChange(boundary, parts, title, fact, script)
 
 
 def _need(groups: Mapping[str, str]) -> tuple[str, str]:

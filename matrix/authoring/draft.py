@@ -49,7 +49,7 @@ fix = {fix}
 [[signature]]
 name = {name}
 {keys}
-{versions}[boundary.mcore]{boundary}{rules}
+{reached}{versions}[boundary.mcore]{boundary}{rules}
 [night]
 reason = "both sides of the change"
 bases = ["{base}"]
@@ -69,6 +69,12 @@ breaks = "0.0"  # TODO: the first release that it breaks with, - for each until 
 fixed = "0.0"  # TODO: the first release without it, - for none
 """
 _CAUSE: Final = '"TODO: the cause, as far as code or runs support it."'
+_REACHED: Final = """\
+[[reached_by]]
+when = {when}  # TODO: which jobs reach it
+reason = "in the report"
+
+"""
 _FIX: Final = '"TODO: the release or commit that fixes it."'
 _LATER: Final = "megatron-core {mcore.fixed} or later"
 _RULE: Final = """
@@ -120,6 +126,7 @@ def entry_text(
         fix=f'"megatron-core {fixed} and later."  # TODO: the release or commit' if fixed else _FIX,
         name=json.dumps(_name(fault)),
         keys="".join(f"{key}\n" for key in _keys(fault, change)),
+        reached=_REACHED.format(when=json.dumps(f"a program needs {change.title}")) if change else "",
         versions=f"# The log names {', '.join(versions)}.\n" if versions else "",
         boundary=_boundary(change.boundary) if change else _UNKNOWN,
         rules="".join(

@@ -62,13 +62,13 @@ def verify_command(parsed: argparse.Namespace) -> int:
         *linted(failure.folder),
     ]
     kept_records = with_history(Paths(parsed.out).history, lambda history: history.records_of(failure.id), warn)
-    claimed = [str(claim) for claim in claims.unsupported(failure, [*kept_records, *records])]
+    claimed = [*map(str, claims.unsupported(failure, [*kept_records, *records])), *map(str, claims.unsourced(failure))]
     counts = ", ".join(
         f"{count} {verdict.value}" for verdict in Verdict if (count := sum(one.verdict is verdict for one in records))
     )
     rows = [("run:", counts or "no case"), ("swapped:", text), ("kept:", f"{len(kept)} new examples")]
     show("", table(rows), *paragraphs("\n".join(f"claim: {claim}" for claim in claimed)))
-    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record"])
+    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record or a source"])
 
 
 def run_options(parsed: argparse.Namespace) -> argparse.Namespace:

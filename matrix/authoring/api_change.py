@@ -15,8 +15,8 @@ from matrix.contract.provider import MEGATRON_CORE
 class ApiChange:
     """A name or an argument that some releases lack: its boundary, the fact in words, and lines that need it.
 
-    `title` is the name, `parts` are the words of the rules with evidence; `script` is "" where the log does not show how
-    it is reached.
+    `title` is the name, `parts` are the words of the rules with evidence. `script` is "" where the log does not show
+    how it is reached.
     """
 
     boundary: ReleaseBoundary

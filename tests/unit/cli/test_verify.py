@@ -111,6 +111,6 @@ def test_python_of_the_folder_is_linted(
 def test_tool_is_of_this_python_or_the_path(
     path: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify.shutil, "which", lambda name: path)
+    monkeypatch.setattr("shutil.which", lambda name: path)
     assert verify.tool_command("pytest", "--version")[0] == sys.executable
     assert verify.tool_command("no_such_tool", "check") == expected

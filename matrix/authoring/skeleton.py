@@ -156,11 +156,11 @@ def ask(folder: Path, reply: Callable[[str], str], catalog: Catalog) -> None:
                 check_boundary(new := answered(text, question, answer))
                 prompt, text = "", new
                 left += not answer
+                write_whole(folder / ENTRY, text)  # Ctrl-C loses no answer
             except MatrixError as error:
                 prompt = f"{error}\n"
         if script.is_file() and _UNWRITTEN in read_regular_text(script):
             _ask_script(script, reply)
-    write_whole(folder / ENTRY, text)
 
 
 def _ask_script(path: Path, reply: Callable[[str], str]) -> None:

@@ -114,3 +114,17 @@ def test_no_lines_leave_the_template(tmp_path: Path) -> None:
     before = (folder / "reproduction.py").read_text()
     ask(folder, lambda _: "", real())
     assert (folder / "reproduction.py").read_text() == before
+
+
+def test_interrupted_questions_keep_the_answers(tmp_path: Path) -> None:
+    folder = create("one", tmp_path, contract=False)
+    replies = iter(["Odd"])
+
+    def reply(prompt: str) -> str:
+        if answer := next(replies, ""):
+            return answer
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(folder, reply, real())
+    assert read_toml(folder / "failure.toml")["title"] == "Odd"

@@ -65,7 +65,7 @@ text = {workaround}  # TODO: or another one
 """
 _UNKNOWN: Final = """\
   # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with, - for each until it is fixed
+breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
 fixed = "0.0"  # TODO: the first release without it, - for none
 """
 _CAUSE: Final = '"TODO: the cause, as far as code or runs support it."'

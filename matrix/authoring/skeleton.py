@@ -45,7 +45,7 @@ exception = "TypeError"
 message = "TODO: a regular expression, as narrow as the evidence allows"
 
 [boundary.mcore]  # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with, - for each until it is fixed
+breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
 fixed = "0.0"  # TODO: the first release without it, - for none
 
 [[affected]]

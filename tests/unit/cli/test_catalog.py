@@ -81,7 +81,7 @@ def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answer
     assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
     assert lines[3].endswith("# TODO: month of the first public report")
     assert (
-        "boundary.mcore.breaks (the first release that it breaks with, - for each until it is fixed)" in printed
+        "boundary.mcore.breaks (the first release that it breaks with, - if no earlier one works)" in printed
         or answers.endswith("\x04")
     )
     line = f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure\r\n"

@@ -108,6 +108,7 @@ def entry_text(
     """
     fault = _fault(reading)
     sighting = _kind(reading, fault)
+    topic = sighting.kind.topic if sighting else ""
     versions = [f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))]
     title = thread.title if thread else one_line(fault.what)[:LONGEST]
     parts = change.parts if change else PARTS[:3]
@@ -116,8 +117,8 @@ def entry_text(
     return _ENTRY.format(
         id=json.dumps(id),
         title=json.dumps(title, ensure_ascii=False),
-        topic=json.dumps(sighting.kind.topic if sighting else "options"),
-        todo_topic="" if sighting else "  # TODO: megatrix catalog list shows the topics",
+        topic=json.dumps(topic or "options"),
+        todo_topic="" if topic else "  # TODO: megatrix catalog list shows the topics",
         month=thread.day[:7] if thread else f"{today:%Y-%m}",
         todo_month="" if thread else "  # TODO: month of the first public report",
         references=json.dumps([thread.reference] if thread else []),

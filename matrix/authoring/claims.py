@@ -17,6 +17,8 @@ OPEN: Final = "run with ..."  # in a reason: `catalog verify` writes the version
 SUPPORTED: Final = {Expectation.BROKEN: Verdict.REPRODUCED, Expectation.WORKS: Verdict.HOLDS}
 KEYS: Final = {Expectation.BROKEN: "affected", Expectation.WORKS: "works"}
 _RUN: Final = re.compile(r"\b(?:runs?|ran|holds|reproduced) (?:with|on|in|for)\b([^;:]*)")
+_READ: Final = re.compile(r"\bread (?:in|at) ([^;:]*)")
+_SOURCE: Final = re.compile(r"\d+\.\d+|\b[0-9a-f]{7,40}\b|#\d+|https?://|\b(?:tag|wheel)s?\b")
 _VERSION: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)+(?:[\w.+]*\w)?")
 
 
@@ -46,6 +48,18 @@ def unsupported(failure: Failure, records: Sequence[Record]) -> Iterator[EntryPr
     for number, workaround in enumerate(failure.workaround):
         evidence = [record for record in records if record.failure == failure.id and record.verdict is Verdict.HOLDS]
         yield from _missing(f"workaround[{number}]", workaround.verified, evidence)
+
+
+def unsourced(failure: Failure) -> Iterator[EntryProblem]:
+    """Yield each claim of a reading that names no release, commit or thread. Tags and wheels are those of its rule."""
+    reasons = [(f"reached_by[{number}]", reach.reason) for number, reach in enumerate(failure.reached_by)]
+    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
+        reasons += [(f"{KEYS[expectation]}[{number}]", rule.reason) for number, rule in enumerate(rules)]
+    reasons += [(f"workaround[{number}]", workaround.verified) for number, workaround in enumerate(failure.workaround)]
+    for where, text in reasons:
+        if any(not _SOURCE.search(source) for source in _READ.findall(text)):
+            fix = "name it: read in 0.16.0, in 07e958fc74, in NVIDIA/Megatron-LM#4374"
+            yield EntryProblem(where, f'"{text}": read in no release, commit or thread', fix)
 
 
 def _missing(where: str, text: str, evidence: Sequence[Record]) -> Iterator[EntryProblem]:

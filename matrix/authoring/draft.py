@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
+from matrix.authoring.api_change import ApiChange, api_change
 from matrix.catalog.checks import FRAME, NATIVE
+from matrix.catalog.versions import PARTS, ReleaseBoundary
 from matrix.errors import MatrixError
 from matrix.verdicts.crash import NativeCrash
-from matrix.verdicts.kind_match import PACKAGES
+from matrix.verdicts.kind_match import PACKAGES, KindSighting
 from matrix.verdicts.log_match import LogFault, Reading
 from matrix.verdicts.outcome import Frame, Raised
 from matrix.verdicts.text import MASKED, mask, one_line, visible
 
+BASE_OF_DRAFTS: Final = "torch-2.13.0"  # the newest on which every megatron-core of the matrix was measured
 LONGEST: Final = 200  # characters of a message in a signature: what comes after them differs from run to run
 # What differs between runs of the same failure, and the expression that matches all of it.
 _VOLATILE: Final = re.compile(
@@ -31,45 +34,53 @@ _GENERAL: Final = {
 }
 _ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]*|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
+_UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
 _ENTRY: Final = """\
 id = {id}
-title = {title}{todo_title}
+title = {title}  # TODO: the symptom, in one line of your own
 topic = {topic}{todo_topic}
 first_seen = "{month}"{todo_month}
 references = {references}{todo_references}
 axes = ["base", "mcore"]  # TODO: the components whose versions decide
 symptom = "TODO: what happens, and who is affected."
-cause = "TODO: the cause, as far as code or runs support it."
-fix = "TODO: the release or commit that fixes it."
+cause = {cause}
+fix = {fix}
 
-# From line {line} of the log: {text}
 [[signature]]
-name = "from-log"  # TODO: a name for what it compares
+name = {name}
 {keys}
-{versions}[boundary.mcore]  # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with
-fixed = "0.0"  # TODO: the first release without it
-
-[[affected]]
-mcore = "broken"
-reason = "run with ..."
-
-[[works]]
-mcore = "fixed"
-reason = "run with ..."
-
+{reached}{versions}[boundary.mcore]{boundary}{rules}
 [night]
 reason = "both sides of the change"
-bases = ["torch-2.13.0"]
-mcore = ["0.0", "0.0"]  # TODO: the releases on both sides of each change
+bases = ["{base}"]
+mcore = "sides"
 
 [[case]]
-name = "first"  # TODO
+name = "default"
 run = "reproduce"  # a function of reproduction.py
 levels = ["cpu"]
 
 [[workaround]]
-text = "megatron-core {{mcore.fixed}} or later"  # TODO: or another one
+text = {workaround}  # TODO: or another one
+"""
+_UNKNOWN: Final = """\
+  # leave out a side that does not exist, and its rule
+breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
+fixed = "0.0"  # TODO: the first release without it, - for none
+"""
+_CAUSE: Final = '"TODO: the cause, as far as code or runs support it."'
+_REACHED: Final = """\
+[[reached_by]]
+when = {when}  # TODO: which jobs reach it
+reason = "in the report"
+
+"""
+_FIX: Final = '"TODO: the release or commit that fixes it."'
+_LATER: Final = "megatron-core {mcore.fixed} or later"
+_RULE: Final = """
+[[{table}]]
+mcore = "{part}"
+reason = "run with ..."
 """
 
 
@@ -83,29 +94,71 @@ class Thread:
     text: str
 
 
-def entry_text(id: str, reading: Reading, today: date, thread: Thread | None = None) -> str:
-    """Return the failure.toml of a fault in a log or a thread.
+def entry_text(
+    id: str,
+    reading: Reading,
+    today: date,
+    thread: Thread | None = None,
+    change: ApiChange | None = None,
+    base: str = BASE_OF_DRAFTS,
+) -> str:
+    """Return the failure.toml of a fault in a log or a thread; `change` is what the recorded APIs show of it.
 
     Raises MatrixError where it has none that the catalog lacks.
     """
     fault = _fault(reading)
-    topic = next((kind.kind.topic for kind in reading.kinds if kind.line == fault.line), "")
+    sighting = _kind(reading, fault)
+    topic = sighting.kind.topic if sighting else ""
     versions = [f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))]
+    title = thread.title if thread else one_line(fault.what)[:LONGEST]
+    parts = change.parts if change else PARTS[:3]
+    fixed = change.boundary.fixed if change else ""
+    workaround = f"megatron-core before {change.boundary.breaks}" if change and not fixed else _LATER
     return _ENTRY.format(
         id=json.dumps(id),
-        title=json.dumps(thread.title if thread else one_line(fault.what)[:LONGEST], ensure_ascii=False),
-        todo_title="  # TODO: the symptom, in one line",
+        title=json.dumps(title, ensure_ascii=False),
         topic=json.dumps(topic or "options"),
         todo_topic="" if topic else "  # TODO: megatrix catalog list shows the topics",
         month=thread.day[:7] if thread else f"{today:%Y-%m}",
         todo_month="" if thread else "  # TODO: month of the first public report",
         references=json.dumps([thread.reference] if thread else []),
         todo_references="" if thread else '  # TODO: "OWNER/REPOSITORY#NUMBER" of reports',
-        line=fault.line,
-        text=one_line(fault.what),
-        keys="".join(f"{key}\n" for key in _keys(fault)),
+        cause=f"{json.dumps(change.fact)}  # TODO: the cause" if change else _CAUSE,
+        fix=f'"megatron-core {fixed} and later."  # TODO: the release or commit' if fixed else _FIX,
+        name=json.dumps(_name(fault)),
+        keys="".join(f"{key}\n" for key in _keys(fault, change)),
+        reached=_REACHED.format(when=json.dumps(f"a program needs {change.title}")) if change else "",
         versions=f"# The log names {', '.join(versions)}.\n" if versions else "",
+        boundary=_boundary(change.boundary) if change else _UNKNOWN,
+        rules="".join(
+            _RULE.format(table="affected" if part == "broken" else "works", part=part)
+            for part in sorted(parts, key=lambda part: part != "broken")
+        ),
+        base=base,
+        workaround=json.dumps(workaround),
     )
+
+
+def change_of(reading: Reading) -> ApiChange | None:
+    """Return what the recorded APIs show of the fault of a draft. Raises MatrixError where there is none."""
+    sighting = _kind(reading, _fault(reading))
+    return api_change(sighting.groups) if sighting else None
+
+
+def _kind(reading: Reading, fault: LogFault) -> KindSighting | None:
+    return next((sighting for sighting in reading.kinds if sighting.line == fault.line), None)
+
+
+def _boundary(boundary: ReleaseBoundary) -> str:
+    """Return the table of a boundary that the recorded APIs show."""
+    rows = [f"{name} = {json.dumps(release)}\n" for name, release in vars(boundary).items() if release]
+    return "  # as the recorded APIs show\n" + "".join(rows)
+
+
+def _name(fault: LogFault) -> str:
+    """Return a name for the signature: that of its exception or signal, in small letters."""
+    name = fault.raised.type.rpartition(".")[2] if isinstance(fault.raised, Raised) else "crash"
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
 def _fault(reading: Reading) -> LogFault:
@@ -124,15 +177,18 @@ def _fault(reading: Reading) -> LogFault:
     return min(faults, key=lambda fault: not (fault.raised and fault.raised.frames))
 
 
-def _keys(fault: LogFault) -> Iterator[str]:
-    """Yield the keys of the signature, the narrowest that are the same in each run."""
+def _keys(fault: LogFault, change: ApiChange | None) -> Iterator[str]:
+    """Yield the keys of the signature, the narrowest that are the same in each run.
+
+    A name that releases lack fails in each program that needs it: a frame of the program in the log is left out.
+    """
     if isinstance(raised := fault.raised, Raised):
         yield f"exception = {json.dumps(raised.type)}"
         if raised.message:
             yield f"message = {json.dumps(generalised(raised.compared))}"
         frame = fault.frame or (raised.frames[-1] if raised.frames else None)
         location = f"{_within_package(frame)}:{frame.function}" if frame else ""
-        if FRAME.fullmatch(location):
+        if FRAME.fullmatch(location) and (change is None or _UPSTREAM.match(location)):
             yield f"{'frame' if frame == raised.frames[-1] else 'through'} = {json.dumps(location)}"
     elif isinstance(crash := fault.crash, NativeCrash):
         function = next((name for name in crash.frames if "::" in name), "")

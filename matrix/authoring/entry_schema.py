@@ -14,7 +14,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from matrix.catalog.failure import Failure
 from matrix.catalog.schema import Identifier, Month
-from matrix.catalog.versions import ReleaseBoundary
+from matrix.catalog.versions import SIDES, ReleaseBoundary
 
 TEXT: Final = {"type": "string"}
 PLAIN: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -29,6 +29,9 @@ def entry_schema() -> dict[str, Any]:
     entry["properties"]["stand_ins"] = {"type": "array", "items": TEXT, "description": "names in kit/shared.toml"}
     entry["properties"]["boundary"] = _of(Mapping[str, ReleaseBoundary], definitions)
     entry["required"].remove("axes")
+    night = definitions["NightShare"]["properties"]
+    for name in ("mcore", "te"):
+        night[name] = {"anyOf": [{"const": SIDES}, night[name]]}
     variant = {"allOf": [{"$ref": "#/$defs/Case"}], "description": "keys of one of several cases of this table"}
     case["properties"]["each"] = {"type": "array", "items": variant}
     case["properties"]["limits"] = {"anyOf": [TEXT, case["properties"]["limits"]]}

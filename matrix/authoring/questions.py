@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from matrix.catalog.loading import TODO
 
 ACCEPT: Final = "="  # the answer that keeps the value of the draft, without its TODO
+NO_SIDE: Final = "-"  # the answer for a side of a boundary that does not exist
+# Of each side: what a rule or a workaround of the draft has that needs it.
+_NEEDING: Final = {"breaks": '= "before"', "fixed": '= "fixed"'}
 _TABLE: Final = re.compile(r"\[\[?([\w.]+)\]")
 # `key = "TODO: hint"`, or `key = VALUE  # TODO: hint`, each in one line.
 _WHOLE: Final = re.compile(rf'(?P<key>\w+) = "{TODO}(?:: (?P<hint>[^"\\]*))?"\s*(?:#.*)?')
@@ -27,9 +30,13 @@ class DraftQuestion:
     value: str
     hint: str
 
+    @property
+    def name(self) -> str:
+        """The table and the key."""
+        return f"{self.table}.{self.key}" if self.table else self.key
+
     def __str__(self) -> str:
-        name = f"{self.table}.{self.key}" if self.table else self.key
-        return name + (f" ({self.hint})" if self.hint else "") + (f" [{self.value}]" if self.value else "")
+        return self.name + (f" ({self.hint})" if self.hint else "") + (f" [{self.value}]" if self.value else "")
 
 
 def questions(text: str) -> Iterator[DraftQuestion]:
@@ -43,19 +50,25 @@ def questions(text: str) -> Iterator[DraftQuestion]:
             yield DraftQuestion(number, table, parts["key"], parts["value"], parts["hint"])
 
 
-def answered(text: str, answers: Mapping[DraftQuestion, str]) -> str:
-    """Return the failure.toml with these answers; a TODO with an empty answer, or without one, is left.
+def answered(text: str, question: DraftQuestion, answer: str) -> str:
+    """Return the failure.toml with an answer; an empty one leaves the TODO.
 
-    ACCEPT keeps a value of the draft. The items of a list are separated by ",".
+    ACCEPT keeps a value of the draft, NO_SIDE removes a side of a boundary with what needs it. The items of a list are
+    separated by ",".
     """
     lines = text.splitlines()
-    for question, answer in answers.items():
-        if value := _value(question, answer.strip()):
-            lines[question.line] = f"{question.key} = {value}"
+    if answer == NO_SIDE and question.table.startswith("boundary."):
+        del lines[question.line]
+        end = f"{{{question.table.removeprefix('boundary.')}.{question.key}}}"
+        blocks = "\n".join(lines).split("\n\n")
+        return "\n\n".join(block for block in blocks if _NEEDING[question.key] not in block and end not in block) + "\n"
+    if value := plain_value(question, answer):
+        lines[question.line] = f"{question.key} = {value}"
     return "\n".join(lines) + "\n"
 
 
-def _value(question: DraftQuestion, answer: str) -> str:
+def plain_value(question: DraftQuestion, answer: str) -> str:
+    """Return an answer as TOML writes it, "" for none."""
     if not answer or answer == ACCEPT:
         return question.value if answer else ""
     if not question.value.startswith("["):

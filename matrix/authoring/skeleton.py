@@ -8,20 +8,27 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import date
+from itertools import islice
 from pathlib import Path
+from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring.draft import Thread, entry_text
-from matrix.authoring.questions import ACCEPT, DraftQuestion, answered, questions
+from matrix.authoring.answers import check_answer, check_boundary, check_script
+from matrix.authoring.api_change import ApiChange
+from matrix.authoring.draft import BASE_OF_DRAFTS, Thread, change_of, entry_text
+from matrix.authoring.questions import ACCEPT, answered, questions
 from matrix.catalog import loading
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.kinds import kind_table
+from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular_text
+from matrix.catalog.stack import MCORE
 from matrix.check.log_reading import read_log
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
 from matrix.verdicts.log_match import match
 
+SCRIPT: Final = "reproduction.py"
 _HEAD: Final = """\
 id = "{id}"
 title = "TODO: the symptom, in one line"
@@ -38,16 +45,20 @@ exception = "TypeError"
 message = "TODO: a regular expression, as narrow as the evidence allows"
 
 [boundary.mcore]  # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with
-fixed = "0.0"  # TODO: the first release without it
+breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
+fixed = "0.0"  # TODO: the first release without it, - for none
 
 [[affected]]
 mcore = "broken"
 reason = "TODO: the evidence: run with ..., or read in ..."
 
 [[works]]
+mcore = "before"
+reason = "TODO: the evidence"
+
+[[works]]
 mcore = "fixed"
-reason = "TODO"
+reason = "TODO: the evidence"
 """
 _RUN: Final = """
 [[case]]
@@ -58,7 +69,7 @@ levels = ["cpu"]
 [night]  # without it every release on every base of the night is a cell: 46 cases a night
 reason = "TODO: why these are enough"
 bases = ["torch-2.13.0"]
-mcore = ["0.0", "0.0"]  # TODO: both sides of each change
+mcore = "sides"  # of each change of the boundary; or a list of releases
 """
 _READ: Final = """
 [contract]
@@ -74,26 +85,40 @@ _TAIL: Final = """
 text = "TODO"
 """
 _REPRODUCTION: Final = '''\
-"""TODO: what each rank does, in one line."""
+"""{todo}"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING{imported}
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 
-def reproduce(rank: Rank) -> dict[str, Any]:
-    """Run upstream's real code; return what it measured, as JSON values. Raises what upstream raises."""
-    raise NotImplementedError
+def reproduce(rank: Rank) -> {result}:
+    """{what} Raises what upstream raises."""
+{lines}
 '''
+_UNWRITTEN: Final = "    raise NotImplementedError"
+_RESULT: Final = "dict[str, Any]"
+
+
+def reproduction_text(lines: str = "") -> str:
+    """Return reproduction.py with the indented lines of its function; without any, a template."""
+    result = _RESULT if re.search(r"\breturn\b", lines) or not lines else "None"
+    return _REPRODUCTION.format(
+        todo="What fails, on each rank." if lines else "TODO: what each rank does, in one line.",
+        imported=", Any" * (result == _RESULT),
+        result=result,
+        what="Run it." if lines else "Run upstream's real code; return what it measured, as JSON values.",
+        lines=lines or _UNWRITTEN,
+    )
 
 
 def files(id: str, *, contract: bool) -> Mapping[str, str]:
     """Return the files of a new failure by name; `contract`: read at level contract, without code that runs."""
     entry = _HEAD.format(id=id) + (_READ if contract else _RUN) + _TAIL
-    return {ENTRY: entry} if contract else {ENTRY: entry, "reproduction.py": _REPRODUCTION}
+    return {ENTRY: entry} if contract else {ENTRY: entry, SCRIPT: reproduction_text()}
 
 
 def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Path:
@@ -108,22 +133,51 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
         entry = read_regular_text(folder / ENTRY)
         write_whole(folder / ENTRY, re.sub('^id = ".*"', f'id = "{id}"', entry, count=1, flags=re.MULTILINE))
         return folder
-    drafted = {ENTRY: drafted_text(id, log, date.today())} if log else {}
+    drafted = drafted_files(id, log, date.today()) if log else {}
     for name, text in {**files(id, contract=contract), **drafted}.items():
         write_whole(folder / name, text)
     return folder
 
 
-def ask(folder: Path, reply: Callable[[str], str]) -> None:
-    """Ask what a draft leaves to its author, and write the answers; EOFError of `reply` ends the questions."""
+def ask(folder: Path, reply: Callable[[str], str], catalog: Catalog) -> None:
+    """Ask what a draft leaves to its author, and write the answers; EOFError of `reply` ends the questions.
+
+    An answer that the entry can't have is asked again, with the reason.
+    """
     text = read_regular_text(folder / ENTRY)
-    answers: dict[DraftQuestion, str] = {}
+    script = folder / SCRIPT
     prompt = f"Enter leaves a TODO, {ACCEPT} accepts the value in brackets, Ctrl-D ends the questions.\n"
+    left = 0
     with suppress(EOFError):
-        for question in questions(text):
-            answers[question] = reply(f"{prompt}{question}: ")
+        while question := next(islice(questions(text), left, None), None):
+            answer = reply(f"{prompt}{question}: ").strip()
+            try:
+                check_answer(question, answer, catalog)
+                check_boundary(new := answered(text, question, answer))
+                prompt, text = "", new
+                left += not answer
+                write_whole(folder / ENTRY, text)  # Ctrl-C loses no answer
+            except MatrixError as error:
+                prompt = f"{error}\n"
+        if script.is_file() and _UNWRITTEN in read_regular_text(script):
+            _ask_script(script, reply)
+
+
+def _ask_script(path: Path, reply: Callable[[str], str]) -> None:
+    """Ask for the lines of reproduce(rank), and write them; none leave the template."""
+    prompt = "reproduce(rank): lines of Python that raise it; an empty line ends them\n"
+    lines = list[str]()
+    while True:
+        while line := reply(f"{prompt}    "):
+            lines.append(f"    {line}")
             prompt = ""
-    write_whole(folder / ENTRY, answered(text, answers))
+        try:
+            check_script("\n".join(lines or ["    ..."]))
+            break
+        except MatrixError as error:
+            prompt, lines = f"{error}\n", []
+    if lines:
+        write_whole(path, reproduction_text("\n".join(lines)))
 
 
 def new_folder(id: str, root: Path) -> Path:
@@ -136,13 +190,27 @@ def new_folder(id: str, root: Path) -> Path:
     return folder
 
 
-def drafted_text(id: str, source: str, today: date) -> str:
-    """Return the failure.toml of a log or of a thread. Raises MatrixError where it has no new fault."""
-    thread = thread_of(Path(source))
-    if thread is None:
-        return entry_text(id, read_log(source), today)
-    reading = match([thread.text], loading.load().failures, kind_table())
-    return entry_text(id, reading, today, thread)
+def drafted_files(id: str, source: str, today: date) -> dict[str, str]:
+    """Return the failure.toml of a log or of a thread, and the script where it is known.
+
+    Raises MatrixError where it has no new fault.
+    """
+    thread, catalog = thread_of(Path(source)), loading.load()
+    reading = match([thread.text], catalog.failures, kind_table()) if thread else read_log(source)
+    change = change_of(reading)
+    script = {SCRIPT: reproduction_text(indent(change.script, "    "))} if change and change.script else {}
+    return {ENTRY: entry_text(id, reading, today, thread, change, _base(change, catalog)), **script}
+
+
+def _base(change: ApiChange | None, catalog: Catalog) -> str:
+    """Return a base of the night on which both sides of a change can run."""
+    recorded = [release.version for release in catalog.releases(MCORE)]
+    sides = change.boundary.sides(change.parts, recorded) if change else ()
+    bases = [BASE_OF_DRAFTS, *(base.id for base in reversed(catalog.wheels) if base.night)]
+    possible = (
+        base for base in bases if not any(catalog.excluded(catalog.cell(base, {MCORE: side}).stack) for side in sides)
+    )
+    return next(possible, BASE_OF_DRAFTS)
 
 
 def bisected(source: Path) -> Path | None:

@@ -33,7 +33,7 @@ from matrix.catalog.regular_file import read_regular
 from matrix.catalog.schema import Identifier, read_toml, toml_table
 from matrix.catalog.snapshot import SUFFIX, digest_of, name_of, read_snapshot, write_snapshot
 from matrix.catalog.stack import BASE, MCORE, TE, known_component
-from matrix.catalog.versions import PARTS, ReleaseBoundary, parse
+from matrix.catalog.versions import PARTS, SIDES, ReleaseBoundary, parse
 from matrix.errors import MatrixError, closest
 
 FACTS: Final = Path(__file__).parent / "facts"
@@ -198,7 +198,7 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
 
 
 def _bounded(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return an entry whose rules, cases and workarounds have the releases of its [boundary] for the words of PARTS."""
+    """Return an entry with the releases of its [boundary] for the words of PARTS, and for SIDES in its night."""
     content = {**entry}
     boundaries = decode(dict[str, ReleaseBoundary], content.pop("boundary", {}), f"{where}: boundary")
 
@@ -215,7 +215,23 @@ def _bounded(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
         return value
 
     tables = ("affected", "works", "reached_by", "case", "workaround")
+    night = content.get("night")
+    for name, boundary in boundaries.items():
+        if isinstance(night, dict) and night.get(name) == SIDES:
+            rules = [*_items(content, "affected", where), *_items(content, "works", where)]
+            recorded = _recorded(known_component(name))
+            content["night"] = night = {
+                **night,
+                name: boundary.sides([str(rule.get(name)) for rule in rules], recorded),
+            }
     return content | {name: resolved(content[name]) for name in tables if boundaries and name in content}
+
+
+@cache
+def _recorded(component: str) -> tuple[str, ...]:
+    """Return the recorded releases of a component, oldest first; () where none are recorded."""
+    releases = read_toml(FACTS / "releases.toml").get(component.replace("-", "_"), [])
+    return tuple(sorted((release["version"] for release in releases), key=parse))
 
 
 def _axes(content: Mapping[str, Any], where: str) -> list[str]:
@@ -253,7 +269,7 @@ def _named(name: str, known: Mapping[str, T], what: str, where: str) -> T:
     return known[name]
 
 
-def _items(content: Mapping[str, Any], key: str, path: Path) -> Sequence[Mapping[str, Any]]:
+def _items(content: Mapping[str, Any], key: str, path: Path | str) -> Sequence[Mapping[str, Any]]:
     items = content.get(key, [])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise MatrixError("not a list of tables", where=f"{path}: {key}", expected=f"[[{key}]] tables")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -17,6 +17,7 @@ from matrix.catalog.codec import MalformedError, decode
 NONE: Final = "none"  # what a machine reports that has no driver
 
 PARTS: Final = ("before", "broken", "fixed", "any")  # of the releases around a ReleaseBoundary
+SIDES: Final = "sides"  # in [night]: the releases next to each change of a ReleaseBoundary
 
 ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
     "<": operator.lt,
@@ -97,6 +98,12 @@ class ReleaseBoundary:
     breaks: str = ""
     fixed: str = ""
 
+    def __post_init__(self) -> None:
+        order = [release for release in (self.works, self.breaks, self.fixed) if release]
+        if order != sorted(order, key=parse):
+            expected = "works before breaks before fixed"
+            raise MalformedError("a boundary ends before it begins", got=" .. ".join(order), expected=expected)
+
     def range_of(self, part: str, where: str = "") -> str:
         """Return the range of a part: ">=0.16.0,<0.19.0.dev0". Raises MalformedError where a release is missing."""
         low, high = {
@@ -113,6 +120,20 @@ class ReleaseBoundary:
                 f"the boundary has no release {missing}", where=where or None, got=part, expected=expected
             )
         return ",".join([f">={low}"] * bool(low) + [f"<{high}.dev0"] * bool(high))
+
+    def sides(self, parts: Collection[str], releases: Sequence[str]) -> list[str]:
+        """Return the releases next to each change that the `parts` of the entry's rules state, oldest first.
+
+        They are the last release before it, and the newest patch of the minor that begins with it.
+        """
+        sides = []
+        for part, older, newer in (("before", "before", "broken"), ("fixed", "broken", "fixed")):
+            if part in parts:
+                below, above = (Range(self.range_of(side)) for side in (older, newer))
+                first = [release for release in releases if release in above]
+                sides += [release for release in releases if release in below][-1:]
+                sides += [release for release in first if minor(release) == minor(first[0])][-1:]
+        return list(dict.fromkeys(sides))
 
 
 @cache

@@ -62,13 +62,13 @@ def verify_command(parsed: argparse.Namespace) -> int:
         *linted(failure.folder),
     ]
     kept_records = with_history(Paths(parsed.out).history, lambda history: history.records_of(failure.id), warn)
-    claimed = [str(claim) for claim in claims.unsupported(failure, [*kept_records, *records])]
+    claimed = [*map(str, claims.unsupported(failure, [*kept_records, *records])), *map(str, claims.unsourced(failure))]
     counts = ", ".join(
         f"{count} {verdict.value}" for verdict in Verdict if (count := sum(one.verdict is verdict for one in records))
     )
     rows = [("run:", counts or "no case"), ("swapped:", text), ("kept:", f"{len(kept)} new examples")]
     show("", table(rows), *paragraphs("\n".join(f"claim: {claim}" for claim in claimed)))
-    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record"])
+    return _end(problems, [f"{len(claimed) or 'no'} claim{'s' * (len(claimed) != 1)} without a record or a source"])
 
 
 def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
@@ -93,15 +93,21 @@ def linted(folder: Path) -> Iterator[EntryProblem]:
     if not any(folder.glob("*.py")):
         return
     for name, *words in TOOLS:
-        here = importlib.util.find_spec(name) is not None
-        words = [*words, str(folder)]
-        command = python_module(sys.executable, name, *words) if here else [shutil.which(name) or "", *words]
-        if not command[0]:
+        command = tool_command(name, *words, str(folder))
+        if not command:
             yield EntryProblem(name, "it is not installed, and checked nothing", f"python3 -m pip install {name}")
             continue
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            yield EntryProblem(" ".join((name, *words[:-1])), (done.stdout + done.stderr).strip(), "correct the Python")
+            yield EntryProblem(" ".join((name, *words)), (done.stdout + done.stderr).strip(), "correct the Python")
+
+
+def tool_command(name: str, *words: str) -> list[str]:
+    """Return the command of a tool: that of this Python, or of the PATH; [] where neither has it."""
+    if importlib.util.find_spec(name) is not None:
+        return python_module(sys.executable, name, *words)
+    path = shutil.which(name)
+    return [path, *words] if path else []
 
 
 def _end(problems: Sequence[EntryProblem], notes: Sequence[str]) -> ExitStatus:

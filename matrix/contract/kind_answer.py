@@ -219,6 +219,12 @@ def _defining(surface: Surface, name: str) -> list[str]:
     return [module for module, names in surface.modules.items() if first and _defines(names.get(first))]
 
 
+def defining_module(provider: Provider, name: str) -> str:
+    """Return the first module that defines a class or function in each release that has it, "" for none."""
+    places = [set(modules) for surface in _surfaces(provider) if (modules := _defining(surface, name))]
+    return min(set.intersection(*places), default="") if places else ""
+
+
 def _takes(surface: Surface, owner: str, method: str, keyword: str) -> bool | None:
     """Return whether a callable of the API takes a keyword; None where the API has none, or several that differ."""
     path = f"{owner}.{method}" if owner else method

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.authoring.claims import claimed, measured, supporting, unsupported, with_reasons
+from matrix.authoring.claims import claimed, measured, supporting, unsourced, unsupported, with_reasons
 from matrix.catalog.failure import Expectation, Workaround
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog, clause, failure, planned
@@ -80,3 +80,24 @@ def test_reasons_are_written_from_records() -> None:
     ]
     assert with_reasons(text, ENTRY, ALL[:2]).count("run with ...") == 1
     assert measured(ENTRY, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "sourced"),
+    [
+        ("run with 0.8.0", True),
+        ("read in validate_args of 0.15.0; the rest by arithmetic", True),
+        ("read at the tags; run with 0.9.0", True),
+        ("the loss alike (read in 87d9d2506a)", True),
+        ("read at core_v0.5.0", True),
+        ("read in NVIDIA/Megatron-LM#4374", True),
+        ("read in the change", False),
+        ("(read in the pull request)", False),
+        ("read in 0.8.0; the guard read in its code: 0.9", False),
+    ],
+)
+@pytest.mark.parametrize("where", ["affected", "workaround"])
+def test_reading_names_a_source(reason: str, sourced: bool, where: str) -> None:
+    rule = replace(BROKEN, reason=reason if where == "affected" else "")
+    entry = replace(ENTRY, affected=(rule,), workaround=(Workaround("x", reason if where == "workaround" else ""),))
+    assert [problem.where for problem in unsourced(entry)] == [f"{where}[0]"] * (not sourced)

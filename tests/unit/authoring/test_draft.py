@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.authoring.draft import entry_text, generalised
+from matrix.authoring.draft import change_of, entry_text, generalised
+from matrix.authoring.questions import questions
 from matrix.catalog.kinds import kind_table
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.schema import toml_table
@@ -132,3 +133,29 @@ def test_log_without_a_new_fault_is_refused(log: str, part: str) -> None:
     with pytest.raises(MatrixError, match="no fault in this log is new") as refused:
         entry_text("my-own", read(log), TODAY)
     assert part in str(refused.value)
+
+
+MISSING = "ImportError: cannot import name 'get_tensor_model_parallel_group_if_none' from 'megatron.core.utils'\n"
+
+
+def test_missing_name_drafts_all_but_the_words() -> None:
+    text = f'{HEAD}  File "/x/site-packages/mbridge/utils.py", line 8, in <module>\n    x\n{MISSING}'
+    log = match([text], (), kind_table())
+    text = entry_text("my-own", log, TODAY, change=change_of(log))
+    entry = toml_table(text, "failure.toml")
+    (signature,) = entry["signature"]
+    assert signature.keys() == {"name", "exception", "message"}  # another program raises it, too
+    assert (entry["boundary"], entry["night"]["mcore"]) == ({"mcore": {"fixed": "0.13.0"}}, "sides")
+    assert [rule["mcore"] for rule in (*entry["affected"], *entry["works"])] == ["broken", "fixed"]
+    asked = [question.name for question in questions(text)]
+    assert asked == [
+        "title",
+        "first_seen",
+        "references",
+        "axes",
+        "symptom",
+        "cause",
+        "fix",
+        "reached_by.when",
+        "workaround.text",
+    ]

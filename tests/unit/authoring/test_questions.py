@@ -46,7 +46,7 @@ def test_each_todo_is_one_question() -> None:
 )
 def test_answer_replaces_its_line_alone(key: str, answer: str, line: str) -> None:
     (question,) = (question for question in questions(DRAFT) if question.key == key)
-    lines = answered(DRAFT, {question: answer}).splitlines()
+    lines = answered(DRAFT, question, answer.strip()).splitlines()
     assert lines[question.line] == line
     assert sum(new != old for new, old in zip(lines, DRAFT.splitlines(), strict=True)) <= 1
 
@@ -55,7 +55,21 @@ def test_answer_replaces_its_line_alone(key: str, answer: str, line: str) -> Non
 def test_answers_to_all_leave_no_todo_value(tmp_path: Path, contract: bool) -> None:
     path = create("one", tmp_path, contract=contract) / "failure.toml"
     text = path.read_text()
-    new = answered(text, dict.fromkeys(questions(text), "x"))
-    path.write_text(new)
+    while question := next(questions(text), None):
+        text = answered(text, question, "x")
+    path.write_text(text)
     assert read_toml(path)["title"] == "x"
-    assert not list(questions(new))
+
+
+@pytest.mark.parametrize(
+    ("side", "word", "others"),
+    [("breaks", "before", ["broken", "fixed"]), ("fixed", "fixed", ["broken", "before"])],
+)
+def test_missing_side_takes_its_rule_along(tmp_path: Path, side: str, word: str, others: list[str]) -> None:
+    path = create("one", tmp_path, contract=False) / "failure.toml"
+    text = path.read_text()
+    (question,) = (question for question in questions(text) if question.key == side)
+    path.write_text(answered(text, question, "-"))
+    entry = read_toml(path)
+    assert entry["boundary"]["mcore"].keys() == {"breaks", "fixed"} - {side}
+    assert [rule["mcore"] for rule in (*entry["affected"], *entry["works"])] == others

@@ -173,3 +173,26 @@ def test_part_of_a_boundary_is_a_range(boundary: ReleaseBoundary, part: str, exp
 def test_boundary_without_the_release_is_refused(boundary: ReleaseBoundary, part: str, missing: str) -> None:
     with pytest.raises(MalformedError, match=f"no release {missing}"):
         boundary.range_of(part, "failure.toml: mcore")
+
+
+PATCHES = ("0.12.0", "0.14.0", "0.15.0", "0.15.3", "0.16.0", "0.16.1", "0.17.0", "0.18.2", "0.19.0", "0.19.2")
+
+
+@pytest.mark.parametrize(
+    ("boundary", "parts", "sides"),
+    [
+        (ReleaseBoundary("0.12.0", "0.15.0", "0.16.0"), {"before", "broken", "fixed"}, ["0.14.0", "0.15.3", "0.16.1"]),
+        (ReleaseBoundary("0.12.0", "0.15.0", "0.19.0"), {"broken", "fixed"}, ["0.18.2", "0.19.2"]),
+        (ReleaseBoundary("0.12.0", "0.15.0", "0.19.0"), {"before", "broken"}, ["0.14.0", "0.15.3"]),
+        (ReleaseBoundary(fixed="0.17.0"), {"broken", "fixed", "any"}, ["0.16.1", "0.17.0"]),
+        (ReleaseBoundary(breaks="0.17.0"), {"before", ">=0.17"}, ["0.16.1", "0.17.0"]),
+        (ReleaseBoundary(breaks="0.17.0"), {"broken", "None"}, []),
+    ],
+)
+def test_sides_are_next_to_the_changes(boundary: ReleaseBoundary, parts: set[str], sides: list[str]) -> None:
+    assert boundary.sides(parts, PATCHES) == sides
+
+
+def test_boundary_in_the_wrong_order_is_refused() -> None:
+    with pytest.raises(MalformedError, match="ends before it begins"):
+        ReleaseBoundary(breaks="0.16.0", fixed="0.12.0")

@@ -60,7 +60,11 @@ sys.exit(main.main(["catalog", "new", "my-failure", "--from", sys.argv[2]]))
 """
 
 
-@pytest.mark.parametrize("answers", ["It is odd\ndata\n\n", "It is odd\ndata\n\n\x04"], ids=["Enter", "Ctrl-D"])
+@pytest.mark.parametrize(
+    "answers",
+    ["It is odd\ndata\n\n", "It is odd\ndatta\ndata\n\n", "It is odd\ndata\n\n\x04"],
+    ids=["Enter", "corrected", "Ctrl-D"],
+)
 def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answers: str) -> None:
     log = tmp_path / "train.log"
     log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: 5 is odd\n')
@@ -72,10 +76,14 @@ def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answer
     os.write(master, answers.encode() if answers.endswith("\x04") else (answers + "\n" * 20).encode())
     printed = terminal_text(master)
     assert process.wait() == 0, printed
+    assert ("did you mean data" in printed) == ("datta" in answers)
     lines = (tmp_path / "my_failure" / "failure.toml").read_text().splitlines()
     assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
     assert lines[3].endswith("# TODO: month of the first public report")
-    assert "boundary.mcore.breaks (the first release that it breaks with)" in printed or answers.endswith("\x04")
+    assert (
+        "boundary.mcore.breaks (the first release that it breaks with, - if no earlier one works)" in printed
+        or answers.endswith("\x04")
+    )
     line = f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure\r\n"
     # A terminal echoes what is typed ahead at once, and a line after Ctrl-D has to begin by itself.
     assert printed.endswith("\r\n" + line if answers.endswith("\x04") else line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_entry_is_verified_in_one_command(folder: Path, capsys: pytest.CaptureFi
     assert main(["catalog", "verify", "save-breaks"]) == 0
     printed = capsys.readouterr().out
     assert "swapped: expectations swapped; red in both directions" in printed
-    assert printed.endswith("no problems; no claims without a record\n")
+    assert printed.endswith("no problems; no claims without a record or a source\n")
     assert 'reason = "run with 0.7.0, 0.8.0 on torch-2.4.0, torch-2.5.1"' in (folder / "failure.toml").read_text()
     assert list((folder / "examples" / "shows").glob("*.json"))
 
@@ -67,7 +68,7 @@ def test_claim_of_an_earlier_run_is_supported(
     with History(Paths(folder.parent / "out").history) as history:
         history.add("earlier", [past])
     assert main(words) == 0
-    assert capsys.readouterr().out.endswith("no problems; no claims without a record\n")
+    assert capsys.readouterr().out.endswith("no problems; no claims without a record or a source\n")
 
 
 def test_red_case_is_a_problem(folder: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +105,12 @@ def test_python_of_the_folder_is_linted(
     problems = [str(problem) for problem in verify.linted(folder)]
     assert problems[0].startswith("json.tool: ")
     assert problems[1].startswith("no_such_tool: it is not installed")
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/x/tool", ["/x/tool", "check"]), (None, [])])
+def test_tool_is_of_this_python_or_the_path(
+    path: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: path)
+    assert verify.tool_command("pytest", "--version")[0] == sys.executable
+    assert verify.tool_command("no_such_tool", "check") == expected

@@ -1,0 +1,52 @@
+"""The tutorial: each command is run in one folder, and prints what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from matrix.provision.project import ROOT
+
+PAGE = ROOT / "docs" / "tutorial.md"
+SKIPPED = "..."
+
+
+def steps() -> Iterator[tuple[str, list[str]]]:
+    """Yield each command of the page, with the lines that it shows."""
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = step.splitlines()
+            typed = [line.removeprefix("> ") for line in lines if line.startswith(">")]
+            yield "\n".join([command, *typed]), [line for line in lines if not line.startswith(">")]
+
+
+def test_tutorial_shows_what_its_commands_print(tmp_path: Path) -> None:
+    megatrix = f'megatrix() {{ "{sys.executable}" -m matrix "$@"; }}\n'
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT), "MEGATRIX_OUT": str(tmp_path / "out")}
+    for command, lines in steps():
+        result = subprocess.run(
+            ["bash", "-c", megatrix + command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert shows(result.stdout, lines), (command, result.stdout[:2000], result.stderr[-500:])
+
+
+def shows(printed: str, lines: list[str]) -> bool:
+    """Return whether the lines are those printed; SKIPPED stands for any number of them."""
+    parts = [re.escape(line) + "\n" if line != SKIPPED else "(?:.*\n)*?" for line in lines]
+    return re.fullmatch("".join(parts), printed) is not None
+
+
+def test_changed_line_of_a_tutorial_is_found() -> None:
+    assert shows("a\nb\nc\n", ["a", SKIPPED])
+    assert shows("a\nb\nc\n", ["a", "b", "c"])
+    assert not shows("a\nb\nc\n", ["a", "c"])
+    assert not shows("a\nb\n", ["a", "c", SKIPPED])

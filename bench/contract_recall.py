@@ -257,7 +257,7 @@ class Used(NamedTuple):
     calls: dict[str, int]  # bare name of a callee -> line
 
 
-def used(content: bytes, top: str) -> Used:
+def used(content: bytes, provider: Provider) -> Used:
     """Return what a file uses of a provider."""
     tree = ast.parse(content)
     known: dict[str, str] = {}  # name -> dotted path
@@ -273,11 +273,11 @@ def used(content: bytes, top: str) -> Used:
         is_check = isinstance(node, (ast.If, ast.IfExp)) and GUARDED.search(ast.unparse(node.test))
         if is_check or isinstance(node, ast.Try):
             guarded.update(ast.walk(node))
-    is_provided = {name for name, path in known.items() if path.split(".")[0] == top}
+    is_provided = {name for name, path in known.items() if provider.owns(path)}
     for node in ast.walk(tree):
         if node in guarded:
             continue
-        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == top:
+        if isinstance(node, ast.ImportFrom) and not node.level and provider.owns(node.module or ""):
             for alias in node.names:
                 result.symbols[Symbol(node.module or "", alias.name, is_keyword=False)] = node.lineno
         elif isinstance(node, ast.Attribute):
@@ -315,7 +315,7 @@ def mined(clone: Path, provider: Provider, offers: Mapping[str, Api]) -> Iterato
         if removed.isdisjoint(words):
             continue
         try:
-            before, after = used(old, provider.top), used(new, provider.top)
+            before, after = used(old, provider), used(new, provider)
         except (SyntaxError, ValueError):
             continue
         rest = new.decode("utf-8", "replace")

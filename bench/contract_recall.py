@@ -1,179 +1,396 @@
-"""Mine API mismatches that upstream mended, and count those that the reader finds in the commit before.
+"""Mine API mismatches that projects mended, and count those that the reader finds in the commit before.
 
-    python bench/contract_recall.py --mcore CLONE --te CLONE [--most 60] [--list]
+    python bench/contract_recall.py --provider PACKAGE=CLONE_OR_WHEELS ... --consumer CLONE ... [--most 60] [--list]
 
-A truth is mined from diffs alone, without the reader: a commit that puts lines which existed before under a new check:
-of a version (`if is_te_min_version("1.9.0"):`, `if torch_version() >= (2, 4):`), of the API (`hasattr`, `signature`),
-or `try:` where the lines import the package. The lines broke on the other side of that version, or with some release.
-The reader finds a truth if it has a finding of any kind at one of these lines (or at the statement that they are part
-of) in the parent commit, with the nearest recorded release of that side, or any one. Misses are printed with their
-lines, to be sorted by class. `--list` prints the truths only. Equal lines of several commits are one truth.
+A truth is mined from histories alone, without the reader. A commit removes or guards one of these in a file, and some
+releases of the provider lack it while others have it: an imported name, an attribute of an imported module or class, a
+keyword of a call to an imported name. Both sides are read with `ast`:
+of the provider every release's modules, names and parameters (tags of a clone, or a folder of wheels), of the consumer
+the two blobs of the file. Names are compared as they are written; there is no evaluation, no guard and no scope.
+
+A truth is a file of such a commit. The reader finds it if it has a finding that names one of its symbols, at its line
+in the parent commit, for the release that lacks it and is nearest to one that has it; the file is read alone. Behind is
+a truth where it has a definite one before that line instead: with that release the code does not come to the symbol.
+`--seed` draws `--most` truths. docs/contract_sample.md has the judgement of the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import random
 import re
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from matrix.catalog.versions import parse
 from matrix.contract import recording
-from matrix.contract.finding import find
+from matrix.contract.consuming import read_calls
+from matrix.contract.finding import FindingKind, find
 from matrix.contract.pairs import recorded, released
-from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE, Provider
-from matrix.contract.reading import extract_calls
-from matrix.contract.recording import MCORE, TE
-from matrix.errors import MatrixError
-from matrix.provision import package_source
+from matrix.contract.provider import Provider, provider_of
 
-CHECK: Final = re.compile(
-    r"(?P<api>hasattr\(|signature\(|^try:)"
-    r"|\b(?P<no>not )?(?:is_(?P<package>te|torch)_min_version\(\s*[\"'](?P<text>\d+(?:\.\d+)*)"
-    r"|torch_version\(\)\s*(?P<sign>>=|<)\s*\((?P<numbers>\d+, *\d+))"
+SINCE: Final = "2023-06-01"  # before it no framework called megatron-core
+FOUND, BEHIND, MISSED = "found", "behind", "missed"
+NEAR: Final = 3  # lines between an argument and the statement that it is part of
+# What a version's code may stand in; a use there is guarded already.
+GUARDED: Final = re.compile(
+    r"version|hasattr|signature|getattr|HAVE|HAS_|avail|TYPE_CHECKING|_ge_|_GE_|MCORE|MIN_|support"
 )
-PACKAGES: Final = r"transformer_engine|\bte\.|\btex\.|\btorch\b|\bdist\b"
-IMPORTED: Final = r"(from|import) (transformer_engine|torch)\b"
-NAMED: Final = re.compile(r"from ((?:transformer_engine|torch)[\w.]*) import (\w[\w ,]*)")
-KEYWORD: Final = re.compile(r"^\w+\[[\"'](\w+)[\"']\] = (.*)$")  # kwargs["name"] = value, before: name=value,
-HUNK: Final = re.compile(r"^@@ -(\d+)")
-FEWEST: Final = 12  # characters of a line that identify it
-NEAR: Final = 3  # lines between a moved line and the statement that it is part of
-PLACES: Final = {MCORE: "megatron", TE: "transformer_engine/pytorch"}
+TAG: Final = re.compile(r"(?:core_)?v(\d+\.\d+(?:\.\d+)?)")
+READ: Final = {
+    "megatron-core": re.compile(r"megatron/core/.*\.py"),
+    "transformer-engine": re.compile(r"transformer_engine/(?!jax|paddle|tensorflow).*\.py"),
+    "torch": re.compile(
+        r"torch/(__init__|(distributed|optim|utils|amp|cuda|onnx|nn/functional|library|autograd)\b.*)\.py"
+    ),
+}
+Names = dict[str, set[str]]
+File = tuple[str, object, Callable[[], bytes]]  # path, identity of the content, content
 
 
-@dataclass(frozen=True)
-class Truth:
-    """Lines of a file that break on one side of a version of a provider, until the commit."""
+@dataclass
+class Api:
+    """The names of one release: of each module and class, and the parameters of each callable by its bare name.
 
-    consumer: str
+    A callable that takes any keyword has "**".
+    """
+
+    names: Names = field(default_factory=dict)
+    parameters: Names = field(default_factory=dict)
+
+    def lacks(self, truth: Symbol) -> bool | None:
+        """Return whether this release lacks a symbol; None if its owner is missing too."""
+        owner, name, is_keyword = truth
+        if not is_keyword:
+            if owner in self.names and (name in self.names[owner] or f"{owner}.{name}" in self.names):
+                return False
+            return None if "*" in self.names.get(owner, ()) else True
+        known = self.parameters.get(owner)
+        return None if known is None or "**" in known else name not in known
+
+
+class Symbol(NamedTuple):
+    """A name of a module or class, or a keyword of a callable."""
+
+    owner: str
+    name: str
+    is_keyword: bool
+
+
+class Lack(NamedTuple):
+    """A symbol that a file uses at a line, and the release that lacks it beside one that has it."""
+
+    symbol: Symbol
+    line: int
+    release: str
+    works: str
+
+    def __str__(self) -> str:
+        owner, name, is_keyword = self.symbol
+        return f"{self.line}: {owner}{'()' if is_keyword else ''}.{name}: not in {self.release}, in {self.works}"
+
+
+class Truth(NamedTuple):
+    """A file in the parent of a commit that breaks with some releases of a provider, and is mended by the commit."""
+
+    consumer: Path
     commit: str
+    subject: str
     path: str
     provider: Provider
-    version: str
-    is_below: bool  # the side that breaks
-    lines: tuple[tuple[int, str], ...]  # of the parent commit
+    lacks: Sequence[Lack]
 
-    def releases(self) -> list[str]:
-        """Return the nearest recorded release of the side that breaks; all where no version is stated."""
-        versions = recording.recorded_surfaces(self.provider)
-        if not self.version:
-            return [*versions]
-        side = [text for text in versions if (parse(text) < parse(self.version)) is self.is_below]
-        return side[-1:] if self.is_below else side[:1]
+    def __str__(self) -> str:
+        return f"{self.consumer.parent.name} {self.commit[:10]} {self.path} x {self.provider.package}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mcore", type=Path, required=True, help="a clone of Megatron-LM")
-    parser.add_argument("--te", type=Path, required=True, help="a clone of Transformer Engine")
+    parser.add_argument("--provider", action="append", required=True, help="PACKAGE=CLONE, or a folder of wheels")
+    parser.add_argument("--consumer", type=Path, action="append", required=True, help="a clone with history")
     parser.add_argument("--most", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=35)
     parser.add_argument("--list", action="store_true", help="print the truths only")
     options = parser.parse_args()
-    clones = {MCORE: options.mcore, TE: options.te}
-    truths = [truth for package, clone in clones.items() for truth in mined(package, clone)]
-    truths = [*{(truth.path, truth.lines[0][1]): truth for truth in truths if truth.releases()}.values()]
-    truths = truths[: options.most]
-    results = [False if options.list else is_found(truth, clones[truth.consumer]) for truth in truths]
-    for truth, is_hit in zip(truths, results, strict=True):
-        side = f"{truth.provider.package} {truth.version and truth.releases()[0]}"
-        print(
-            f"{'found ' if is_hit else 'missed'} {truth.consumer} {truth.commit[:10]} {truth.path} x {side}", flush=True
-        )
-        for number, text in () if is_hit else truth.lines[:3]:
-            print(f"         {number}: {text[:110]}")
-    print(f"{sum(results)} of {len(truths)} found")
+    truths: list[Truth] = []
+    for text in options.provider:
+        package, _, source = text.partition("=")
+        offers = apis(package, Path(source))
+        clones = [clone for clone in options.consumer if clone != Path(source)]
+        truths += [truth for clone in clones for truth in mined(clone, provider_of(package), offers)]
+    drawn = random.Random(options.seed).sample(truths, min(options.most, len(truths)))
+    counts: Counter[str] = Counter()
+    for truth in sorted(drawn, key=str):
+        word = "mined" if options.list else judgement(truth)
+        counts[word] += 1
+        print(f"{word} {truth}: {truth.subject}", *(f"    {lack}" for lack in truth.lacks), sep="\n", flush=True)
+    print(f"{dict(counts)} of {len(truths)} mined")
 
 
-def mined(package: str, clone: Path) -> Iterator[Truth]:
-    """Yield the truths of a clone, the newest commits first."""
-    command = ["git", "-C", str(clone), "log", "--no-merges", "-p", "-U6", "--format=commit %H"]
-    command += [
-        "-G",
-        "min_version|torch_version|hasattr|signature|try:|from (torch|transformer_engine)",
-        "HEAD",
-        "--",
-        PLACES[package],
-    ]
-    commit = path = ""
-    hunk: list[str] = []
-    for line in [*subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines(), "commit "]:
-        if line.startswith(("commit ", "diff ", "@@")):
-            yield from of_hunk(package, commit, path, hunk)
-            hunk = []
-        if line.startswith("commit "):
-            commit = line.partition(" ")[2]
-        elif line.startswith("+++ "):
-            path = line.removeprefix("+++ b/")
-        elif line.startswith("@@") or hunk:
-            hunk.append(line)
+# ---------------------------------------------------------------- provider
 
 
-def of_hunk(package: str, commit: str, path: str, hunk: list[str]) -> Iterator[Truth]:
-    """Yield the truth of a hunk: removed lines that an added check of a version encloses."""
-    if not hunk or not path.endswith(".py"):
+def apis(package: str, source: Path) -> dict[str, Api]:
+    """Return the API of each recorded release that a clone has a tag of, or a folder a wheel."""
+    kept: dict[object, Api] = {}
+    versions = set(recording.recorded_surfaces(provider_of(package)))
+    found: dict[str, Api] = {}
+    for version, files in sorted(releases(package, source), key=lambda item: parse(item[0])):
+        if version in versions:
+            found[version] = api = Api()
+            for path, identity, text in files:
+                if (identity, path) not in kept:
+                    kept[identity, path] = of_file(path, text())
+                for every, part in ((getattr(api, name), getattr(kept[identity, path], name)) for name in vars(api)):
+                    for key, values in part.items():
+                        every.setdefault(key, set()).update(values)
+    return found
+
+
+def content(clone: Path, blob: str) -> bytes:
+    return blobs(clone, [blob])[blob]
+
+
+def releases(package: str, source: Path) -> Iterator[tuple[str, list[File]]]:
+    """Yield each release with its files."""
+    if not (source / "objects").is_dir():
+        for wheel in source.glob(f"{package.replace('-', '_')}-*.whl"):
+            archive = zipfile.ZipFile(wheel)
+            members = [info for info in archive.infolist() if READ[package].fullmatch(info.filename)]
+            files = [(info.filename, info.CRC, partial(archive.read, info)) for info in members]
+            yield wheel.name.split("-")[1], list[File](files)
         return
-    number = int(HUNK.findall(hunk[0])[0]) - 1
-    removed: dict[str, tuple[int, int]] = {}  # text -> line, indentation
-    for line in hunk[1:]:
-        number += line[:1] != "+"
-        if line.startswith("-"):
-            text = line[1:].strip()
-            removed[text] = number, len(line[1:]) - len(line[1:].lstrip())
-    yield from of_imports(package, commit, path, removed, [line[1:].strip() for line in hunk[1:] if line[:1] == "+"])
-    check, is_else, moved = None, False, []
-    for line in hunk[1:]:
-        text, indent = line[1:].strip(), len(line[1:]) - len(line[1:].lstrip())
-        match = CHECK.search(text) if line.startswith("+") and text.startswith(("if ", "elif ", "try:")) else None
+    for tag in git(source, "tag").split():
+        match = TAG.fullmatch(tag)
         if match:
-            check, border, is_else = match, indent, False
-        elif check and indent <= border and text:
-            is_else = text.startswith("else")
-            check = check if is_else else None
-        elif check and line.startswith("+"):
-            text = next((kept for kept in (text, KEYWORD.sub(r"\1=\2,", text)) if kept in removed), "")
-            is_same = len(text) >= FEWEST and (removed[text][1] < indent or text.endswith(","))
-            moved += [(check, is_else, removed[text][0], text)] if is_same else []
-    if moved and not any(moved[0][0][0] in text for text in removed):  # a check that moves is no new one
-        first, is_else, _, _ = moved[0]
-        texts = " ".join([first.string, *(text for *_, text in moved)])
-        of_te = first["package"] == "te" or "transformer_engine" in texts
-        if first["api"] and not re.search(IMPORTED if first["api"] == "try:" else PACKAGES, texts):
-            return
-        provider = TRANSFORMER_ENGINE if of_te and package == MCORE else TORCH
-        version = first["text"] or (first["numbers"] or "").replace(" ", "").replace(",", ".")
-        is_below = bool(first["no"] or first["sign"] == "<") is is_else
-        lines = tuple((number, text) for _, part, number, text in moved if part is is_else)
-        yield Truth(package, commit, path, provider, version, is_below, lines)
+            version = match[1] if match[1].count(".") == 2 else f"{match[1]}.0"
+            rows = [row.split() for row in git(source, "ls-tree", "-r", tag).splitlines()]
+            paths = [(row[3], row[2]) for row in rows if READ[package].fullmatch(row[3])]
+            yield version, [(path, blob, partial(content, source, blob)) for path, blob in paths]
 
 
-def of_imports(
-    package: str, commit: str, path: str, removed: dict[str, tuple[int, int]], added: list[str]
-) -> Iterator[Truth]:
-    """Yield the truths of imports whose module changes while their names stay."""
-    modules = {match[2]: match[1] for text in added if (match := NAMED.match(text))}
-    for text, (number, _) in removed.items():
-        match = NAMED.match(text)
-        if match and modules.get(match[2], match[1]) != match[1] and not (package == TE and match[1][:5] == "trans"):
-            provider = TRANSFORMER_ENGINE if match[1].startswith("transformer_engine") else TORCH
-            yield Truth(package, commit, path, provider, "", True, ((number, text),))
+def of_file(path: str, content: bytes) -> Api:
+    """Return what a module adds to an API."""
+    api = Api()
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    names = api.names.setdefault(module, set())
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+            add(api, node.name, node.args)
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+            of_class(api, f"{module}.{node.name}", node)
+    return api
 
 
-def is_found(truth: Truth, clone: Path) -> bool:
-    """Return whether the reader has a finding at the lines of a truth, in the parent commit."""
-    source = package_source.parse(f"{clone}@{truth.commit}~1", truth.consumer)
-    try:
-        calls = extract_calls(package_source.inspect(source), provider=truth.provider)
-    except MatrixError as error:
-        print(f"{truth.commit[:10]}: {error}".splitlines()[0])
-        return False
-    surfaces = [recorded(truth.provider, version) for version in truth.releases()]
-    findings = [one for surface in surfaces for one in find(calls, surface, history=released(truth.provider))]
-    sites = {finding.call_site.line for finding in findings if finding.call_site.path == truth.path}
-    return any(number - NEAR <= line <= number + NEAR for number, _ in truth.lines for line in sites)
+def of_class(api: Api, path: str, node: ast.ClassDef) -> None:
+    members = api.names.setdefault(path, set())
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            members.add(part.attr)
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            members.add(part.id)
+        elif isinstance(part, ast.FunctionDef):
+            members.add(part.name)
+    constructors = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    is_data = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+    parameters = api.parameters.setdefault(node.name, set())
+    for constructor in constructors:
+        add(api, node.name, constructor.args)
+    if is_data and not constructors:
+        parameters |= {
+            part.target.id
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        }
+    if not constructors and (not is_data or [base for base in node.bases if ast.unparse(base) != "object"]):
+        parameters.add("**")  # it may inherit any
+    if node.bases:
+        members.add("*")  # it may inherit any
+
+
+def add(api: Api, name: str, arguments: ast.arguments) -> None:
+    slots = [*arguments.posonlyargs, *arguments.args]
+    known = {slot.arg for slot in [*slots, *arguments.kwonlyargs]} | ({"**"} if arguments.kwarg else set())
+    api.parameters.setdefault(name, set()).update(known)
+
+
+# ---------------------------------------------------------------- consumer
+
+
+def changes(clone: Path) -> Iterator[tuple[str, str, str, bytes, bytes]]:
+    """Yield (commit, subject, path, content before, content after) of each changed Python file."""
+    options = (f"--since={SINCE}", "--raw", "-r", "--no-abbrev", "--no-renames", "--diff-filter=M")
+    log = git(clone, "log", "--no-merges", *options, "--format=%x01%H%x09%s", "HEAD", "--", "*.py")
+    rows: list[tuple[str, str, str, str, str]] = []
+    for entry in log.split("\x01")[1:]:
+        head, *lines = entry.splitlines()
+        commit, _, subject = head.partition("\t")
+        for fields, path in (line.split("\t") for line in lines if line.startswith(":")):
+            old, new = fields.split()[2:4]
+            rows.append((commit, subject, path, old, new))
+    for first in range(0, len(rows), 500):
+        part = rows[first : first + 500]
+        contents = blobs(clone, [blob for row in part for blob in row[3:]])
+        for commit, subject, path, old, new in part:
+            if old in contents and new in contents:
+                yield commit, subject, path, contents[old], contents[new]
+
+
+class Used(NamedTuple):
+    """What a file uses without a guard: symbol -> line."""
+
+    symbols: dict[Symbol, int]
+    calls: dict[str, int]  # bare name of a callee -> line
+
+
+def used(content: bytes, provider: Provider) -> Used:
+    """Return what a file uses of a provider."""
+    tree = ast.parse(content)
+    known: dict[str, str] = {}  # name -> dotted path
+    result = Used({}, {})
+    guarded: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                top_name = alias.name.partition(".")[0]
+                known[alias.asname or top_name] = alias.name if alias.asname else top_name
+        is_check = isinstance(node, (ast.If, ast.IfExp)) and GUARDED.search(ast.unparse(node.test))
+        if is_check or isinstance(node, ast.Try):
+            guarded.update(ast.walk(node))
+    is_provided = {name for name, path in known.items() if provider.owns(path)}
+    for node in ast.walk(tree):
+        if node in guarded:
+            continue
+        if isinstance(node, ast.ImportFrom) and not node.level and provider.owns(node.module or ""):
+            for alias in node.names:
+                result.symbols[Symbol(node.module or "", alias.name, is_keyword=False)] = node.lineno
+        elif isinstance(node, ast.Attribute):
+            first, _, rest = dotted(node.value).partition(".")
+            if first in is_provided:
+                path = known[first] + (f".{rest}" if rest else "")
+                result.symbols.setdefault(Symbol(path, node.attr, is_keyword=False), node.lineno)
+        elif isinstance(node, ast.Call):
+            first, *attributes = dotted(node.func).split(".")
+            if first in is_provided:
+                bare = attributes[-1] if attributes else known[first].split(".")[-1]
+                result.calls[bare] = node.lineno
+                for keyword in node.keywords:
+                    if keyword.arg:
+                        result.symbols.setdefault(Symbol(bare, keyword.arg, is_keyword=True), node.lineno)
+    return result
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a.b.c for an attribute of names, "" for anything else."""
+    if isinstance(node, ast.Attribute):
+        owner = dotted(node.value)
+        return owner and f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def mined(clone: Path, provider: Provider, offers: Mapping[str, Api]) -> Iterator[Truth]:
+    """Yield the truths of a project's history."""
+    words = varying(offers)
+    for commit, subject, path, old, new in changes(clone):
+        if provider.top.encode() not in old or provider.files.fullmatch(path) or "test" in path:
+            continue
+        kept = set(new.splitlines())
+        removed = {word for line in set(old.splitlines()) - kept for word in re.findall(rb"\w+", line)}
+        if removed.isdisjoint(words):
+            continue
+        try:
+            before, after = used(old, provider), used(new, provider)
+        except (SyntaxError, ValueError):
+            continue
+        rest = new.decode("utf-8", "replace")
+        lacks: list[Lack] = []
+        for symbol, line in before.symbols.items():
+            border = symbol not in after.symbols and nearest(symbol, offers)
+            # What only older releases lack is mended where the new text still has it, under a guard.
+            if border and (parse(border[0]) > parse(border[1]) or re.search(rf"\b{symbol.name}\b", rest)):
+                lacks.append(Lack(symbol, line, *border))
+        if lacks:
+            yield Truth(clone, commit, subject, path, provider, lacks)
+
+
+def varying(offers: Mapping[str, Api]) -> set[bytes]:
+    """Return the words that are a name or a parameter in some releases and not in others."""
+    words: set[str] = set()
+    for kind in ("names", "parameters"):
+        owners = {owner for api in offers.values() for owner in getattr(api, kind)}
+        for owner in owners:
+            every = [getattr(api, kind).get(owner, set()) for api in offers.values()]
+            words |= set.union(*every) - set.intersection(*every)
+            words |= {owner.rpartition(".")[2]} if not all(every) else set()
+    return {word.encode() for word in words}
+
+
+def nearest(symbol: Symbol, offers: Mapping[str, Api]) -> tuple[str, str] | None:
+    """Return the last release that lacks a symbol beside one that has it, and that one."""
+    known = [(version, lacks) for version, api in offers.items() if (lacks := api.lacks(symbol)) is not None]
+    for (left, misses), (right, lacks) in reversed([*pairwise(known)]):
+        if misses != lacks:
+            return (right, left) if lacks else (left, right)
+    return None
+
+
+# ------------------------------------------------------------------ reader
+
+
+def judgement(truth: Truth) -> str:
+    """Return FOUND for a finding that names a symbol at its line in the parent commit, else BEHIND or MISSED."""
+    source = git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}").encode()
+    project = truth.consumer.parent.name
+    calls = read_calls(
+        {truth.path: source}, "parent", provider=truth.provider, consumer=project, part=lambda path: True
+    )
+    word = MISSED
+    for symbol, line, release, _ in truth.lacks:
+        for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):
+            start = finding.call_site.line
+            if symbol.name in f"{finding.callee} {finding.message}" and abs(start - line) <= NEAR:
+                return FOUND
+            if finding.kind is FindingKind.DEFINITE and start <= line:
+                word = BEHIND
+    return word
+
+
+def blobs(clone: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of blobs that the clone has."""
+    command = ["git", "-C", str(clone), "cat-file", "--batch"]
+    data = subprocess.run(command, input="\n".join(names).encode(), capture_output=True, check=True).stdout
+    contents: dict[str, bytes] = {}
+    start = 0
+    while start < len(data):
+        end = data.index(b"\n", start)
+        blob, *facts = data[start:end].split()
+        size = int(facts[1]) if len(facts) == 2 else -1
+        if size >= 0:
+            contents[blob.decode()] = data[end + 1 : end + 1 + size]
+        start = end + 2 + size
+    return contents
+
+
+def git(clone: Path, *command: str) -> str:
+    """Return what a git command prints."""
+    result = subprocess.run(["git", "-C", str(clone), *command], capture_output=True, check=True)
+    return result.stdout.decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ class _Package:
         """Return the guard under which importing a module succeeds; True while it is being read."""
         return self._module(module).loads if self.mentions(module) else True
 
-    def returned(self, evaluator: Evaluator, routine: FunctionDefinition) -> ReturnValue:
-        """Return the return value of a function whose parameters are the names of the evaluator."""
-        body = Reader(evaluator)
+    def returned(self, routine: FunctionDefinition, names: Names, depth: int) -> ReturnValue:
+        """Return the return value of a function whose parameters are `names`, that many calls deep."""
+        body = Reader(Evaluator(self, routine.location, names, depth=depth))
         return body.outcome(body.read(routine.node.body))
 
     def _source(self, module: str) -> bytes:

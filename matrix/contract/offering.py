@@ -20,6 +20,7 @@ from matrix.contract.definition import (
     ENUMERATIONS,
     Names,
     absolute,
+    called,
     class_entry,
     dotted,
     function_entry,
@@ -35,6 +36,7 @@ PYBIND_NAME = re.compile(
 )
 COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
 FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module
+COPIED = "copy_signature"  # a decorator of megatron.core.typed_torch
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
@@ -106,8 +108,11 @@ class _ModuleReader(ast.NodeVisitor):
         """Skip a statement that defines no names."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Read a function."""
-        self.names[node.name] = function_entry(node)
+        """Read a function; one that takes anything and states whose signature it has passes all on to that function."""
+        copied = [decorator for decorator in node.decorator_list if dotted(called(decorator)) == COPIED]
+        source = dotted(copied[0].args[0]) if copied and isinstance(copied[0], ast.Call) and copied[0].args else ""
+        is_passed = ast.unparse(node.args) == "*args, **kwargs" and source in self.names
+        self.names[node.name] = f">{self.name}:{source}" if is_passed else function_entry(node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         """Read a coroutine."""

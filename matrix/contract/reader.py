@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from matrix.contract.definition import absolute, dotted, function_entry
-from matrix.contract.evaluation import Evaluator, installed, text_of
+from matrix.contract.evaluation import Evaluator
+from matrix.contract.expressions import installed, text_of
 from matrix.contract.flow import Attempt
 from matrix.contract.guard import Config, Guard, all_of, any_of, names_te, negate
 from matrix.contract.reachability import Function, Recorder, elsewhere, is_local

@@ -349,3 +349,15 @@ def test_context_manager_that_swallows_is_a_handler(context: str, ending: str, k
     )
 
     assert breaks(fork, core({})) == [(kind, breaks(fork, core({}))[0][1])]
+
+
+def test_copied_signature_is_that_of_its_source() -> None:
+    specs = """
+        from megatron.core.typed_torch import copy_signature
+        def get_submodules(num_experts=None): ...
+        @copy_signature(get_submodules)
+        def get_spec(*args, **kwargs): return get_submodules(*args, **kwargs)
+    """
+    calls = project("from megatron.core.specs import get_spec\nget_spec(num_experts=1, legacy=True)")
+    message = "get_submodules() got an unexpected keyword argument 'legacy'"
+    assert breaks(calls, core({"specs.py": specs})) == [("definite", message)]

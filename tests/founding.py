@@ -68,3 +68,6 @@ TRANSFORMERS: Final = "transformers5-sentinels"
 
 OVERLAP: Final = "tp-overlap"
 """At level gpu its cases start userbuffers, which need Open MPI with megatron-core before 0.10."""
+
+PINNED: Final = "cpu-offload-pinned"
+"""Certain by the versions alone: it breaks image ngc-25.11 with megatron-core 0.17.1, and not with 0.16.1."""

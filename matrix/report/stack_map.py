@@ -19,6 +19,7 @@ from matrix.catalog.versions import minor, parse, spans
 from matrix.check.answer import CHANGES, CONTENTS, DRIVER_FIT, Standing
 from matrix.check.remedies import unaffected
 from matrix.check.table import CHOSEN, KNOWN_BREAK, Choice, StackAnswer, StackTable
+from matrix.report.words import night_in_words
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict
 
@@ -239,7 +240,7 @@ class StackMap:
             "title": failure.title,
             "fix": " ".join(failure.fix.split()),
             "workarounds": [workaround.text for workaround in failure.workarounds],
-            "seen": [span.first, span.last] if span else [],
+            "seen": [night_in_words(span.first), night_in_words(span.last)] if span else [],
             "results": {
                 f"{row},{column}": f"{verdict.value} at level {level.value}"
                 for (row, column), (verdict, level) in self.results.get(failure.id, {}).items()

@@ -202,3 +202,9 @@ def in_words(date: str) -> str:
     year, *parts = date.split("-")
     numbers = [int(part) for part in parts]
     return " ".join([*map(str, numbers[1:]), *(_MONTHS[month - 1] for month in numbers[:1]), year])
+
+
+def night_in_words(run: str) -> str:
+    """Return the date of a run whose id begins with one, as people write it; any other id as it is."""
+    date = re.match(r"(\d{4})-?(\d\d)-?(\d\d)", run)
+    return in_words("-".join(date.groups())) if date else run

@@ -12,7 +12,7 @@ from matrix.report.site import write_site
 from matrix.store.stored_run import Night
 from tests.browser.chromium import Browser
 from tests.browser.test_pages import violations
-from tests.founding import MPI
+from tests.founding import MPI, PINNED, SAVE
 from tests.unit.catalogs import real
 from tests.unit.report.samples import stack_map
 
@@ -89,7 +89,7 @@ def test_keyboard_alone_reaches_an_answer(browser: Browser, published: Path) -> 
     press(browser, "Enter")
     browser.js("new Promise((done) => setTimeout(done, 500))")
     assert browser.js("document.querySelector('#answer .verdict').dataset.answer") == "no"
-    assert "cpu-offload-pinned" in browser.js("document.querySelector('#answer .verdict').textContent")
+    assert PINNED in browser.js("document.querySelector('#answer .verdict').textContent")
 
 
 def press(browser: Browser, name: str) -> None:
@@ -106,9 +106,9 @@ def press(browser: Browser, name: str) -> None:
     ("question", "answer", "text"),
     [
         ({"from": "base=ngc-26.02 mcore=0.17.1", "to": "base=ngc-26.02 te=2.19.0 mcore=0.17.1"}, "yes", "2.19.0"),
-        ({"from": "base=ngc-25.11 mcore=0.16.1", "to": "base=ngc-25.11 mcore=0.17.1"}, "no", "cpu-offload-pinned"),
+        ({"from": "base=ngc-25.11 mcore=0.16.1", "to": "base=ngc-25.11 mcore=0.17.1"}, "no", PINNED),
         ({"from": "base=ngc-26.08 mcore=0.17.1", "want": "none"}, "unknown", "ngc-26.08"),
-        ({"from": "base=ngc-25.06 mcore=0.8.0", "want": "none"}, "no", "dcp-assertion"),
+        ({"from": "base=ngc-25.06 mcore=0.8.0", "want": "none"}, "no", SAVE),
         ({"from": "base=ngc-25.06 mcore=0.14.0", "want": "none"}, "yes", "Nothing"),
         ({"from": "base=ngc-25.09 mcore=0.16.1", "to": "base=ngc-26.02 mcore=0.18.2"}, "", "ngc-26.02"),
     ],

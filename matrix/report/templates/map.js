@@ -6,7 +6,7 @@ ready.then(() => {
   const failures = document.getElementById("map-failure"), all = document.getElementById("map-all");
   const uses = [...document.querySelectorAll("#uses input")];
   const ids = uses.map((box) => box.value);
-  const NEARLY = 0.8;  // of the pairs shown: what breaks in as many is one line above the map and colours nothing
+  const NEARLY = 0.8;  // of the pairs shown that are known: what breaks in as many is one line above the map and colours nothing
   const newest = { rows: table.tBodies[0].rows.length, columns: table.tHead.rows[0].cells.length - 1 };
   const linked = Boolean(table.querySelector("th a"));
   let columns = [], built = null, kept = "", entered = null;
@@ -51,14 +51,14 @@ ready.then(() => {
   const label = (one) => one.entry ? one.entry.id : `calls into ${one.into}`;
   const colour = () => {
     const ticked = new Set(uses.flatMap((box, place) => box.checked ? [place] : []));
-    const alone = failures.value, shown = cells(), counts = new Map(), found = new Map(), shares = {};
+    const alone = failures.value, shown = cells(), judged = new Set(shown.filter((cell) => !/^(unknown|clash)/.test(cell.dataset.marks))), counts = new Map(), found = new Map(), shares = {};
     if (!alone && ticked.size)
       for (const cell of shown) {
         const mine = new Set(breaking(choice(cell)).filter((one) => one.uses.every((place) => ticked.has(place))).map(label));
         found.set(cell, mine);
-        for (const id of mine) counts.set(id, (counts.get(id) || 0) + 1);
+        if (judged.has(cell)) for (const id of mine) counts.set(id, (counts.get(id) || 0) + 1);
       }
-    const everywhere = [...counts].filter(([, count]) => count >= NEARLY * shown.length).map(([id]) => id).sort();
+    const everywhere = [...counts].filter(([, count]) => count >= NEARLY * judged.size).map(([id]) => id).sort();
     for (const cell of shown) {
       let kind = cell.dataset.marks;
       if (alone) {

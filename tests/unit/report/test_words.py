@@ -16,6 +16,7 @@ from matrix.report.words import (
     in_words,
     is_red,
     label,
+    night_in_words,
     outcome_text,
     render_chain,
     verdict_reason,
@@ -155,3 +156,11 @@ def test_label_leaves_out_what_is_absent() -> None:
 )
 def test_dates_are_words(date: str, words: str) -> None:
     assert in_words(date) == words
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [("20261123T134958668206Z-night", "23 November 2026"), ("2026-01-29-night", "29 January 2026"), ("a", "a")],
+)
+def test_night_is_a_date_in_words(run: str, words: str) -> None:
+    assert night_in_words(run) == words

@@ -40,7 +40,8 @@ NORM: Final = "te-norm-shape"
 """At level contract, on the base no-torch in milliseconds: broken with Transformer Engine 1.12.0."""
 
 PINNED: Final = "cpu-offload-pinned"
-"""At level contract: megatron-core 0.17.1 with Transformer Engine 2.9.0 breaks, with any later one it does not."""
+"""At level contract: megatron-core 0.17.1 with Transformer Engine 2.9.0 breaks, with any later one it does not.
+Certain by the versions alone: image ngc-25.11 breaks with 0.17.1, and not with 0.16.1."""
 
 SETUPTOOLS: Final = "no-pkg-resources"
 """megatron-core 0.8.0 breaks with setuptools 82 and later, whatever torch and Transformer Engine are."""
@@ -68,6 +69,3 @@ TRANSFORMERS: Final = "transformers5-sentinels"
 
 OVERLAP: Final = "tp-overlap"
 """At level gpu its cases start userbuffers, which need Open MPI with megatron-core before 0.10."""
-
-PINNED: Final = "cpu-offload-pinned"
-"""Certain by the versions alone: it breaks image ngc-25.11 with megatron-core 0.17.1, and not with 0.16.1."""

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, Final, Generic, TypeVar
 
 from matrix.catalog.cell import Clause
-from matrix.catalog.failure import Failure
+from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import (
     ABSENT,
@@ -29,6 +29,7 @@ from matrix.catalog.stack import (
     TE,
     TORCH,
     UNKNOWN,
+    WRITER,
     component_title,
 )
 from matrix.catalog.versions import is_version, parse
@@ -48,6 +49,11 @@ CHOSEN: Final = {
 _AXIS: Final = {component: axis for axis, fixed in CHOSEN.items() for component in fixed}
 KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
+# The axes of the stack that wrote the checkpoints which another one reads, with the components that each states.
+WRITTEN: Final = {
+    f"from {axis}": tuple(writer for writer, component in WRITER.items() if component in fixed)
+    for axis, fixed in CHOSEN.items()
+}
 T = TypeVar("T")
 Choice = Mapping[str, str]  # axis of CHOSEN -> word as in `megatrix check "WORD WORD"`; left out: not named
 
@@ -117,7 +123,8 @@ class StackTable:
     `values`: by axis, the words that can be chosen, "" (not named) first. `brought`: the words for other axes that a
     container's word implies. `clashes` are texts, of parts that exclude each other and of drivers. `breaking` are,
     for each package that is called, the calls that the catalog lacks, with the reason why a pair can't be judged.
-    `undecided` are texts of what is not known: the contents of an image, and whether a driver runs it.
+    `undecided` are texts of what is not known: the contents of an image, and whether a driver runs it. `resuming`
+    are, by failure, what is expected of a stack that reads the checkpoints of another one.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -126,6 +133,7 @@ class StackTable:
     clashes: tuple[Table[str], ...]
     breaking: tuple[Table[CallsAnswer], ...]
     undecided: tuple[Table[str], ...]
+    resuming: Mapping[str, Table[Expectation]]
 
     def places(self, choice: Choice) -> dict[str, int]:
         """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
@@ -198,6 +206,7 @@ class StackTable:
             "pairs": [[_AXIS[pair.consumer], _AXIS[pair.provider]] for pair in CALL_PAIRS],
             "calls": [_table(table, calls) for table in self.breaking],
             "undecided": [_table(one, place) for one in self.undecided],
+            "resuming": {failure: _table(table, list(Expectation).index) for failure, table in self.resuming.items()},
             "findings": [list(one) for one in findings],
             "texts": list(texts),
         }
@@ -253,7 +262,31 @@ def build_table(catalog: Catalog) -> StackTable:
         ),
         _call_tables(catalog, parts, each),
         _undecided_tables(catalog, parts, each, one),
+        _resuming_tables(catalog, parts),
     )
+
+
+def _resuming_tables(catalog: Catalog, parts: Mapping[str, Mapping[str, UserStack]]) -> dict[str, Table[Expectation]]:
+    """Return, by failure of a checkpoint that another stack writes, what is expected of reader and writer."""
+    written = {
+        axis: {word: _as_writer(stack, axis) for word, stack in parts[axis.removeprefix("from ")].items()}
+        for axis in WRITTEN
+    }
+    return {
+        str(failure.id): _tabled(
+            {**parts, **written},
+            {**_classes(parts, clauses), **_classes(written, clauses, WRITTEN)},
+            lambda stack, failure=failure: failure.expectation(stack.stack),  # type: ignore[misc]
+            {**CHOSEN, **WRITTEN},
+        )
+        for failure in catalog.failures
+        if WRITER.keys() & set(failure.axes)
+        for clauses in [_clauses(catalog, failure)]
+    }
+
+
+def _as_writer(stack: UserStack, axis: str) -> UserStack:
+    return replace(stack, stack=stack.stack.with_({writer: stack.stack[WRITER[writer]] for writer in WRITTEN[axis]}))
 
 
 def _undecided_tables(
@@ -331,12 +364,16 @@ def _clauses(catalog: Catalog, failure: Failure) -> list[Clause]:
     return [*rules, *failure.reached_by, *(one.when for one in failure.masked)]
 
 
-def _classes(parts: Mapping[str, Mapping[str, UserStack]], clauses: Sequence[Clause]) -> dict[str, tuple[int, ...]]:
+def _classes(
+    parts: Mapping[str, Mapping[str, UserStack]],
+    clauses: Sequence[Clause],
+    fixing: Mapping[str, Sequence[str]] = CHOSEN,
+) -> dict[str, tuple[int, ...]]:
     """Return, by axis, the class of each value: values of a class satisfy the same conditions of all clauses."""
     found = {}
     for axis, words in parts.items():
         seen: dict[object, int] = {}
-        profiles = [_profile(stack, CHOSEN[axis], clauses) for stack in words.values()]
+        profiles = [_profile(stack, fixing[axis], clauses) for stack in words.values()]
         found[axis] = tuple(seen.setdefault(profile, len(seen)) for profile in profiles)
     return found
 
@@ -359,17 +396,18 @@ def _tabled(
     parts: Mapping[str, Mapping[str, UserStack]],
     classes: Mapping[str, tuple[int, ...]],
     judge: Callable[[UserStack], T],
+    fixing: Mapping[str, Sequence[str]] = CHOSEN,
 ) -> Table[T]:
     """Return the table of a judgement; axes with one class are left out."""
     first = [
         [list(parts[axis].values())[classes[axis].index(one)] for one in range(max(classes[axis]) + 1)]
-        for axis in CHOSEN
+        for axis in fixing
     ]
-    answers = tuple(judge(_combined(dict(zip(CHOSEN, each, strict=True)))) for each in product(*first))
-    return Table({axis: classes[axis] for axis in CHOSEN if max(classes[axis])}, answers)
+    answers = tuple(judge(_combined(dict(zip(fixing, each, strict=True)), fixing)) for each in product(*first))
+    return Table({axis: classes[axis] for axis in fixing if max(classes[axis])}, answers)
 
 
-def _combined(parts: Mapping[str, UserStack]) -> UserStack:
+def _combined(parts: Mapping[str, UserStack], fixing: Mapping[str, Sequence[str]]) -> UserStack:
     """Return the stack with each part's own components."""
-    values = {name: parts[axis].stack[name] for axis, own in CHOSEN.items() for name in own}
+    values = {name: parts[axis].stack[name] for axis, own in fixing.items() for name in own}
     return replace(parts["base"], stack=parts["base"].stack.with_(values))

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from matrix.catalog.stack import UNKNOWN, known_component
+from matrix.catalog.stack import UNKNOWN, WRITER, known_component
 from matrix.catalog.versions import is_version, parse
 from matrix.check.answer import BreakingCalls, CheckResult, Standing
 from matrix.check.calls import breaking_calls
@@ -42,8 +42,8 @@ DROP = """(name, text) => {
   const data = new DataTransfer();
   data.items.add(new File([text], name));
   const notes = document.getElementById("notes");
-  const done = new Promise((tell) =>
-    new MutationObserver(() => notes.textContent && tell(notes.innerText)).observe(notes, { childList: true }));
+  const done = new Promise((resolve) =>
+    new MutationObserver(() => notes.textContent && resolve(notes.innerText)).observe(notes, { childList: true }));
   const drop = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
   document.getElementById("ask").dispatchEvent(drop);
   return done;
@@ -263,6 +263,27 @@ def errors(result: CheckResult) -> list[str]:
 
 def errors_of(call: BreakingCalls) -> list[str]:
     return [f"{finding.raised.type}: {finding.message}" for finding in call.findings]
+
+
+RESUME = """(pairs) => pairs.map(([before, after]) => stacks.resuming(before, after))"""
+
+
+def test_page_knows_which_checkpoints_resume(browser: Browser, site: Paths) -> None:
+    """200 random pairs: what each failure of a checkpoint expects where the second stack reads what the first wrote."""
+    opened(browser, site)
+    choices = random_choices(23, 400)
+    pairs = list(zip(choices[::2], choices[1::2], strict=True))
+    seen = set()
+    for (before, after), shown in zip(pairs, browser.js(f"({RESUME})({json.dumps(pairs)})"), strict=True):
+        old = stack(before).stack
+        reader = stack(after).stack.with_({writer: old[component] for writer, component in WRITER.items()})
+        expected: dict[str, list[str]] = {"broken": [], "works": [], "unknown": []}
+        for one in real().failures:
+            if WRITER.keys() & set(one.axes):
+                expected[one.expectation(reader).value].append(str(one.id))
+        assert shown == expected, (before, after)
+        seen |= {kind for kind, ids in expected.items() if ids}
+    assert seen == {"broken", "works", "unknown"}
 
 
 UPGRADE = "(choices) => choices.map((one) => ['mcore', 'te', 'base'].map((axis) => stacks.upgrade(one, axis)))"

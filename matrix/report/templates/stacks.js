@@ -4,7 +4,7 @@
 let stacks;
 const answers = (data) => {
   const axes = Object.keys(data.values);
-  for (const table of [...data.failures, ...data.clashes, ...data.calls, ...data.undecided]) {
+  for (const table of [...data.failures, ...data.clashes, ...data.calls, ...data.undecided, ...Object.values(data.resuming)]) {
     table.sizes = Object.entries(table.classes).map(([axis, classes]) => [axis, classes, Math.max(...classes) + 1]);
   }
   const look = (table, places) => {
@@ -57,6 +57,13 @@ const answers = (data) => {
   const unread = (choice) => {
     const where = places(choice), texts = data.undecided.map((table) => data.texts[look(table, where)]).filter(Boolean);
     return texts.length ? texts : [...calls(choice).problems.values()];
+  };
+  // What is known of reading the checkpoints of one stack in another: ids that may break, that work, that are not known.
+  const resuming = (before, after) => {
+    const where = { ...places(after), ...Object.fromEntries(Object.entries(places(before)).map(([axis, place]) => [`from ${axis}`, place])) };
+    const ids = [[], [], []];
+    for (const [id, table] of Object.entries(data.resuming)) ids[look(table, where)].push(id);
+    return { broken: ids[0], works: ids[1], unknown: ids[2] };
   };
   // What each newer version of an axis changes, as `megatrix check --upgrade AXIS --json` reports it.
   const breaks = (choice) => {
@@ -173,7 +180,7 @@ const answers = (data) => {
     for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
     return made;
   };
-  return { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, words, name, wordOf, read, url, whole, element, card, known, command };
+  return { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, resuming, words, name, wordOf, read, url, whole, element, card, known, command };
 };
 const ready = (async () => {
   const packed = Uint8Array.from(atob(document.getElementById("stacks").textContent), (each) => each.charCodeAt(0));

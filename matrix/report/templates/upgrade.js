@@ -1,6 +1,6 @@
 "use strict";
 ready.then(() => {
-  const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, words, name, wordOf, read, url, whole, element, card, known } = stacks;
+  const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, resuming, words, name, wordOf, read, url, whole, element, card, known } = stacks;
   const field = (id) => document.getElementById(id);
   const [answer, notes, want, to] = ["answer", "notes", "want", "to"].map(field);
   const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
@@ -39,8 +39,8 @@ ready.then(() => {
   };
 
   // The answer in one line: what changes from one stack to the other, or what breaks in one.
-  const changeLine = (found, target) => {
-    const rest = [found.fixed.length ? `; it fixes ${found.fixed.length}` : "", found.unchanged.length ? `; ${count(found.unchanged.length, "break")} of today stay${found.unchanged.length === 1 ? "s" : ""}` : ""];
+  const changeLine = (found, target, read) => {
+    const rest = [read.broken.length ? "; checkpoints may not load" : read.works.length && !read.unknown.length ? "; checkpoints load" : "", found.fixed.length ? `; it fixes ${found.fixed.length}` : "", found.unchanged.length ? `; ${count(found.unchanged.length, "break")} of today stay${found.unchanged.length === 1 ? "s" : ""}` : ""];
     const broken = [...found.clashes, ...found.new];
     if (broken.length) return banner("no", `NO: ${target} breaks ${count(broken.length, "thing")}:`, ...linkedIds(broken), ...rest);
     if (found.unknown.length) return banner("unknown", `NOT KNOWN: nothing newly breaks for certain in ${target}, but not all of it is known:`, ...linkedIds(found.unknown.slice(0, 3)), found.unknown.length > 3 ? ` and ${found.unknown.length - 3} more` : "", ...rest);
@@ -137,9 +137,11 @@ ready.then(() => {
     else {
       const apart = found.apart, same = axes.filter((each) => each !== axis && !(each === "te" && target.base !== from.base)).every((each) => (from[each] || "") === (target[each] || ""));
       const own = same && found.versions.find((one) => words(changed(from, axis, `${kind}=${one.version}`)) === words(target));
-      made.push(changeLine(own || step("", breaks(from), breaks(target), same ? apart : []), same ? `${title(kind)} ${name(target[axis] || "").replace(/^torch /, "")}` : spoken(target)));
+      made.push(changeLine(own || step("", breaks(from), breaks(target), same ? apart : []), same ? `${title(kind)} ${name(target[axis] || "").replace(/^torch /, "")}` : spoken(target), resuming(from, target)));
       if (found.versions.length) made.push(chips(from, axis, found, target), element("p", "soft", found.best ? `Best: the newest that nothing newly breaks, ${found.best}.` : `No version after ${found.current} is known to be free of new breaks.`));
       if (apart.length && same) made.push(element("p", "soft", `${title(kind)} does not affect: `, ...linkedIds(apart)));
+      const loaded = resuming(from, target), kinds = Object.entries({ "may not load": loaded.broken, "known to load": loaded.works, "not known": loaded.unknown }).filter(([, ids]) => ids.length);
+      if (loaded.broken.length + loaded.works.length) made.push(element("p", "soft", "Checkpoints of today's stack: ", ...kinds.flatMap(([kind, ids], place) => [place ? `; ${kind}: ` : `${kind}: `, ...linkedIds(ids)])));
       const now = unread(target);
       if (now.length) made.push(element("p", "soft", `Not known of it: ${now.join("; ")}`));
       made.push(...groups(from, target), element("p", "", link("This is my stack now", { from: words(target), to: null, want: null })));

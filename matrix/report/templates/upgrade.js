@@ -138,7 +138,7 @@ ready.then(() => {
       const apart = found.apart, same = axes.filter((each) => each !== axis && !(each === "te" && target.base !== from.base)).every((each) => (from[each] || "") === (target[each] || ""));
       const own = same && found.versions.find((one) => words(changed(from, axis, `${kind}=${one.version}`)) === words(target));
       made.push(changeLine(own || step("", breaks(from), breaks(target), same ? apart : []), same ? `${title(kind)} ${name(target[axis] || "").replace(/^torch /, "")}` : spoken(target), resuming(from, target)));
-      if (found.versions.length) made.push(chips(from, axis, found, target), element("p", "soft", found.best ? `Best: the newest that nothing newly breaks, ${found.best}.` : `No version after ${found.current} is known to be free of new breaks.`));
+      if (found.versions.length) made.push(chips(from, axis, found, target), element("p", "soft", found.best ? `Best: ${found.best}, the newest without a known new break.` : `No version after ${found.current} is known to be free of new breaks.`));
       if (apart.length && same) made.push(element("p", "soft", `${title(kind)} does not affect: `, ...linkedIds(apart)));
       const loaded = resuming(from, target), kinds = Object.entries({ "may not load": loaded.broken, "known to load": loaded.works, "not known": loaded.unknown }).filter(([, ids]) => ids.length);
       if (loaded.broken.length + loaded.works.length) made.push(element("p", "soft", "Checkpoints of today's stack: ", ...kinds.flatMap(([kind, ids], place) => [place ? `; ${kind}: ` : `${kind}: `, ...linkedIds(ids)])));

@@ -33,7 +33,8 @@ fix = "{fix}"
 {signatures}
 [[reached_by]]
 arguments = {arguments}
-{when}reason = "the layout {layout} deviates (run)"
+layouts = [{layout}]
+{when}reason = "the layout deviates (run)"
 {rules}{cases}
 [night]
 reason = "both sides of each change"
@@ -91,7 +92,7 @@ def entry_text(id: str, points: Sequence[Point], results: Sequence[CoreResult], 
         signatures="\n".join(_signatures(points[0], deviating)),
         arguments=json.dumps(list(conditions(points[0], points[1:]))),
         when='when = "there is more than one data parallel rank"\n' if points[0]["dp"] != 1 else "",
-        layout=points[0],
+        layout=json.dumps(str(points[0])),
         rules="".join(_rule(span, case_name(point)) for point in points[1:] for span in spans[point])
         + "".join(_rule(span) for span in spans[points[0]]),
         cases="".join(_case(point, spans[point]) for point in points if spans[point]),

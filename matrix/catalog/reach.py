@@ -112,7 +112,7 @@ class ReachedBy(Clause):
 
     `defaults` are values of options that are not given. `when` is a condition that no argument shows. `usual`: most
     jobs do this, so that a stack alone, without a command, counts as reaching it. `wheels`: `when` holds where wheels
-    alone have CUDA (toolkit=none).
+    alone have CUDA (toolkit=none). `layouts` are the smallest ones whose numbers deviate so (docs/parity.md).
     """
 
     arguments: tuple[str, ...] = ()
@@ -120,6 +120,7 @@ class ReachedBy(Clause):
     when: str = ""
     usual: bool = False
     wheels: bool = False
+    layouts: tuple[str, ...] = ()
 
     @property
     def on_arguments(self) -> tuple[Condition, ...]:

@@ -55,12 +55,13 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help=f"time of the search over all cores (default: {SECONDS})",
     )
-    parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="seed of layouts, weights and data (default: 1)"
-    )
+    seed = "seed of layouts, weights and data (default: 1)"
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help=seed)
     parser.add_argument(
         "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
     )
+    covers = "pairwise covers of a core, each with the next seed (default: 1; 0: the catalog's layouts alone)"
+    parser.add_argument("--covers", type=int, default=1, metavar="N", help=covers)
     parser.add_argument(
         "--twice", action="store_true", help="judge each layout of the search with two seeds of weights and data"
     )
@@ -82,7 +83,8 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         skeleton.new_folder(parsed.entry, FAILURES)
     catalog = loading.load()
-    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, all_new=parsed.unaided, twice=parsed.twice)
+    search = {"unaided": parsed.unaided, "covers": parsed.covers, "twice": parsed.twice}
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, **search)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]
@@ -97,7 +99,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
             results.append(campaign.searched(core, left / (len(cores) - number)))
         lines = search_lines(parsed.seed, results, os.environ)
     if parsed.json:
-        print(json_object("parity/1", [core_json(result, parsed.seed, os.environ) for result in results]))
+        print(json_object("parity/1", [core_json(result, os.environ) for result in results]))
     else:
         show(*lines)
     return status_of(results)

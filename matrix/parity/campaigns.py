@@ -10,16 +10,13 @@ from pathlib import Path
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
-from matrix.catalog.reach import JobArguments, Reach
 from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.parity.cause_search import Cause, CauseSearch, JudgePoint, KnownAs, nothing_known
+from matrix.parity.cause_search import Cause, CauseSearch, JudgePoint
 from matrix.parity.core_cells import CoreCell, core_cell
 from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult, PointResults
-from matrix.parity.points import Cover, Space
-
-NUMBERS = "numbers"  # the topic of failures whose numbers are wrong
+from matrix.parity.points import Space
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,9 @@ class CoreResult:
 
 @dataclass
 class ParityRun:
-    """Judges points in cores. `say` receives progress, `clock` is in seconds. `all_new`: the catalog is not asked.
+    """Judges points in cores. `say` receives progress, `clock` is in seconds. `unaided`: the catalog is not asked.
 
-    `twice`: each layout is judged with two seeds of weights and data.
+    `covers` and `twice`: see CauseSearch.
     """
 
     catalog: Catalog
@@ -63,7 +60,8 @@ class ParityRun:
     seed: int
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    all_new: bool = False
+    unaided: bool = False
+    covers: int = 1
     twice: bool = False
 
     @contextmanager
@@ -107,38 +105,30 @@ class ParityRun:
         result = CoreResult(source, "")
         try:
             with self.judging(source) as (cell, judge):
-                cover = Cover(Space(cell.release), self.seed)
-                known_as = nothing_known if self.all_new else known_causes(self.catalog, cell)
-                search = CauseSearch(judge, cover, lambda: self.clock() - started > seconds, known_as, self.twice)
+                known = {} if self.unaided else known_layouts(self.catalog, cell)
+                space, over = Space(cell.release), lambda: self.clock() - started > seconds
+                search = CauseSearch(judge, space, self.seed, over, known, self.covers, self.twice)
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)
-            result = CoreResult(source, cell.base, (), search.judged, search.equal, len(cover.uncovered))
+            result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
         except MatrixError as error:
             result = replace(result, problem=error.brief)
         return replace(result, causes=tuple(causes), seconds=self.clock() - started)
 
 
-def known_causes(catalog: Catalog, cell: CoreCell) -> KnownAs:
-    """Return what names the failure of the catalog that a point reaches in a cell, by the point's command line.
-
-    Only failures of numbers count, and of those the ones that the arguments of a command can reach.
-    """
+def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:
+    """Return the layouts that the catalog states to deviate in a cell, each with its failure."""
     stack = catalog.cell(cell.base, {MCORE: cell.release}).stack
-    failures = [
-        failure
+    layouts = {
+        Point.parse(layout): failure.id
         for failure in catalog.failures
-        if failure.topic == NUMBERS
-        and any(way.matches(stack) for way in failure.reached_by)
-        and failure.expectation(stack) is not Expectation.WORKS
-    ]
-
-    def known_as(point: Point) -> str:
-        arguments = JobArguments.parse(point.arguments())
-        reached = ((failure.reach(stack, arguments).reach, failure.id) for failure in failures)
-        return min((row for row in reached if row[0] <= Reach.OPEN), default=(Reach.OPEN, ""))[1]
-
-    return known_as
+        if failure.expectation(stack) is Expectation.BROKEN
+        for way in failure.reached_by
+        if way.matches(stack)
+        for layout in way.layouts
+    }
+    return {point: id for point, id in layouts.items() if point.supported(cell.release)}
 
 
 def first_and_last(point: Point, results: Sequence[CoreResult]) -> str:

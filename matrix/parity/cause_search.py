@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from matrix.kit.parity.factors import Point
 from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
-from matrix.parity.points import Cover
+from matrix.parity.points import Cover, Space
 from matrix.parity.shrinking import smallest
 
 JudgePoint = Callable[[Point, int], PointResult]
-KnownAs = Callable[[Point], str]
 SECOND_SEED = 1_000_003  # further on: other weights and data
 
 
@@ -21,7 +20,8 @@ class Certainty(str, Enum):
 
     CONFIRMED = "confirmed"  # the smallest point deviates in the same quantity with other weights and data
     SUSPECTED = "suspected"  # it did not
-    KNOWN = "known"  # an entry of the catalog covers it
+    KNOWN = "known"  # a layout of an entry of the catalog, which deviates as stated
+    VANISHED = "vanished"  # such a layout is equal
     REFUSED = "refused"  # upstream's own error: no deviation
     UNDECIDED = "undecided"  # no answer, or the harness failed
 
@@ -51,38 +51,63 @@ class Cause:
 class CauseSearch:
     """Yields a Cause for each point that is not equal. `judge` keeps what it has judged; `over`: the time is up.
 
-    `known_as` names the failure of the catalog that a point reaches, "" for none. `twice`: a point counts as equal
-    where it is with other weights and data, too.
+    `known` names the failure of the catalog for layouts that are stated to deviate. They are judged first, so that the
+    points which follow have none of them. `covers`: so many covers are made, each with the next seed. `twice`: a point
+    counts as equal where it is with other weights and data, too.
     """
 
     judge: JudgePoint
-    cover: Cover
+    space: Space
+    seed: int
     over: Callable[[], bool] = lambda: False
-    known_as: KnownAs = field(default_factory=lambda: nothing_known)
+    known: Mapping[Point, str] = field(default_factory=dict)
+    covers: int = 1
     twice: bool = False
     judged: int = 0
     equal: int = 0
+    uncovered: int = 0  # pairs of the last cover
 
     def __iter__(self) -> Iterator[Cause]:
-        for point in self.cover:
-            if self.over():
-                return
-            comparison = self._judge(point)
-            if self.twice and comparison.outcome == EQUAL:
-                comparison = self._judge(point, True)
-            if comparison.outcome == EQUAL:
-                self.equal += 1
-                self.cover.judged(point)
-                continue
-            cause = self.cause(point, comparison)
+        causes = self._causes()
+        for cause in causes:
             yield cause
             if not cause.point.chosen:  # not even the plain point is equal: all others show the same
                 return
-            self.cover.space.avoided.append(cause.point)
+            if cause.certainty is not Certainty.VANISHED:
+                self.space.avoided.append(cause.point)
+
+    def _causes(self) -> Iterator[Cause]:
+        for point, entry in self.known.items():
+            if self.over():
+                return
+            comparison = self._both(point)
+            certainty = {DEVIATES: Certainty.KNOWN, EQUAL: Certainty.VANISHED}.get(comparison.outcome)
+            if certainty:
+                yield Cause(point, certainty, comparison, point, entry)
+        for seed in range(self.seed, self.seed + self.covers):
+            yield from self._uncovered_causes(Cover(self.space, seed))
+
+    def _uncovered_causes(self, cover: Cover) -> Iterator[Cause]:
+        self.seed = cover.seed
+        for point in cover:
+            self.uncovered = len(cover.uncovered)
+            if self.over():
+                return
+            comparison = self._both(point)
+            if comparison.outcome == EQUAL:
+                self.equal += 1
+                cover.judged(point)
+            else:
+                yield self.cause(point, comparison)
+        self.uncovered = len(cover.uncovered)
+
+    def _both(self, point: Point) -> PointResult:
+        comparison = self._judge(point)
+        return self._judge(point, True) if self.twice and comparison.outcome == EQUAL else comparison
 
     def _judge(self, point: Point, second: bool = False) -> PointResult:
         self.judged += 1
-        return self.judge(point, self.cover.seed + SECOND_SEED * second)
+        return self.judge(point, self.seed + SECOND_SEED * second)
 
     def cause(self, point: Point, comparison: PointResult) -> Cause:
         """Return the cause of a comparison that is not equal."""
@@ -95,20 +120,12 @@ class CauseSearch:
         if first.outcome == EQUAL:  # it is not equal with the second seed alone
             certainty = Certainty.SUSPECTED if comparison.outcome == DEVIATES else Certainty.UNDECIDED
             return Cause(point, certainty, comparison, point)
-        entry = self.known_as(small) if first.outcome == DEVIATES else ""
-        return Cause(small, self._certainty(first, entry), first, point, entry)
+        return Cause(small, self._certainty(first), first, point)
 
-    def _certainty(self, first: PointResult, entry: str) -> Certainty:
+    def _certainty(self, first: PointResult) -> Certainty:
         if first.outcome == REFUSED:
             return Certainty.REFUSED
         if first.outcome != DEVIATES:
             return Certainty.UNDECIDED
-        if entry:
-            return Certainty.KNOWN
         again = not self.over() and self._judge(first.point, True).kind == first.kind  # else it may not be the smallest
         return Certainty.CONFIRMED if again else Certainty.SUSPECTED
-
-
-def nothing_known(point: Point) -> str:
-    """Name no failure."""
-    return ""

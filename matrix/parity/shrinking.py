@@ -48,10 +48,13 @@ def without(point: Point, names: Collection[str]) -> Point | None:
 
 
 def _lowered(point: Point, shows: Callable[[Point], bool]) -> Point:
-    """Return the point with the earliest values that show the same: two ranks instead of four."""
+    """Return the point with the lowest sizes that show the same: two ranks instead of four.
+
+    A word stays: another one that shows the same would leave this one for later points to meet again.
+    """
     for name, value in point.chosen:
         values = factors()[name].values
-        for lower in values[1 : values.index(value)]:
+        for lower in () if isinstance(value, str) else values[1 : values.index(value)]:
             changed = point.changed(**{name: lower})
             if not changed.problems() and shows(changed):
                 point = changed

@@ -10,18 +10,18 @@ from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.parity.campaigns import CoreResult, first_and_last
 from matrix.parity.cause_search import Cause, Certainty
-from matrix.parity.point_results import DEVIATES, EQUAL
+from matrix.parity.point_results import DEVIATES, EQUAL, PointResult
 from matrix.report.terminal import Part, Prose
 
 VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}
 MOST = 3  # deviations of a point that are printed
-ORDER = (Certainty.CONFIRMED, Certainty.KNOWN, Certainty.SUSPECTED, Certainty.UNDECIDED)
+ORDER = (Certainty.CONFIRMED, Certainty.KNOWN, Certainty.VANISHED, Certainty.SUSPECTED, Certainty.UNDECIDED)
 
 
-def command_line(core: str, point: Point, seed: int, environ: Mapping[str, str]) -> str:
-    """Return the command that judges a point again."""
-    command = environ.get("MEGATRIX_COMMAND", "megatrix")
-    return f"{command} parity --mcore {shlex.quote(core)} --layout {shlex.quote(str(point))} --seed {seed}"
+def command_line(core: str, comparison: PointResult, environ: Mapping[str, str]) -> str:
+    """Return the command that makes a comparison again."""
+    command, layout = environ.get("MEGATRIX_COMMAND", "megatrix"), shlex.quote(str(comparison.point))
+    return f"{command} parity --mcore {shlex.quote(core)} --layout {layout} --seed {comparison.seed}"
 
 
 def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:
@@ -43,7 +43,7 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
                 yield ""
                 title = f"{certainty.value} as {cause.entry}" if cause.entry else certainty.value
                 yield f"megatron-core {result.core}  {title}: {cause.point}"
-                yield from _details(result, cause, seed, environ)
+                yield from _details(result, cause, environ)
     yield ""
     for result in results:
         refused = sum(cause.certainty is Certainty.REFUSED for cause in result.causes)
@@ -54,13 +54,13 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
         )
 
 
-def _details(result: CoreResult, cause: Cause, seed: int, environ: Mapping[str, str]) -> Iterator[Part]:
+def _details(result: CoreResult, cause: Cause, environ: Mapping[str, str]) -> Iterator[Part]:
     yield from (Prose(str(deviation), 2) for deviation in cause.comparison.deviations[:MOST])
     if cause.comparison.text:
         yield Prose(f"{cause.comparison.outcome}: {cause.comparison.text}", 2)
     if arguments := cause.point.arguments():
         yield Prose(f"on the command line of Megatron-LM: {shlex.join(arguments)}", 2)
-    yield f"  {command_line(result.core, cause.point, seed, environ)}"
+    yield f"  {command_line(result.core, cause.comparison, environ)}"
 
 
 def layout_lines(
@@ -79,11 +79,11 @@ def layout_lines(
             if row.text:
                 yield Prose(row.text, 4)
             if row.outcome == DEVIATES:
-                yield f"    {command_line(core, point, seed, environ)}"
+                yield f"    {command_line(core, row, environ)}"
     yield from (Prose(f"megatron-core {result.core}: {result.problem}") for result in results if result.problem)
 
 
-def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict[str, Any]:
+def core_json(result: CoreResult, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the result of one core as plain values."""
     causes = [
         {
@@ -95,7 +95,7 @@ def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict
             "outcome": cause.comparison.outcome,
             "text": cause.comparison.text,
             "deviations": list(map(deviation_json, cause.comparison.deviations)),
-            "reproduce": command_line(result.core, cause.point, seed, environ),
+            "reproduce": command_line(result.core, cause.comparison, environ),
         }
         for cause in result.causes
     ]
@@ -105,7 +105,7 @@ def core_json(result: CoreResult, seed: int, environ: Mapping[str, str]) -> dict
             "outcome": comparison.outcome,
             "text": comparison.text,
             "deviations": list(map(deviation_json, comparison.deviations)),
-            "reproduce": command_line(result.core, comparison.point, seed, environ),
+            "reproduce": command_line(result.core, comparison, environ),
         }
         for comparison in result.asked
     ]

@@ -16,7 +16,7 @@ from matrix.execution.reproduction import Reproduction
 from matrix.verdicts.planned import Planned
 
 TARGET: Final = "tests.rehearsal.device:rehearse"
-real_job: Final = Reproduction.job.fget  # type: ignore[attr-defined]  # the function of a property
+real_job: Final = Reproduction._job
 real_reproduction: Final = session.Session.reproduction
 
 
@@ -32,9 +32,9 @@ def small_catalog(*folders: Path) -> Catalog:
     return replace(catalog, failures=tuple(failures))
 
 
-def rehearsed(reproduction: Reproduction) -> RankJob:
-    """Return the job of a case with its body inside the stand-ins."""
-    job: RankJob = real_job(reproduction)
+def rehearsed(own: Reproduction, planned: Planned, function: tuple[str, str], path: tuple[str, ...]) -> RankJob:
+    """Return the job of a case, or of the writer of its checkpoint, with its body inside the stand-ins."""
+    job = real_job(own, planned, function, path)
     return replace(job, target=TARGET, kwargs={"target": job.target, "arguments": dict(job.kwargs)})
 
 
@@ -46,4 +46,4 @@ def reproduction(own: session.Session, planned: Planned) -> Reproduction:
 
 setattr(installation, load.__name__, small_catalog)  # this process runs rehearsals alone
 setattr(session.Session, reproduction.__name__, reproduction)
-Reproduction.job = property(rehearsed)  # type: ignore[assignment]
+setattr(Reproduction, real_job.__name__, rehearsed)

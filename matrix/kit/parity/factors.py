@@ -181,6 +181,7 @@ class Point(Mapping[str, Value]):
     def arguments(self) -> list[str]:
         """Return the arguments of Megatron-LM's command line that choose this model and layout."""
         texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._means(factor)]
+        texts.append(f"--micro-batch-size {self.micro_batch} --global-batch-size {GLOBAL_BATCH}")
         return [word for text in texts for word in text.split()]
 
     def _means(self, factor: Factor) -> bool:

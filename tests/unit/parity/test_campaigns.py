@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.reach import ReachedBy
+from matrix.catalog import loading
+from matrix.catalog.reach import JobArguments, Reach, ReachedBy
 from matrix.catalog.stack import TE
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.parity import campaigns
-from matrix.parity.campaigns import CoreResult, ParityRun, first_and_last, known_causes
+from matrix.parity.campaigns import CoreResult, ParityRun, first_and_last, known_layouts
 from matrix.parity.cause_search import Cause, Certainty
 from matrix.parity.core_cells import CoreCell
 from matrix.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
@@ -97,15 +98,13 @@ def test_first_and_last_release_of_each_span() -> None:
     assert first_and_last(Point(), rows) == ""
 
 
-def test_known_cause_is_reached_by_its_arguments() -> None:
-    reach = ReachedBy(arguments=("--softmax-type == learnable", "--tensor-model-parallel-size >= 2"))
-    entry = failure("sinks", topic="numbers", reached_by=(reach,), affected=(clause(mcore=">=0.15.0"),))
-    other = failure("crash", reached_by=(reach,))
+def test_layouts_of_failures_that_break_are_known() -> None:
+    reach = ReachedBy(arguments=("--softmax-type == learnable",), layouts=(str(SINKS), "tp=2"))
+    entry = failure("sinks", reached_by=(reach,), affected=(clause(mcore=">=0.15.0"),), works=(clause(mcore="<0.15"),))
+    other = failure("crash", reached_by=(ReachedBy(arguments=("--fp8",)),), affected=(clause(),))
     catalog = catalogs.catalog(other, entry)
-    cells = [CoreCell(core, core, core, BASE, Path(), Path()) for core in ("0.19.2", "0.14.0")]
-    known = known_causes(catalog, cells[0])
-    assert known(SINKS) == known(Point.parse("softmax=learnable tp=4 bias=on")) == "sinks"
-    assert known(Point.parse("tp=2")) == known(Point.parse("softmax=learnable dp=2")) == ""
+    known = [known_layouts(catalog, CoreCell(core, core, core, BASE, Path(), Path())) for core in ("0.19.2", "0.14.0")]
+    assert known == [{SINKS: "sinks", Point.parse("tp=2"): "sinks"}, {}]
 
 
 def test_core_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,20 @@ def test_core_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytes
 
 def test_way_of_another_stack_makes_nothing_known() -> None:
     """The only way needs Transformer Engine, which no cell of a search has."""
-    reach = ReachedBy(arguments=("--num-experts >= 2",), bounds={TE: Range(">=2.0")})
-    catalog = catalogs.catalog(failure("experts", topic="numbers", reached_by=(reach,), affected=(clause(),)))
+    reach = ReachedBy(layouts=("experts=4 dp=2",), bounds={TE: Range(">=2.0")})
+    catalog = catalogs.catalog(failure("experts", reached_by=(reach,), affected=(clause(),)))
     cell = CoreCell("0.19.2", "0.19.2", "0.19.2", BASE, Path(), Path())
-    assert known_causes(catalog, cell)(Point.parse("experts=4 dp=2")) == ""
+    assert known_layouts(catalog, cell) == {}
+
+
+def test_layouts_of_the_catalog_reach_their_failures() -> None:
+    """In a release that has the layout's options; else `check` would miss the job that a search found."""
+    unreached = [
+        f"{failure.id}: {layout}"
+        for failure in loading.load().failures
+        for way in failure.reached_by
+        for layout in way.layouts
+        if way.reached(JobArguments.parse(Point.parse(layout).arguments())).reach > Reach.OPEN
+        or Point.parse(layout).problems()
+    ]
+    assert not unreached

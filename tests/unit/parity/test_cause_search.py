@@ -10,7 +10,7 @@ import pytest
 from matrix.kit.parity.factors import Point
 from matrix.parity.cause_search import SECOND_SEED, CauseSearch, Certainty, JudgePoint
 from matrix.parity.point_results import PointResult
-from matrix.parity.points import Cover, Space, contains
+from matrix.parity.points import Space, contains
 from tests.unit.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 
 MLA = Point.parse("attention=mla tp=2")
@@ -18,7 +18,7 @@ MLA = Point.parse("attention=mla tp=2")
 
 def search(judge: JudgePoint, *, points: int = 60, **options: Any) -> CauseSearch:
     numbers = count()
-    return CauseSearch(judge, Cover(Space("0.19.2"), 1), lambda: next(numbers) > points * 20, **options)
+    return CauseSearch(judge, Space("0.19.2"), 1, lambda: next(numbers) > points * 20, **options)
 
 
 def test_planted_causes_are_found_and_nothing_else() -> None:
@@ -51,10 +51,35 @@ def test_second_seed_alone_makes_a_suspicion(twice: bool) -> None:
     assert bool(causes) is twice
 
 
-def test_cause_of_the_catalog_is_known() -> None:
-    causes = list(search(Planted(), known_as=lambda point: "sinks" if point["tp"] != 1 else ""))
-    (cause,) = [cause for cause in causes if cause.deviates]
-    assert (cause.certainty, cause.entry) == (Certainty.KNOWN, "sinks")
+def test_known_layout_is_judged_first_and_then_avoided() -> None:
+    judge = Planted()
+    run = search(judge, known={SINKS: "sinks"})
+    (cause,) = [cause for cause in run if cause.deviates]
+    assert (cause.point, cause.certainty, cause.entry) == (SINKS, Certainty.KNOWN, "sinks")
+    assert [point for point, _ in judge.asked if contains(point, SINKS)] == [SINKS]
+
+
+def test_known_layout_that_is_equal_has_vanished() -> None:
+    judge = Planted({})
+    run = search(judge, known={MLA: "mla"})
+    (cause,) = [cause for cause in run if cause.entry]
+    assert (cause.certainty, cause.deviates) == (Certainty.VANISHED, False)
+    assert sum(contains(point, MLA) for point, _ in judge.asked) > 1  # it is not avoided
+
+
+def test_known_layout_without_an_answer_is_not_reported() -> None:
+    """A refusal of the layout decides nothing about the failure."""
+    causes = list(search(Planted({}), known={REFUSAL: "recompute"}))
+    assert not [cause for cause in causes if cause.entry]
+
+
+def test_each_cover_has_the_next_seed() -> None:
+    judge = Planted({}, ())
+    run = CauseSearch(judge, Space("0.19.2"), 1, covers=2)
+    assert not list(run)
+    layouts = {seed: {point for point, asked in judge.asked if asked == seed} for seed in (1, 2)}
+    assert sum(map(len, layouts.values())) == run.equal == len(judge.asked)
+    assert len(layouts[1] & layouts[2]) < 10
 
 
 def test_what_never_answers_is_undecided() -> None:
@@ -76,14 +101,14 @@ def test_search_ends_where_plain_point_not_equal() -> None:
 
 def test_equal_points_are_judged_once_and_counted() -> None:
     judge = Planted({}, ())
-    run = CauseSearch(judge, Cover(Space("0.19.2"), 1))
+    run = CauseSearch(judge, Space("0.19.2"), 1)
     assert list(run) == []
     assert run.equal == run.judged == len(judge.asked) == len(set(judge.asked))
-    assert not run.cover.uncovered
+    assert not run.uncovered
 
 
 def test_search_ends_when_the_time_is_up() -> None:
     judge = Planted()
-    run = CauseSearch(judge, Cover(Space("0.19.2"), 1), lambda: len(judge.asked) >= 5)
+    run = CauseSearch(judge, Space("0.19.2"), 1, lambda: len(judge.asked) >= 5)
     list(run)
     assert 5 <= len(judge.asked) <= 7

@@ -64,3 +64,9 @@ def test_what_needs_dropped_choice_dropped_as_well() -> None:
     point = Point.parse("experts=4 shared_expert=on dispatcher=alltoall shared_overlap=on dp=2 ep=2")
     assert without(point, ["experts"]) == Point.parse("dp=2")
     assert without(Point.parse("tp=2 sequence_parallel=on"), ["tp"]) == Point()
+
+
+def test_word_of_a_cause_is_kept() -> None:
+    """Where each loss of balance shows the same, a cause with another one would not be avoided at the next point."""
+    start = Point.parse("experts=4 balancing=seq_aux_loss cp=2")
+    assert smallest(start, lambda point: point["balancing"] != "none" and point["cp"] != 1) == start

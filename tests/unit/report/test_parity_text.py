@@ -68,7 +68,7 @@ def test_layout_names_its_releases() -> None:
 
 
 def test_reproduce_line_is_read_back() -> None:
-    words = shlex.split(command_line("./my fork", SINKS, 7, {}))
+    words = shlex.split(command_line("./my fork", replace(ROW, seed=7), {}))
     assert words[:4] == ["megatrix", "parity", "--mcore", "./my fork"]
     assert Point.parse(words[words.index("--layout") + 1]) == SINKS
     assert words[-2:] == ["--seed", "7"]
@@ -76,7 +76,7 @@ def test_reproduce_line_is_read_back() -> None:
 
 def test_json_has_the_published_schema() -> None:
     result = CoreResult("0.19.2", "torch-2.15.0", (BREAK, REFUSED_CAUSE), 20, 9, 3, asked=(ROW,), seconds=1.25)
-    (item,) = items_of(json_object("parity/1", [core_json(result, 7, {})]), "parity")
+    (item,) = items_of(json_object("parity/1", [core_json(result, {})]), "parity")
     assert item["deviates"] is True
     assert item["causes"][0]["deviations"][1]["size"] is None
     assert json.loads(json.dumps(item)) == item

@@ -7,7 +7,12 @@ from typing import Any
 from matrix.kit.parity.factors import Point
 from matrix.kit.parity.tiny_model import accepted
 
-NAMES = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing_loss"}
+# The names that upstream's training.py gives to track_moe_metrics: what is not named is not summed over the stages.
+NAMES = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "global_aux_loss": "global_load_balancing_loss",
+}
 
 
 class Writer:

@@ -29,6 +29,7 @@ from matrix.verdicts.planned import Planned
 Values = Callable[[str], "Value | None"]  # the value of a name or component; None where it isn't decided yet
 Test = Callable[[Values], bool | None]  # None: it depends on such a name
 
+RANKS: Final = "ranks"  # a number, compared as a version is
 NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "failure": lambda planned: planned.failure,
     "case": lambda planned: planned.case,
@@ -36,6 +37,7 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "base": lambda planned: planned.cell.base,
     "cell": lambda planned: planned.cell.id,
     "expectation": lambda planned: planned.expectation.value,
+    RANKS: lambda planned: str(planned.ranks),
 }
 TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
 DEEPEST: Final = 50  # levels of parentheses and "not"
@@ -56,9 +58,9 @@ class Vocabulary:
 def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     """Return the cases that match `expression`.
 
-    Axes and packages take PEP 440 comparisons (mcore>=0.9, torch==2.4.*, numpy>=2); names take == and != with shell
-    patterns (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has,
-    and an expression that selects nothing.
+    Axes, packages and ranks take PEP 440 comparisons (mcore>=0.9, torch==2.4.*, numpy>=2, ranks>=4); names take == and
+    != with shell patterns (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that
+    no case has, and an expression that selects nothing.
     """
     return _matching(planned, compile_expression(expression, vocabulary_of(planned)), expression, len(planned))
 
@@ -127,6 +129,7 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
         "level": {level.value for level in levels},
         "base": {*catalog.bases},
         "expectation": {expectation.value for expectation in Expectation},
+        RANKS: {str(case.ranks) for failure in failures for case in failure.case},
         "cell": set(),
     }
     return Vocabulary(
@@ -218,11 +221,11 @@ def _words(expression: str) -> list[str | tuple[str, str, str]]:
 def _condition(name: str, operator: str, value: str, vocabulary: Vocabulary) -> Test:
     operator = "==" if operator == "=" else operator
     equal = operator == "=="
-    if name in NAMED:
+    if name in NAMED and name != RANKS:
         if operator not in ("==", "!="):
             raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
         return _named(name, value, equal, vocabulary)
-    component = component_named(name, vocabulary.names)
+    component = name if name == RANKS else component_named(name, vocabulary.names)
     if not component:
         component_names = {*NAMED, *map(short, vocabulary.names)}
         raise MatrixError("unknown component or name", got=name, fix=closest(name, component_names))

@@ -27,7 +27,7 @@ from tests.unit.catalogs import case, catalog, clause, failure, values
 BREAK = failure(
     "break", case=(case("tp2"), case("pp2", (Level.CPU, Level.GPU))), affected=(clause(mcore="<0.9", torch=">=2.4"),)
 )
-OTHER = failure("other", axes=(BASE, MCORE, TE), case=(case("args", (Level.CONTRACT,)),))
+OTHER = failure("other", axes=(BASE, MCORE, TE), case=(case("args", (Level.CONTRACT,), ranks=1),))
 KNOWN = catalog(BREAK, OTHER)
 PLANNED = [
     replace(item, cell=item.cell.with_({DRIVER: "535.129.03"})) if item.level is Level.GPU else item
@@ -83,6 +83,8 @@ def by_python(holds: str) -> list[str]:
         ("not(case==pp2)", "case != 'pp2'"),
         ("not not case==pp2", "case == 'pp2'"),
         ("  mcore==0.8.0  ", "mcore == '0.8.0'"),
+        ("ranks>=2", "case in ('tp2', 'pp2')"),
+        ("ranks<2 or ranks>10", "case not in ('tp2', 'pp2')"),
     ],
 )  # fmt: skip
 def test_an_expression_selects_the_matching_cases(expression: str, holds: str) -> None:
@@ -110,6 +112,8 @@ def test_select_keeps_the_order_of_the_plan() -> None:
         ("mcore>=0.8.*", "a PEP 440 version"),
         ("te>=none", "a PEP 440 version"),
         ("case>=tp2", "== or !="),
+        ("ranks==3", "one of: 1, 2"),
+        ("ranks>=two", "a PEP 440 version"),
         ("mcore==0.88.0", "did you mean 0.8.0"),
         ("case==tp2 and case==pp2", "at least one of"),
     ],

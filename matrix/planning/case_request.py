@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import ne
 from typing import Final
 
@@ -16,7 +17,16 @@ from matrix.planning import covering
 from matrix.planning import night as plan
 from matrix.planning.cases import excluded
 from matrix.planning.host_cases import cases_here, with_host
-from matrix.planning.selection import Test, may_have, parts_of, possible_cases, select, select_possible
+from matrix.planning.selection import (
+    Test,
+    exclusions,
+    may_have,
+    parts_of,
+    possible_cases,
+    select,
+    select_possible,
+    without_exclusions,
+)
 from matrix.verdicts.planned import Planned
 
 OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
@@ -79,7 +89,9 @@ def requested_cases(
         cases = cases_of_environment(catalog, request, installed)
         if request.keys:
             return of_keys(request.keys, {item.key: item for item in cases}), "case"
-        return (select(cases, request.select) if request.select else cases), "here"
+        everything = partial(cases_of_environment, without_exclusions(catalog), request, installed)
+        excluded = partial(exclusions, catalog, everything)
+        return (select(cases, request.select, excluded) if request.select else cases), "here"
     if request.keys:
         if request.sources:
             candidates = [with_sources(catalog, key, request, inspect) for key in request.keys]

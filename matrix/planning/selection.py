@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier
@@ -28,6 +30,7 @@ from matrix.verdicts.planned import Planned
 
 Values = Callable[[str], "Value | None"]  # the value of a name or component; None where it isn't decided yet
 Test = Callable[[Values], bool | None]  # None: it depends on such a name
+Excluded = Callable[[Test], Sequence[str]]  # why the catalog excludes cases of a test
 
 RANKS: Final = "ranks"  # a number, compared as a version is
 NAMED: Final[dict[str, Callable[[Planned], str]]] = {
@@ -40,6 +43,7 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     RANKS: lambda planned: str(planned.ranks),
 }
 TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
+REASONS: Final = 3  # for which nothing is selected, that are stated
 DEEPEST: Final = 50  # levels of parentheses and "not"
 FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
 
@@ -55,20 +59,33 @@ class Vocabulary:
     values_of: Callable[[str], Collection[str]]
 
 
-def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
-    """Return the cases that match `expression`.
+def no_exclusions(test: Test) -> Sequence[str]:
+    """Return no reason."""
+    return ()
+
+
+def select(planned: Sequence[Planned], expression: str, excluded: Excluded = no_exclusions) -> list[Planned]:
+    """Return the cases that match `expression`. `excluded` returns why cases of a test are not among `planned`.
 
     Axes, packages and ranks take PEP 440 comparisons (mcore>=0.9, torch==2.4.*, numpy>=2, ranks>=4); names take == and
     != with shell patterns (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that
     no case has, and an expression that selects nothing.
     """
-    return _matching(planned, compile_expression(expression, vocabulary_of(planned)), expression, len(planned))
+    test = compile_expression(expression, vocabulary_of(planned))
+    return _matching(planned, test, expression, f"at least one of {len(planned)} cases", excluded)
 
 
 def select_possible(catalog: Catalog, levels: Collection[Level], expression: str) -> list[Planned]:
     """Return the possible cases of a catalog, and those of its reports, that match `expression`; as `select` does."""
     test = compile_expression(expression, vocabulary_in(catalog, levels))
-    return _matching(possible_cases(catalog, levels, test), test, expression, None)
+    everything = partial(possible_cases, without_exclusions(catalog), levels, test)
+    return _matching(
+        possible_cases(catalog, levels, test),
+        test,
+        expression,
+        "at least one case",
+        partial(exclusions, catalog, everything),
+    )
 
 
 def possible_cases(catalog: Catalog, levels: Collection[Level], test: Test) -> list[Planned]:
@@ -79,14 +96,31 @@ def possible_cases(catalog: Catalog, levels: Collection[Level], test: Test) -> l
     return [*cases.values()]
 
 
-def _matching(planned: Sequence[Planned], test: Test, expression: str, count: int | None) -> list[Planned]:
+def without_exclusions(catalog: Catalog) -> Catalog:
+    """Return the catalog with the cells that it excludes, also by what megatron-core declares."""
+    cores = tuple(replace(release, requires={}, requires_python=None) for release in catalog.megatron_core)
+    return replace(catalog, exclusions=(), megatron_core=cores)
+
+
+def exclusions(catalog: Catalog, everything: Callable[[], Sequence[Planned]], test: Test) -> list[str]:
+    """Return why the catalog excludes cases of a test, the most frequent reason first; `everything` has them, too."""
+    reasons = Counter(catalog.excluded(item.cell.stack) for item in everything() if test(values_of(item)))
+    return [reason for reason, _ in reasons.most_common() if reason]
+
+
+def _matching(
+    planned: Sequence[Planned], test: Test, expression: str, expected: str, excluded: Excluded
+) -> list[Planned]:
     selected = [item for item in planned if test(values_of(item))]
     if not selected:
+        reasons = excluded(test)[:REASONS]
         raise MatrixError(
             "the selection selects nothing",
-            got=expression,
-            expected="at least one case" if count is None else f"at least one of {count} cases",
-            fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL explains one cell",
+            got=expression + (f"; its cases are excluded: {'; '.join(reasons)}" if reasons else ""),
+            expected=expected,
+            fix="choose another base or release"
+            if reasons
+            else "megatrix plan --select 'failure==*' lists all; megatrix explain CELL explains one cell",
         )
     return selected
 

@@ -22,7 +22,7 @@ from matrix.planning.selection import (
     vocabulary_of,
 )
 from matrix.verdicts.planned import Planned
-from tests.unit.catalogs import case, catalog, clause, failure, values
+from tests.unit.catalogs import case, catalog, clause, exclusion, failure, values
 
 BREAK = failure(
     "break", case=(case("tp2"), case("pp2", (Level.CPU, Level.GPU))), affected=(clause(mcore="<0.9", torch=">=2.4"),)
@@ -153,6 +153,16 @@ def test_an_empty_selection_reports_the_number_of_cases() -> None:
         select(PLANNED, "mcore>=1")
     assert (caught.value.what, caught.value.got) == ("the selection selects nothing", "mcore>=1")
     assert caught.value.expected == f"at least one of {len(PLANNED)} cases"
+
+
+def test_empty_selection_states_why_cells_are_excluded() -> None:
+    rule = exclusion("no device mesh", torch="<2.4", mcore=">=0.9")
+    known = catalog(BREAK, exclusions=(rule,))
+    with pytest.raises(MatrixError, match=r"its cases are excluded: no device mesh; the base has torch 2\.3\.1"):
+        select_possible(known, tuple(Level), "torch==2.3.1 and mcore==0.9.0 and case==tp2")
+    with pytest.raises(MatrixError) as caught:
+        select_possible(known, tuple(Level), "torch==2.4.0 and torch==2.3.1")
+    assert "excluded" not in str(caught.value)
 
 
 def test_an_unused_version_raises_within_or_too() -> None:

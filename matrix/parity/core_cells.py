@@ -11,6 +11,7 @@ from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.stack import MCORE
+from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
 from matrix.execution.engine import Tox, environment_folder, run_process, tox_command, work_folder
 from matrix.execution.engine import settings as cell_variables
@@ -27,7 +28,7 @@ KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")  # variab
 
 @dataclass(frozen=True)
 class CoreCell:
-    """A core and its base. `release` is the version by which factors are chosen, `identity` what the core is."""
+    """A core and its base. `release` chooses factors, of a commit the next release. `identity` is what the core is."""
 
     name: str
     release: str
@@ -60,7 +61,8 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
     """
     parsed = package_source.parse(configuration.load().resolve(source), MCORE)
     contents = package_source.inspect(parsed)
-    base = base_of(catalog, contents.version)
+    release = parse(contents.version).base_version  # a candidate's own version is in no range of its release
+    base = base_of(catalog, release)
     environment = environments.at(environment_folder(base.id)) or _made(catalog, base, log, say)
     spec = OverlaySpec(
         (parsed,),
@@ -70,7 +72,7 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
     )
     overlay = Overlays(default_root()).provide(spec)
     assert environment.path
-    return CoreCell(source, contents.version, contents.identity, base.id, environment.path, overlay.path)
+    return CoreCell(source, release, contents.identity, base.id, environment.path, overlay.path)
 
 
 def _made(catalog: Catalog, base: Wheels, log: Path, say: Callable[[str], None]) -> PythonEnvironment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,3 +34,15 @@ def test_process_starts_with_the_overlay_and_few_variables(tmp_path: Path, monke
     assert judge.environment["PYTHONPATH"] == str(tmp_path / "overlay")
     assert "CUDA_VISIBLE_DEVICES" not in judge.environment
     assert str(tmp_path / "python") in judge.command
+
+
+def test_commit_has_base_and_factors_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit before 0.15.0 calls itself 0.15.0rc3, which no range ">=0.15" contains."""
+    contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129")
+    environment = SimpleNamespace(minor="3.12", packages={}, path=tmp_path)
+    monkeypatch.setattr(core_cells.package_source, "inspect", lambda source: contents)
+    monkeypatch.setattr(core_cells.environments, "at", lambda folder: environment)
+    monkeypatch.setattr(core_cells.Overlays, "provide", lambda self, spec: SimpleNamespace(path=tmp_path))
+    cell = core_cells.core_cell(loading.load(), "0.15.0", tmp_path / "log", print)
+    assert (cell.release, cell.base) == ("0.15.0", core_cells.base_of(loading.load(), "0.15.0").id)
+    assert cell.base != core_cells.base_of(loading.load(), "0.19.2").id

@@ -71,7 +71,7 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
         )
 
 
-def forward_step(losses: list[Any], recorder: Any, per_token: bool, batches: Any, model: Any) -> Any:
+def forward_step(losses: list[Any], recorder: Any, point: Point, batches: Any, model: Any) -> Any:
     """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`.
 
     `recorder` (see boundaries) is given the places of each micro-batch.
@@ -85,10 +85,10 @@ def forward_step(losses: list[Any], recorder: Any, per_token: bool, batches: Any
     masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it
     options = {"loss_mask": batch.mask} if masked else {}
     output = model(batch.tokens, batch.positions, mask, labels=batch.labels, **options)
-    return output, partial(masked_sum, losses, per_token, batch)
+    return output, partial(masked_sum, losses, point, batch)
 
 
-def masked_sum(losses: list[Any], per_token: bool, batch: MicroBatch, output: Any) -> Any:
+def masked_sum(losses: list[Any], point: Point, batch: MicroBatch, output: Any) -> Any:
     """Return what upstream's schedules take, as Megatron-LM's own function does: see loss.toml."""
     import torch
     from megatron.core import parallel_state
@@ -96,10 +96,10 @@ def masked_sum(losses: list[Any], per_token: bool, batch: MicroBatch, output: An
     losses.append((batch.places, output.detach().clone()))
     contract = loss_contract()
     total, count = (output * batch.mask).sum(), batch.mask.sum().int()
-    size = parallel_state.get_context_parallel_world_size()
-    if size > 1 and contract.whole[per_token]:
+    size, per_token = parallel_state.get_context_parallel_world_size(), bool(point["per_token_loss"])
+    if size > 1 and contract.whole[per_token] and not point["own_loss"]:
         torch.distributed.all_reduce(count, group=parallel_state.get_context_parallel_group())
-    if contract.times_cp[per_token]:
+    if contract.times_cp[per_token] and not point["own_loss"]:
         total = total * size
     reported = {"lm loss": total.detach().clone()}
     return (total, count, reported) if contract.summed else (total / count, reported)

@@ -90,7 +90,7 @@ def one_step(
         wrapped.zero_grad_buffer()
     optimizer.zero_grad()
     get_forward_backward_func()(
-        forward_step_func=partial(global_batch.forward_step, step.losses, recorder, bool(point["per_token_loss"])),
+        forward_step_func=partial(global_batch.forward_step, step.losses, recorder, point),
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=point.count("micro_batches"),

@@ -40,9 +40,9 @@ def test_commit_has_base_and_factors_of_its_release(tmp_path: Path, monkeypatch:
     """A commit before 0.15.0 calls itself 0.15.0rc3, which no range ">=0.15" contains."""
     contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129")
     environment = SimpleNamespace(minor="3.12", packages={}, path=tmp_path)
-    monkeypatch.setattr(core_cells.package_source, "inspect", lambda source: contents)
-    monkeypatch.setattr(core_cells.environments, "at", lambda folder: environment)
-    monkeypatch.setattr(core_cells.Overlays, "provide", lambda self, spec: SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr("matrix.provision.package_source.inspect", lambda source: contents)
+    monkeypatch.setattr("matrix.provision.installed.at", lambda folder: environment)
+    monkeypatch.setattr("matrix.provision.overlays.Overlays.provide", lambda self, spec: SimpleNamespace(path=tmp_path))
     cell = core_cells.core_cell(loading.load(), "0.15.0", tmp_path / "log", print)
     assert (cell.release, cell.base) == ("0.15.0", core_cells.base_of(loading.load(), "0.15.0").id)
     assert cell.base != core_cells.base_of(loading.load(), "0.19.2").id

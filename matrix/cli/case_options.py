@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from matrix.authoring import breaking
 from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import HOST, Catalog
 from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
 from matrix.execution import runner
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
-from matrix.planning.host_cases import LABEL
+from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.provision import host, installed, package_source
 from matrix.store.paths import NIGHT, OUT
@@ -78,6 +78,13 @@ def request_of(parsed: argparse.Namespace) -> CaseRequest:
 def selected(known: Catalog, request: CaseRequest) -> tuple[list[Planned], str]:
     """Return the cases of a request, and a label for the run. Raises MatrixError."""
     return requested_cases(known, request, _inspected, _installed)
+
+
+def environment_cases(known: Catalog) -> tuple[Catalog, list[Planned]]:
+    """Return the catalog with the environment of this process as the base `host`, and the cases there."""
+    base = _installed()
+    catalog = with_host(known, base.packages, base.python, base.label)
+    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level), base.te_line)
 
 
 def _inspected(field: str, text: str) -> PackageSource:

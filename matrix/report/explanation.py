@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from matrix.catalog.model import HOST
 from matrix.catalog.stack import DRIVER, PYTHON, TORCH
 from matrix.planning.cell_explanation import Explanation, FailureInCell
 from matrix.report.terminal import Part, Prose, table
 
 
 def render(explanation: Explanation) -> Iterator[Part]:
-    """Yield the cell, then each failure with its expectation, rule, reason and cases of the night."""
+    """Yield the cell, then each failure with its expectation, rule, reason and cases of the night, or here."""
     cell = explanation.cell
     yield cell.id
     yield Prose(
@@ -23,10 +24,10 @@ def render(explanation: Explanation) -> Iterator[Part]:
     for failure in explanation.failures:
         yield ""
         yield table([(f"{failure.failure.id}:", failure.failure.title)], indent=2)
-        yield table(_facts(failure), indent=4)
+        yield table(_facts(failure, "here:" if cell.base == HOST else "night:"), indent=4)
 
 
-def _facts(failure: FailureInCell) -> Iterator[tuple[str, str]]:
+def _facts(failure: FailureInCell, cases: str) -> Iterator[tuple[str, str]]:
     yield "expected:", failure.ruling.expectation.value
     if failure.ruling.rule:
         yield "rule:", str(failure.ruling.rule)
@@ -38,7 +39,7 @@ def _facts(failure: FailureInCell) -> Iterator[tuple[str, str]]:
         expected = (
             "" if planned.expectation is failure.ruling.expectation else f", expected: {planned.expectation.value}"
         )
-        yield "night:", f"{planned.case} at level {planned.level.value}{expected} ({case.here})"
+        yield cases, f"{planned.case} at level {planned.level.value}{expected} ({case.here})"
         yield from (("", str(why)) for why in planned.why)
     if not failure.night:
-        yield "night:", "no case"
+        yield cases, "no case"

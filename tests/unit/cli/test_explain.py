@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from matrix.catalog import loading
+from matrix.catalog.machine import PythonEnvironment
 from matrix.cli.main import main
-from matrix.provision import host
+from matrix.provision import host, installed
 from tests.schemas import items_of
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.engines import HOST
@@ -36,3 +37,14 @@ def test_text_and_json_state_one_expectation(mcore: str, expected: str, capsys: 
 def test_cell_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "torch-2.4.0"]) == 2
     assert "not a cell id" in capsys.readouterr().err
+
+
+def test_cell_of_this_environment_has_its_cases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = PythonEnvironment(python="3.10.4", packages={"torch": "2.4.0"})
+    monkeypatch.setattr(installed, "current", lambda: environment)
+    assert main(["explain", "host/mcore-0.8.0/te-none/driver-none"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  base: wheels, torch 2.4.0, Python 3.10; stands for no image" in lines
+    assert "    here:     tp2 at level cpu (runs)" in lines

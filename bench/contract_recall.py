@@ -10,7 +10,7 @@ the two blobs of the file. Names are compared as they are written; there is no e
 
 A truth is a file of such a commit. The reader finds it if it has a finding that names one of its symbols, at its line
 in the parent commit, for the release that lacks it and is nearest to one that has it; the file is read alone. Behind is
-a truth where it has a definite one before that line instead: with that release the code does not come to the symbol.
+one that it finds at its line, with the break that raises before it: with that release the code does not come to it.
 `--seed` draws `--most` truths. docs/contract_sample.md has the judgement of the others.
 """
 
@@ -33,12 +33,12 @@ from typing import Final, NamedTuple
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.consuming import read_calls
-from matrix.contract.finding import FindingKind, find
+from matrix.contract.finding import find
 from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import Provider, provider_of
 
 SINCE: Final = "2023-06-01"  # before it no framework called megatron-core
-FOUND, BEHIND, MISSED = "found", "behind", "missed"
+FOUND, BEHIND, MISSED = "found", "found behind another break", "missed"
 NEAR: Final = 3  # lines between an argument and the statement that it is part of
 # What a version's code may stand in; a use there is guarded already.
 GUARDED: Final = re.compile(
@@ -354,7 +354,7 @@ def nearest(symbol: Symbol, offers: Mapping[str, Api]) -> tuple[str, str] | None
 
 
 def judgement(truth: Truth) -> str:
-    """Return FOUND for a finding that names a symbol at its line in the parent commit, else BEHIND or MISSED."""
+    """Return FOUND for a finding that names a symbol at its line in the parent commit, BEHIND for a masked one."""
     source = git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}").encode()
     project = truth.consumer.parent.name
     calls = read_calls(
@@ -363,10 +363,10 @@ def judgement(truth: Truth) -> str:
     word = MISSED
     for symbol, line, release, _ in truth.lacks:
         for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):
-            start = finding.call_site.line
-            if symbol.name in f"{finding.callee} {finding.message}" and abs(start - line) <= NEAR:
-                return FOUND
-            if finding.kind is FindingKind.DEFINITE and start <= line:
+            is_near = abs(finding.call_site.line - line) <= NEAR
+            if is_near and symbol.name in f"{finding.callee} {finding.message}":
+                if not finding.masked:
+                    return FOUND
                 word = BEHIND
     return word
 

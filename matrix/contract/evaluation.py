@@ -109,7 +109,7 @@ class Evaluator(Expressions):
 
     # ------------------------------------------------------------------ calls
 
-    def call(self, node: ast.Call) -> Choice:
+    def _call(self, node: ast.Call) -> Choice:
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
         if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):

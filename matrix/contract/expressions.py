@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from matrix.contract.condition import WORDS, compared, shortened, shown, written
 from matrix.contract.definition import dotted, function_entry
@@ -86,9 +86,11 @@ class Expressions(ABC):
         """Return the values of an expression, and record its uses."""
         if node is None:
             return UNKNOWN
-        visit = self._VISITORS.get(type(node))
-        if visit is not None:
-            return visit(self, node)
+        visit: Callable[[Any], Choice] = getattr(self, f"_{type(node).__name__.lower()}", self._others)
+        return visit(node)
+
+    def _others(self, node: ast.expr) -> Choice:
+        """Evaluate an expression that has no method of its own."""
         return only(OF_TE if any(value.of_te for value in self.parts(node)) else ANYTHING)
 
     def parts(self, node: ast.AST) -> list[Value]:
@@ -231,7 +233,7 @@ class Expressions(ABC):
         return True
 
     @abstractmethod
-    def call(self, node: ast.Call) -> Choice:
+    def _call(self, node: ast.Call) -> Choice:
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
 
     # --------------------------------------------------- constants, conditions
@@ -272,17 +274,17 @@ class Expressions(ABC):
         """Evaluate a comprehension; `{field.name for field in fields(X)}` holds the names of X's parameters."""
         source, *loops = node.generators
         if loops or source.ifs or dotted(node.elt) != f"{dotted(source.target)}.name":
-            return only(OF_TE if any(value.of_te for value in self.parts(node)) else ANYTHING)
+            return self._others(node)
         choice = self.value(source.iter)
         return gather(
             (guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice
         )
 
-    def _dict_comprehension(self, node: ast.DictComp) -> Choice:
+    def _dictcomp(self, node: ast.DictComp) -> Choice:
         self.parts(node)
         return only(Keywords(open=True))
 
-    def _boolean(self, node: ast.BoolOp) -> Choice:
+    def _boolop(self, node: ast.BoolOp) -> Choice:
         is_and = isinstance(node.op, ast.And)
         choices: list[Choice] = []
         truths: list[Guard] = []
@@ -295,13 +297,13 @@ class Expressions(ABC):
             return merge(truths[0], choices[0], choices[-1])  # `given or default`
         return only(Fact(any_of(*truths)))
 
-    def _unary(self, node: ast.UnaryOp) -> Choice:
+    def _unaryop(self, node: ast.UnaryOp) -> Choice:
         if isinstance(node.op, ast.Not):
             return only(Fact(negate(self.truth(node.operand))))
         self.value(node.operand)
         return UNKNOWN
 
-    def _if_else(self, node: ast.IfExp) -> Choice:
+    def _ifexp(self, node: ast.IfExp) -> Choice:
         condition = self.truth(node.test)
         choice = self.value_where(node.body, condition)
         return merge(condition, choice, self.value_where(node.orelse, negate(condition)))
@@ -322,24 +324,8 @@ class Expressions(ABC):
         guards = [all_of(guard, condition, compared(op, x, y, text)) for (guard, x), (condition, y) in pairs]
         return only(Fact(any_of(*guards)))
 
-    _VISITORS: ClassVar[Mapping[type[ast.expr], Callable[[Expressions, Any], Choice]]] = {
-        ast.Attribute: _attribute,
-        ast.BoolOp: _boolean,
-        ast.Call: lambda self, node: self.call(node),
-        ast.Compare: _compare,
-        ast.Constant: _constant,
-        ast.Dict: _dict,
-        ast.DictComp: _dict_comprehension,
-        ast.GeneratorExp: _comprehension,
-        ast.IfExp: _if_else,
-        ast.List: _sequence,
-        ast.ListComp: _comprehension,
-        ast.Name: _name,
-        ast.SetComp: _comprehension,
-        ast.Subscript: _subscript,
-        ast.Tuple: _sequence,
-        ast.UnaryOp: _unary,
-    }
+    _generatorexp = _listcomp = _setcomp = _comprehension
+    _list = _tuple = _sequence
 
 
 def text_of(node: ast.AST | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -18,6 +18,7 @@ from matrix.contract.guard import (
     Config,
     Guard,
     Judge,
+    Loads,
     Offers,
     Takes,
     TeVersion,
@@ -26,6 +27,7 @@ from matrix.contract.guard import (
     any_of,
     describe,
     guard_parts,
+    leaves,
     negate,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
@@ -36,6 +38,7 @@ DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
+EARLIER: Final = "raises before"
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
@@ -122,35 +125,60 @@ def find(
     added = {use.path for use in calls.uses if use.kind == "patch" and unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
-    stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
+    stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
     targets: dict[int, ResolvedPath | Absent] = {}  # of the uses that may break
     for form, numbers in calls.forms.items():
         target = surface.lookup(form.path, via_instance=bool(form.bound))
         if target is not None and not _fits(form, target, surface, added, history):
             targets.update(dict.fromkeys(numbers, target))
+    missing = {number: target for number, target in targets.items() if isinstance(target, Absent)}
+    caught = {calls.uses[number].path for number in missing if _is_caught(calls.uses[number])}
+    uncaught = {number: use for number in sorted(missing) if (use := calls.uses[number]).path not in caught}
+    mended = Judge(surface, version, added, {use.path for use in uncaught.values()})
+    stopping = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
+    broken = {use.path: use.site for use in reversed(stopping.values())}
+    gone = {missing[number] for number in stopping}
     for number, target in sorted(targets.items()):
         use = calls.uses[number]
+        before = _before(use, judge, broken, stops)
+        sight = mended if before else judge
+        reached = sight.truth(use.guard)
+        if reached is Truth.NO or (before and use.kind != "import" and target in gone):
+            continue  # it is the break before it once more
         callee = use.path.rstrip(":").replace(":", ".")
-        reached = judge.truth(use.guard)
-        earlier = stops.setdefault((use.site.path, use.site.function), [])
-        if reached is Truth.NO or any(
-            line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in earlier
-        ):
-            continue  # an earlier line raises whenever this one would be reached
-        for break_ in _breaks(use, target, judge, surface, history):
+        for break_ in _breaks(use, target, sight, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
-                earlier.append((use.site.line, judge.rest(use.guard)))
+                earlier = stops.setdefault((use.site.path, use.site.function), [])
+                earlier.append((use.site, sight.rest(use.guard)))
             kind = _kind(use, break_, min(reached, break_.truth))
-            visible = _visible(use, break_.guard, judge)
+            visible = _visible(use, break_.guard, sight)
             if visible is False:
                 continue  # its conditions exclude each other
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else ""
+            masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
+
+
+def _is_caught(use: Use) -> bool:
+    """Return whether the code behind a use of what is missing may run."""
+    return use.kind in (*REPLACING, "method") or bool(use.swallowed or use.refused)
+
+
+def _before(
+    use: Use, judge: Judge, broken: Mapping[str, Site], stops: Mapping[tuple[str, str], list[tuple[Site, Guard]]]
+) -> str:
+    """Return why a use is behind another break: an import that fails, or an earlier line that raises whenever it is
+    reached; "" for none.
+    """
+    sites = [broken[path] for path in broken if Loads(path) in leaves(use.guard)]
+    if judge.truth(use.guard) is not Truth.NO:
+        earlier = stops.get((use.site.path, use.site.function), ())
+        sites = [site for site, stop in earlier if site.line < use.site.line and _implies(judge.rest(use.guard), stop)]
+    return f"{min(sites)} {EARLIER}" if sites else ""
 
 
 def _implies(guard: Guard, other: Guard) -> bool:

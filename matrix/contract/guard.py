@@ -260,11 +260,11 @@ class Judge:
     """Evaluates guards for one TE, each once.
 
     `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time; `added` are
-    the paths that the consuming package assigns.
+    the paths that the consuming package assigns; `mended` are those that are taken to load.
     """
 
-    def __init__(self, surface: Offer, version: str, added: Collection[str] = ()) -> None:
-        self._surface, self._added = surface, added
+    def __init__(self, surface: Offer, version: str, added: Collection[str] = (), mended: Collection[str] = ()) -> None:
+        self._surface, self._added, self._mended = surface, added, mended
         self._version = versions.parse(version)
         self._truths: dict[Guard, Truth] = {}
         self._rests: dict[Guard, Guard] = {}
@@ -298,7 +298,7 @@ class Judge:
         if isinstance(guard, AnyOf):
             return max(map(self.truth, guard.parts))
         if isinstance(guard, Loads):
-            return _known(self._surface.offers(guard.path) is not False)
+            return _known(guard.path in self._mended or self._surface.offers(guard.path) is not False)
         if isinstance(guard, TeVersion):
             return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
         if isinstance(guard, Offers):

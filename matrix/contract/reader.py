@@ -8,9 +8,8 @@ therefore no finding of its own.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
 
 from matrix.contract.definition import absolute, dotted, function_entry
 from matrix.contract.evaluation import Evaluator
@@ -90,11 +89,8 @@ class Reader:
         for statement in statements:
             if self.flow.path[-1] is False:
                 return
-            visit = self._VISITORS.get(type(statement))
-            if visit is not None:
-                visit(self, statement)
-            else:
-                self.expressions.parts(statement)
+            name = type(statement).__name__.removeprefix("Async").lower()
+            getattr(self, f"_{name}", self.expressions.parts)(statement)
 
     def branch(
         self, statements: Sequence[ast.stmt], guard: Guard, narrowed: Scope | None = None
@@ -244,7 +240,7 @@ class Reader:
 
     # --------------------------------------------------------------- bindings
 
-    def _expression(self, node: ast.Expr) -> None:
+    def _expr(self, node: ast.Expr) -> None:
         self.expressions.statement = node.value
         self.expressions.value(node.value)
 
@@ -257,11 +253,11 @@ class Reader:
         for target in node.targets:
             self._bind(target, node.value, choice)
 
-    def _annotated_assign(self, node: ast.AnnAssign) -> None:
+    def _annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self._bind(node.target, node.value, self.expressions.value(node.value))
 
-    def _augmented_assign(self, node: ast.AugAssign) -> None:
+    def _augassign(self, node: ast.AugAssign) -> None:
         self.expressions.value(node.value)
         self._bind(node.target, None, UNKNOWN)
 
@@ -305,7 +301,7 @@ class Reader:
             value = module if alias.asname else package.get(type(module), Outside(top))
             self.names.own[alias.asname or top] = only(value)
 
-    def _import_from(self, node: ast.ImportFrom) -> None:
+    def _importfrom(self, node: ast.ImportFrom) -> None:
         source = absolute("." * node.level + (node.module or ""), self.location.module, self.location.is_package)
         is_inside, owns = self.library.is_module(source), self.library.provider.owns
         is_provided = owns(source) and not is_inside
@@ -331,7 +327,7 @@ class Reader:
 
     # ------------------------------------------------------------ definitions
 
-    def _function(self, node: FunctionNode) -> None:
+    def _functiondef(self, node: FunctionNode) -> None:
         routine = FunctionDefinition(node, self.location, self.names)
         defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         annotations = [] if self.location.postponed else routine.annotations
@@ -373,7 +369,7 @@ class Reader:
                 path = self.expressions.annotated(slot.annotation)
                 self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
 
-    def _class(self, node: ast.ClassDef) -> None:
+    def _classdef(self, node: ast.ClassDef) -> None:
         for decorator in node.decorator_list:
             self.expressions.value(decorator)
         bases = tuple(map(self.expressions.value, node.bases))
@@ -398,32 +394,8 @@ class Reader:
                     evaluator.use("override", path, method.node, guard, bound=blueprint.name, signature=signature)
         self.waiting += body.waiting
 
-    _VISITORS: ClassVar[Mapping[type[ast.stmt], Callable[[Reader, Any], None]]] = {
-        ast.AnnAssign: _annotated_assign,
-        ast.Assert: _assert,
-        ast.Assign: _assign,
-        ast.AsyncFor: _for,
-        ast.AsyncFunctionDef: _function,
-        ast.AsyncWith: _with,
-        ast.AugAssign: _augmented_assign,
-        ast.Break: _leave,
-        ast.ClassDef: _class,
-        ast.Continue: _leave,
-        ast.Expr: _expression,
-        ast.For: _for,
-        ast.FunctionDef: _function,
-        ast.If: _if,
-        ast.Import: _import,
-        ast.ImportFrom: _import_from,
-        ast.Match: _match,
-        ast.Raise: _leave,
-        ast.Return: _return,
-        ast.Try: _try,
-        ast.While: _while,
-        ast.With: _with,
-    }
-    if hasattr(ast, "TryStar"):  # Python 3.11
-        _VISITORS = {**_VISITORS, ast.TryStar: _try}
+    _raise = _break = _continue = _leave
+    _trystar = _try  # Python 3.11
 
 
 def _has(body: Sequence[ast.stmt], kind: type[ast.AST]) -> bool:

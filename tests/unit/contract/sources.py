@@ -96,9 +96,10 @@ def broken(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -
 
 
 def findings(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[Finding]:
-    """Return the findings between two sides, each a string or read already."""
+    """Return the findings between two sides, each a string or read already, without those behind another one."""
     consumer = mcore(calls) if isinstance(calls, str) else calls
-    return find(consumer, te(offered) if isinstance(offered, str) else offered, version)
+    found = find(consumer, te(offered) if isinstance(offered, str) else offered, version)
+    return [finding for finding in found if not finding.masked]
 
 
 class Past:

@@ -1,7 +1,7 @@
 """The kinds of findings and their contents."""
 
-from matrix.contract.finding import FindingKind
-from tests.unit.contract.sources import broken, findings, te
+from matrix.contract.finding import FindingKind, find
+from tests.unit.contract.sources import broken, findings, mcore, te
 
 OFFLOAD = """
     def get_cpu_offload_context(enabled=False, num_layers=1, {}offload_activations=True, offload_weights=True): ...
@@ -119,6 +119,38 @@ def test_line_after_a_certain_exception_is_unreachable() -> None:
         (5, "pad() got an unexpected keyword argument 'align'"),
         (7, "pad() got an unexpected keyword argument 'size'"),  # reached where config.fp8 is off
     ]
+
+
+def test_breaks_behind_another_break_name_it() -> None:
+    """What an import is missing, or a certain exception, hides nothing that has to be mended, too."""
+    source = """
+        import transformer_engine as te
+        from transformer_engine.pytorch import gone
+        from transformer_engine.pytorch import missing
+        gone(1)
+        def run(config):
+            te.pytorch.pad(align=1)
+            te.pytorch.pad(size=4)
+        def wrap():
+            try:
+                from transformer_engine.pytorch import other
+            except ImportError:
+                other = None
+    """
+    found = find(mcore(source), te("def pad(): ..."))
+    first = "megatron/core/adapter.py:3 raises before"
+    assert [(f.call_site.line, f.kind.value, f.masked) for f in found] == [
+        (3, "definite", ""),
+        (4, "definite", first),
+        (7, "definite", first),
+        (8, "definite", first),
+        (11, "silently-off", first),
+    ]
+    again = find(
+        mcore("import transformer_engine as te\ndef run():\n    te.pytorch.pad(a=1)\n    te.pytorch.pad(b=1)"),
+        te("def pad(): ..."),
+    )
+    assert [f.masked for f in again] == ["", "megatron/core/adapter.py:3 run raises before"]
 
 
 def test_first_wrong_keyword_per_condition_is_reported() -> None:

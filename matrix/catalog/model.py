@@ -441,8 +441,7 @@ class Catalog:
         """
         for exclusion in self.exclusions:
             if exclusion.when.matches(stack) and not exclusion.when.bounds.keys() & set(overridden):
-                versions = (f"{name} {stack.version(name)}" for name in exclusion.when.bounds if name != MCORE)
-                return f"{exclusion.reason}; the base has {', '.join(versions)}"
+                return exclusion.reason
         core, python = stack.version(MCORE), stack.version(PYTHON)
         release = self._mcore.get(core or "")
         if release is None:

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion
 from matrix.catalog.cell import DECIDED, Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import ABSENT, MCORE, TE, WRITER, Value, component_named, components, short
+from matrix.catalog.stack import ABSENT, MCORE, TE, WRITER, Stack, Value, component_named, components, short
 from matrix.catalog.versions import Range, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import package_sets, picked_cells
@@ -104,8 +104,16 @@ def without_exclusions(catalog: Catalog) -> Catalog:
 
 def exclusions(catalog: Catalog, everything: Callable[[], Sequence[Planned]], test: Test) -> list[str]:
     """Return why the catalog excludes cases of a test, the most frequent reason first; `everything` has them, too."""
-    reasons = Counter(catalog.excluded(item.cell.stack) for item in everything() if test(values_of(item)))
+    reasons = Counter(_exclusion(catalog, item.cell.stack) for item in everything() if test(values_of(item)))
     return [reason for reason, _ in reasons.most_common() if reason]
+
+
+def _exclusion(catalog: Catalog, stack: Stack) -> str:
+    """Return why a stack is excluded, with the versions that decide; "" if it is not."""
+    reason = catalog.excluded(stack) or ""
+    names = [name for rule in catalog.exclusions if rule.reason == reason for name in rule.when.bounds if name != MCORE]
+    versions = ", ".join(f"{name} {stack.version(name)}" for name in names)
+    return f"{reason}; the base has {versions}" if versions else reason
 
 
 def _matching(

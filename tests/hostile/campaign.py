@@ -136,7 +136,10 @@ def answer(hostile: Hostile, folder: Path, seconds: float = HANG_S) -> Answer:
         status = os.waitstatus_to_exitcode(code) if pid else None
         time.sleep(POLL_S)
     if status is None:
-        os.killpg(child, signal.SIGKILL)
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:  # it has not made its group yet
+            os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     errors = output.read_text("utf-8", "replace") if output.exists() else ""
     wrong = ""

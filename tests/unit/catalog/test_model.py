@@ -51,7 +51,7 @@ def test_cell_has_torch_and_python_of_base() -> None:
 def test_excluded_returns_the_reason() -> None:
     known = catalog(exclusions=(exclusion("no device mesh", torch="<2.4", mcore=">=0.9"),))
     cells = [known.cell("torch-2.3.1", {MCORE: "0.9.0"}), known.cell("torch-2.4.0", {MCORE: "0.9.0"})]
-    assert [known.excluded(cell.stack) for cell in cells] == ["no device mesh; the base has torch 2.3.1", None]
+    assert [known.excluded(cell.stack) for cell in cells] == ["no device mesh", None]
 
 
 def test_a_release_s_requirements_exclude_cells() -> None:
@@ -162,7 +162,7 @@ def test_overridden_ranges_exclude_nothing() -> None:
         reasons[name] = (known.excluded(stack), known.excluded(stack, {name}))
     assert reasons == {
         "numpy": ("megatron-core 0.9.0 declares numpy<2; the base has 2.5.5", None),
-        "zarr": ("too new; the base has zarr 3.0", None),
+        "zarr": ("too new", None),
     }
 
 

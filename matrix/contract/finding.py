@@ -126,18 +126,12 @@ def find(
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
-    targets: dict[int, ResolvedPath | Absent] = {}  # of the uses that may break
-    for form, numbers in calls.forms.items():
-        target = surface.lookup(form.path, via_instance=bool(form.bound))
-        if target is not None and not _fits(form, target, surface, added, history):
-            targets.update(dict.fromkeys(numbers, target))
-    missing = {number: target for number, target in targets.items() if isinstance(target, Absent)}
-    caught = {calls.uses[number].path for number in missing if _is_caught(calls.uses[number])}
-    uncaught = {number: use for number in sorted(missing) if (use := calls.uses[number]).path not in caught}
+    targets = _unfitting(calls, surface, added, history)
+    uncaught = _uncaught(calls, targets)
     mended = Judge(surface, version, added, {use.path for use in uncaught.values()})
     stopping = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
     broken = {use.path: use.site for use in reversed(stopping.values())}
-    gone = {missing[number] for number in stopping}
+    gone = {targets[number] for number in stopping}
     for number, target in sorted(targets.items()):
         use = calls.uses[number]
         before = _before(use, judge, broken, stops)
@@ -152,15 +146,33 @@ def find(
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
                 earlier = stops.setdefault((use.site.path, use.site.function), [])
                 earlier.append((use.site, sight.rest(use.guard)))
-            kind = _kind(use, break_, min(reached, break_.truth))
-            visible = _visible(use, break_.guard, sight)
-            if visible is False:
+            if (visible := _visible(use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
+            kind = _kind(use, break_, min(reached, break_.truth))
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
+
+
+def _unfitting(
+    calls: Calls, surface: Surface, added: Collection[str], history: OtherReleases | None
+) -> dict[int, ResolvedPath | Absent]:
+    """Return what the uses that may break refer to, by their numbers."""
+    targets: dict[int, ResolvedPath | Absent] = {}
+    for form, numbers in calls.forms.items():
+        target = surface.lookup(form.path, via_instance=bool(form.bound))
+        if target is not None and not _fits(form, target, surface, added, history):
+            targets.update(dict.fromkeys(numbers, target))
+    return targets
+
+
+def _uncaught(calls: Calls, targets: Mapping[int, ResolvedPath | Absent]) -> dict[int, Use]:
+    """Return the uses of what is missing that no code of the consumer catches, by their numbers in order."""
+    missing = {number: calls.uses[number] for number in sorted(targets) if isinstance(targets[number], Absent)}
+    caught = {use.path for use in missing.values() if _is_caught(use)}
+    return {number: use for number, use in missing.items() if use.path not in caught}
 
 
 def _is_caught(use: Use) -> bool:

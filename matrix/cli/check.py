@@ -53,10 +53,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--require", metavar="NAMES", default="", help="components that each stack must name, such as torch,mcore,te"
     )
-    parser.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
-    parser.add_argument(
-        "--all", action="store_true", help="fold nothing: each failure with its evidence and workarounds"
-    )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
+    length.add_argument("--all", action="store_true", help="each failure with its evidence and workarounds")
     parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
     parser.add_argument(

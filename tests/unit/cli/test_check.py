@@ -114,6 +114,7 @@ def test_options_give_the_memory_of_a_job(capsys: pytest.CaptureFixture[str]) ->
         (["mcore=0.8.0", "--", "true"], "a command is checked in this environment"),
         (["--checkpoint", "/no/such/folder"], "not a checkpoint"),
         (["--python", "/no/such/python"], "can't be started"),
+        (["mcore=0.16.1", "--brief", "--all"], "not allowed with argument --brief"),
     ],
 )
 def test_mistake_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Final
 from matrix.execution.ranks.cgroup import memory_group
 from matrix.execution.ranks.descendants import end_below
 from matrix.execution.ranks.forkserver import Forkserver, import_path
-from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.job import Admission, RankJob
 from matrix.execution.ranks.memory import oom_kills, rise
 from matrix.execution.ranks.rank_group import RankGroup
 from matrix.execution.ranks.rank_spec import GroupRequest
@@ -61,9 +61,11 @@ class Supervisor(AbstractContextManager["Supervisor"]):
     ) -> None:
         self._server.stop()
 
-    def run(self, job: RankJob) -> Outcome:
+    def run(self, job: RankJob, admission: Admission | None = None) -> Outcome:
         """Run `job` to its end, at most 5 s past its deadline, and return its outcome.
 
+        `admission` is entered when all ranks have imported their target, and left when no process of the job is left.
+        The wait for it counts in no deadline. If one fails before, or it raises LackError, the body does not run.
         The deadline of the first job, and of a job that has to restart the forkserver, counts from after the preload.
         No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
         If a limit of the job can't be set, its body does not run and the outcome is `unavailable`.
@@ -71,23 +73,28 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         """
         try:
             with memory_group(job.limits.memory) as cgroup:
-                return self._run(job, cgroup)
+                return self._run(job, cgroup, admission)
         except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
-    def _run(self, job: RankJob, cgroup: str) -> Outcome:
+    def _run(self, job: RankJob, cgroup: str, admission: Admission | None) -> Outcome:
         lifeline = self._server.ensure()
         job.log_dir.mkdir(parents=True, exist_ok=True)
         kills = oom_kills(group=cgroup)
         path = [*self._server.path, *import_path()]
-        with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup)
+        scratch = tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True)
+        with ExitStack() as held, scratch as folder:
+            request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup, gated=admission is not None)
             secrets = values(os.environ, job.env, given=self._secrets)
             group = RankGroup(request, lifeline, self._timeouts, secrets)
             lost = ""
             try:
                 with self._server.starting():
                     group.start()
+                if admission and group.wait_until_ready():
+                    with group.paused():
+                        environ = held.enter_context(admission())
+                    group.open_gates(environ)
                 group.watch()
                 group.stop(collect_stacks=True)
             except (EOFError, ConnectionError) as error:

@@ -16,7 +16,7 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import Admission, RankJob
-from matrix.execution.ranks.supervisor import Supervisor
+from matrix.kit.rank import LackError
 from matrix.planning.packing import Demand
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -301,11 +301,15 @@ def test_no_gpu_is_held_before_the_ranks_are_ready(tmp_path: Path) -> None:
 
 def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
     (tmp_path / "locks").touch()
-    with Supervisor(preload=()) as supervisor:
-        runner = ReservingRunner(supervisor.run, Pool(NAMES, tmp_path / "locks"), Demand(2))
-        outcome = runner.run(RankJob("tests.unit.execution.ranks.bodies:nothing", {}, 2, (), {}, 30.0, tmp_path))
-    assert outcome.kind is OutcomeKind.UNAVAILABLE
-    assert "the GPU locks can't be used" in outcome.reason
+
+    def run(job: RankJob, admission: Admission) -> Outcome:
+        """Enter it, as a supervisor does, which makes a LackError the outcome `unavailable`."""
+        with pytest.raises(LackError, match="the GPU locks can't be used"), admission():
+            pass
+        return Outcome(OutcomeKind.UNAVAILABLE)
+
+    job = RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path)
+    assert ReservingRunner(run, Pool(NAMES, tmp_path / "locks"), Demand(2)).run(job).kind is OutcomeKind.UNAVAILABLE
 
 
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:

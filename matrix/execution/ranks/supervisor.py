@@ -16,6 +16,7 @@ from matrix.execution.ranks.descendants import end_below
 from matrix.execution.ranks.forkserver import Forkserver, import_path
 from matrix.execution.ranks.job import Admission, RankJob
 from matrix.execution.ranks.memory import oom_kills, rise
+from matrix.execution.ranks.overlay_server import OverlayServers
 from matrix.execution.ranks.rank_group import RankGroup
 from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.timeouts import Timeouts
@@ -54,11 +55,13 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         secrets: Sequence[str] = (),
     ) -> None:
         self._server = Forkserver(preload, preload_path)
+        self._overlays = OverlayServers(self._server)
         self._timeouts, self._secrets = timeouts, secrets
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._overlays.stop()
         self._server.stop()
 
     def run(self, job: RankJob, admission: Admission | None = None) -> Outcome:
@@ -78,7 +81,9 @@ class Supervisor(AbstractContextManager["Supervisor"]):
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
     def _run(self, job: RankJob, cgroup: str, admission: Admission | None) -> Outcome:
-        lifeline = self._server.ensure()
+        self._server.ensure()
+        overlay = self._overlays.of(job)
+        server = overlay if overlay and overlay.pid else self._server
         job.log_dir.mkdir(parents=True, exist_ok=True)
         kills = oom_kills(group=cgroup)
         path = [*self._server.path, *import_path()]
@@ -86,10 +91,10 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         with ExitStack() as held, scratch as folder:
             request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup, gated=admission is not None)
             secrets = values(os.environ, job.env, given=self._secrets)
-            group = RankGroup(request, lifeline, self._timeouts, secrets)
+            group = RankGroup(request, server.lifeline, self._timeouts, secrets)
             lost = ""
             try:
-                with self._server.starting():
+                with server.starting():
                     group.start()
                 if admission and group.wait_until_ready():
                     with group.paused():
@@ -104,23 +109,28 @@ class Supervisor(AbstractContextManager["Supervisor"]):
                     group.stop(collect_stacks=False)  # after an exception or a Ctrl-C ranks may still run
                 finally:  # also after a second Ctrl-C
                     seconds = group.seconds
-                    leftovers = end_below(self._server.pid, kill_s=self._timeouts.sweep_s)
+                    limit_s = self._timeouts.sweep_s
+                    leftovers = end_below(self._server.pid, kill_s=limit_s, spared=self._overlays.pids)
                     group.close()
-        if group.server_died:
-            lost = lost or "the forkserver died while the job ran"
-        if lost:
-            outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=group.ends())
-        elif group.lack:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, reason=group.lack, ranks=group.ends())
-        else:
-            outcome = classify(
-                group.ends(),
-                logs=group.logs(),
-                traces=group.traces(),
-                deadline_s=job.deadline_s,
-                timed_out=group.timed_out,
-                oom_kills=rise(kills, oom_kills(group=cgroup)),
-            )
-        notes = (self._server.note,) if self._server.note and not job.fresh else ()
+        outcome = outcome_of(group, job, rise(kills, oom_kills(group=cgroup)), lost)
+        notes = tuple(filter(None, (self._server.note * (not job.fresh), overlay.note if overlay else "")))
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
         return masked_outcome(outcome, secrets)
+
+
+def outcome_of(group: RankGroup, job: RankJob, oom_kills: int, lost: str) -> Outcome:
+    """Return the outcome of a job whose ranks have ended; `lost` is why the forkserver started none, if it did not."""
+    if group.server_died:
+        lost = lost or "the forkserver died while the job ran"
+    if lost:
+        return Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=group.ends())
+    if group.lack:
+        return Outcome(OutcomeKind.UNAVAILABLE, reason=group.lack, ranks=group.ends())
+    return classify(
+        group.ends(),
+        logs=group.logs(),
+        traces=group.traces(),
+        deadline_s=job.deadline_s,
+        timed_out=group.timed_out,
+        oom_kills=oom_kills,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.limits import Limits
+from matrix.catalog.limits import Limits, Size
 from matrix.execution.ranks.first_imports import CPU_DEVICE, first_imports
 from matrix.execution.ranks.job import RankJob
 
@@ -72,7 +72,7 @@ def test_module_that_does_more_is_not_held(tmp_path: Path, first: str, held: boo
         ({"fresh": True}, ()),
         ({"env": {"A": "1"}}, ()),
         ({"launcher": "mpirun"}, ()),
-        ({"limits": Limits(address_space=1)}, ()),
+        ({"limits": Limits(address_space=Size(1))}, ()),
         ({"target": "matrix.kit.parity.reproduce:deviation"}, ()),
     ],
 )

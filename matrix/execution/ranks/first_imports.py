@@ -19,7 +19,9 @@ from matrix.provision.project import ROOT
 
 START: Final = "megatron.start"  # a call of matrix.kit.megatron.start
 CPU_DEVICE: Final = "matrix.kit.cpu_device:install"  # what it calls first at level cpu
-HELD: Final = ("megatron", "transformer_engine")  # what costs seconds; torch is preloaded
+CORE: Final = "megatron.core"
+HELD: Final = ("megatron", "transformer_engine")  # what costs seconds
+PRELOADED: Final = ("numpy", "torch")  # whose import changes nothing in a rank
 
 
 def first_imports(job: RankJob) -> tuple[str, ...]:
@@ -30,21 +32,25 @@ def first_imports(job: RankJob) -> tuple[str, ...]:
     path, _, function = job.target.rpartition(":")
     if job.fresh or job.env or job.launcher != "torchrun" or job.limits != NO_LIMITS or not path.endswith(".py"):
         return ()
-    steps = resolved(first_steps(Path(path), function), job)
-    return steps if any(step.partition(".")[0] in HELD for step in steps) else ()
+    return held(first_steps(Path(path), function), job)
 
 
-def resolved(steps: Sequence[str], job: RankJob) -> tuple[str, ...]:
-    """Return the steps with START replaced by what it imports, and cut where it would install a stand-in."""
-    held: list[str] = []
+def held(steps: Sequence[str], job: RankJob) -> tuple[str, ...]:
+    """Return the steps up to the first that costs seconds; () if there is none, or a stand-in comes before it.
+
+    Of megatron-core it is the package, which imports most of the rest: so most jobs of an overlay hold the same.
+    """
+    before: list[str] = []
     for step in steps:
-        if step != START:
-            held.append(step)
-        elif job.stand_ins or (job.device == "cpu" and "transformer_engine" not in job.hidden):
-            break
-        else:
-            held += [*([CPU_DEVICE] if job.device == "cpu" else []), "megatron.core"]
-    return tuple(held)
+        if step == START:
+            if job.stand_ins or (job.device == "cpu" and "transformer_engine" not in job.hidden):
+                return ()
+            return (*before, *([CPU_DEVICE] if job.device == "cpu" else []), CORE)
+        if step.partition(".")[0] in HELD:
+            return (*before, CORE if f"{step}.".startswith(f"{CORE}.") else step)
+        if step not in PRELOADED:
+            before.append(step)
+    return ()
 
 
 @cache

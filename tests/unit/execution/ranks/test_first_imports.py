@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.limits import Limits, Size
+from matrix.catalog.limits import Limits
+from matrix.catalog.schema import Size
 from matrix.execution.ranks.first_imports import CPU_DEVICE, first_imports
 from matrix.execution.ranks.job import RankJob
 
@@ -28,12 +29,11 @@ def job(folder: Path, text: str, **changes: Any) -> RankJob:
         ("torch = megatron.start(rank)", START),
         ("megatron.start(rank, tensor_parallel=2)", START),
         ("'A docstring.'; sizes = {'a': 2}; torch = megatron.start(rank, **sizes)", START),
-        ("import torch; from megatron.core import enums; megatron.start(rank)", ("torch", "megatron.core", *START)),
-        ("import torch; import transformer_engine.pytorch as te", ("torch", "transformer_engine.pytorch")),
-        (
-            "megatron.start(rank); from megatron.core.transformer import moe; use(moe); import a",
-            (*START, "megatron.core.transformer"),
-        ),
+        ("import torch; from megatron.core import enums; megatron.start(rank)", ("megatron.core",)),
+        ("import torch; import transformer_engine.pytorch as te", ("transformer_engine.pytorch",)),
+        ("import json; import megatron.core.models as m; megatron.start(rank)", ("json", "megatron.core")),
+        ("import megatron.training.arguments", ("megatron.training.arguments",)),
+        ("megatron.start(rank); from megatron.core.models import gpt", START),
         ("import torch", ()),
         ("os.environ['A'] = '1'; import megatron.core", ()),
         ("torch.compile = None; import megatron.core", ()),

@@ -118,9 +118,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if any(isinstance(item, CaseItem) for item in items):
         from matrix.execution.workers import overlays
 
-        places: dict[str, int] = {}
-        names = {item: overlays(item.planned) if isinstance(item, CaseItem) else "" for item in items}
-        items.sort(key=lambda item: places.setdefault(names[item], len(places)))
+        names = [overlays(item.planned) if isinstance(item, CaseItem) else "" for item in items]
+        order = sorted(range(len(items)), key=lambda index: names.index(names[index]))
+        items[:] = [items[index] for index in order]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -36,7 +36,7 @@ def install() -> None:
     """Replace the names above in this process, once. Call it before megatron.core is imported."""
     import torch
 
-    if torch.compile is _uncompiled:
+    if getattr(torch, "compile", None) is _uncompiled:
         return
     cpu = torch.device("cpu")
     torch.cuda.current_device = lambda: cpu

@@ -126,7 +126,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "type": int,
         "metavar": "N",
         "help": "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
-        "each GPU)",
+        "each GPU, and up to 3 more)",
     },
     "--time-limit": {
         "type": float,

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog, Container
@@ -20,6 +21,8 @@ from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.provision import host, tools
 from matrix.provision.image_builds import Builder
 from matrix.verdicts.planned import Planned
+
+AHEAD: Final = 3  # cases that may import while others hold the GPUs; one for each four cores
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -79,14 +82,16 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
 
 
 def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
-    """Return the number of cases that run at a time on each base by default: at level gpu one for each GPU.
+    """Return the number of cases that run at a time on each base by default.
 
-    Cases that wait for GPUs hold none. Without pytest-xdist in this environment, its own cases run one at a time.
+    At level gpu it is one for each GPU, and up to AHEAD more: a case holds no GPU while it imports, and cases share
+    one. Without pytest-xdist in this environment, its own cases run one at a time.
     """
     on_gpu = {item.cell.base for item in items if item.level is Level.GPU}
     if not on_gpu or (on_gpu == {HOST} and importlib.util.find_spec("xdist") is None):
         return 1
-    return max(1, len(here.offers(Level.GPU).gpus or ()))
+    gpus = len(here.offers(Level.GPU).gpus or ())
+    return gpus + min(AHEAD, (os.cpu_count() or 1) // 4) if gpus else 1
 
 
 def tox(

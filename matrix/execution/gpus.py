@@ -22,11 +22,11 @@ from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.reproduction import JobRunner
+from matrix.execution.ranks.job import Admission, RankJob
+from matrix.kit.rank import LackError
 from matrix.planning.packing import Card, Demand, Free, grants, shared
 from matrix.provision import host
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
@@ -266,16 +266,21 @@ def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
 
 
 class ReservingRunner:
-    """Runs jobs on GPUs of a pool; each job sees only its own GPUs."""
+    """Runs jobs on GPUs of a pool by `run`, that of a supervisor; each job sees only its own GPUs."""
 
-    def __init__(self, runs: JobRunner, pool: Pool, demand: Demand) -> None:
-        self._runs, self._pool, self._demand = runs, pool, demand
+    def __init__(self, run: Callable[[RankJob, Admission], Outcome], pool: Pool, demand: Demand) -> None:
+        self._run, self._pool, self._demand = run, pool, demand
 
     def run(self, job: RankJob) -> Outcome:
-        """Wait for the GPUs, then run the job; its deadline starts after the wait."""
+        """Run the job, which waits for its GPUs when its ranks are ready; it is unavailable if it gets none."""
+        return self._run(job, self._admission)
+
+    @contextlib.contextmanager
+    def _admission(self) -> Iterator[dict[str, str]]:
+        """Hold the GPUs, and yield the variable that shows them."""
         with contextlib.ExitStack() as gpus:
             try:
                 names = gpus.enter_context(self._pool.take(self._demand))
             except MatrixError as error:
-                return Outcome(OutcomeKind.UNAVAILABLE, error.brief)
-            return self._runs.run(replace(job, env={**job.env, host.VISIBLE: ",".join(names)}))
+                raise LackError(error.brief) from error
+            yield {host.VISIBLE: ",".join(names)}

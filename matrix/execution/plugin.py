@@ -113,6 +113,16 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFil
     return file
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the cases of the same overlays follow each other: their imports are held meanwhile."""
+    if any(isinstance(item, CaseItem) for item in items):
+        from matrix.execution.workers import overlays
+
+        names = [overlays(item.planned) if isinstance(item, CaseItem) else "" for item in items]
+        order = sorted(range(len(items)), key=lambda index: names.index(names[index]))
+        items[:] = [items[index] for index in order]
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Limit the plan to the selected cases; pytest-xdist's workers leave that to their controller."""
     if SESSION in session.config.stash and not hasattr(session.config, "workerinput"):

@@ -110,7 +110,7 @@ class Session:
                 return self.supervisor
             case = failure.case_named(planned.case)
             demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
-            return ReservingRunner(self.supervisor, self.gpus, demand)
+            return ReservingRunner(self.supervisor.run, self.gpus, demand)
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)

@@ -78,7 +78,8 @@ class Groups:
 
     xdist's own for groups hands a case out again that ended its worker, and puts the group into the ids of the cases,
     which --lf then does not find. `size` is the sort key of a case; groups whose largest cases are equal are sorted by
-    their length. `started` holds the ids of the cases whose start was reported.
+    their length. Of groups with as many GPUs, a worker gets one with the `overlays` of its last. `started` holds the
+    ids of the cases whose start was reported.
     """
 
     def __init__(
@@ -87,8 +88,11 @@ class Groups:
         group: Callable[[str], str],
         started: Collection[str],
         size: Callable[[str], tuple[int, float]] = lambda one: (0, 0.0),
+        overlays: Callable[[str], str] = lambda one: "",
     ) -> None:
         self._workers, self._group, self._started, self._size = workers, group, started, size
+        self._overlays = overlays
+        self._last: dict[Worker, str] = {}  # the overlays of each worker's last group
         self._ids: dict[Worker, list[str]] = {}  # the collection of each worker
         self._waiting: list[list[str]] = []  # groups without a worker
         self._rest: dict[Worker, list[str]] = {}  # of a worker's group: not sent to it yet
@@ -158,6 +162,14 @@ class Groups:
     def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> None:
         """Do nothing: cases that were sent are not taken back."""
 
+    def _next(self, node: Worker) -> list[str]:
+        """Remove the next group of a worker from those that wait, and return it."""
+        waiting = [(self._size(ids[0])[0], self._overlays(ids[0])) for ids in self._waiting]
+        others = [overlays for worker, overlays in self._last.items() if worker is not node]
+        index = next_group(waiting, self._last.get(node, ""), others)
+        self._last[node] = waiting[index][1]
+        return self._waiting.pop(index)
+
     def _feed(self, node: Worker) -> None:
         if node not in self._ids or node.shutting_down:
             return
@@ -165,7 +177,7 @@ class Groups:
             if not self._rest[node] and not self._waiting:
                 node.shutdown()
                 return
-            self._rest[node] = self._rest[node] or self._waiting.pop(0)
+            self._rest[node] = self._rest[node] or self._next(node)
             self._sent[node].append(self._rest[node].pop(0))
             node.send_runtest_some([self._ids[node].index(self._sent[node][-1])])
 
@@ -210,7 +222,7 @@ class Controller:
         """Return the scheduler, unless another one was chosen with --dist."""
         if config.getoption("dist") != DIST:
             return None
-        return Groups(self._workers, self._group, self._started, self._size)
+        return Groups(self._workers, self._group, self._started, self._size, self._overlays)
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Limit the plan to what the workers collected (-k, --lf), and write it."""
@@ -271,6 +283,10 @@ class Controller:
         item = self._of(nodeid)
         return size(item) if item else (0, 0.0)
 
+    def _overlays(self, nodeid: str) -> str:
+        item = self._of(nodeid)
+        return overlays(item) if item else ""
+
     def _store(self, write: Callable[[Any], str], value: object) -> None:
         """Write to the journal; if it can't be written, end the session, in which no case may run unrecorded."""
         try:
@@ -285,11 +301,26 @@ def group(item: Planned) -> str:
 
     At level contract, where it has none, and at level gpu, where it may wait for GPUs, it is the case itself.
     """
-    if item.level is not Level.CPU:
-        return item.key
+    return overlays(item) if item.level is Level.CPU else item.key
+
+
+def overlays(item: Planned) -> str:
+    """Return what is laid over the base of a case, as a text: cases with the same follow each other."""
     return " ".join(
         (item.source or str(item.cell.stack[MCORE]), item.te_source or str(item.cell.stack[TE]), *item.packages)
     )
+
+
+def next_group(waiting: Sequence[tuple[int, str]], last: str, others: Collection[str]) -> int:
+    """Return the index of the group that a worker gets next; groups are (GPUs, overlays), the most GPUs first.
+
+    Of those with the most, it is one with the overlays of the worker's last case, whose imports it may still hold;
+    else one with overlays that no other worker had last.
+    """
+    largest = [index for index, (gpus, _) in enumerate(waiting) if gpus == waiting[0][0]]
+    same = [index for index in largest if waiting[index][1] == last]
+    unused = [index for index in largest if waiting[index][1] not in others]
+    return [*same, *unused, *largest][0]
 
 
 def size(item: Planned) -> tuple[int, float]:

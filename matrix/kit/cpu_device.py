@@ -33,9 +33,11 @@ HOPPER: Final = types.SimpleNamespace(name="stand-in", major=9, minor=0, multi_p
 
 
 def install() -> None:
-    """Replace the names above in this process. Call it once, before megatron.core is imported."""
+    """Replace the names above in this process, once. Call it before megatron.core is imported."""
     import torch
 
+    if getattr(torch, "compile", None) is _uncompiled:
+        return
     cpu = torch.device("cpu")
     torch.cuda.current_device = lambda: cpu
     torch.cuda.synchronize = lambda device=None: None

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,9 +75,14 @@ def _gone(pid: int) -> bool:
 
 
 def end_below(
-    root: int, *, leave_s: float = LEAVE_S, kill_s: float = KILL_S, look: Callable[[], Picture] = look
+    root: int,
+    *,
+    leave_s: float = LEAVE_S,
+    kill_s: float = KILL_S,
+    look: Callable[[], Picture] = look,
+    spared: Collection[int] = (),
 ) -> int:
-    """Kill every descendant of `root`, including new ones, and return how many were killed.
+    """Kill every descendant of `root`, including new ones, without those `spared`; return how many were killed.
 
     Descendants get `leave_s` seconds to end by themselves, resource trackers TRACKER_S more. Gives up `kill_s` seconds
     later: a process in uninterruptible sleep survives SIGKILL until its device responds.
@@ -88,7 +93,7 @@ def end_below(
             picture = look()
             if not picture.torn:
                 break
-        return picture.below(root)
+        return picture.below(root).difference(spared)
 
     alive = below()
     if alive and leave_s:

@@ -33,7 +33,7 @@ class Forkserver:
     def __init__(self, modules: Sequence[str], path: Sequence[str], *, preload_s: float = PRELOAD_S) -> None:
         self.modules, self.path, self.note, self.pid = tuple(modules), tuple(path), "", 0
         self._preload_s = preload_s
-        self._lifeline = -1  # the read end of a FIFO, which reaches its end when the server dies
+        self.lifeline = -1  # the read end of a FIFO, which reaches its end when the server dies
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -48,9 +48,9 @@ class Forkserver:
 
         Raises MatrixError if it can't be started.
         """
-        if self._lifeline != -1 and not _readable((self._lifeline,), 0):
+        if self.lifeline != -1 and not readable((self.lifeline,), 0):
             self.folder.mkdir(mode=0o700, exist_ok=True)  # a body can remove it
-            return self._lifeline
+            return self.lifeline
         self.stop()
         if not self._start(self.modules):
             # An import crashed the process (a segfault in a library), or started CUDA or a thread, which a fork lacks.
@@ -59,7 +59,7 @@ class Forkserver:
             if not self._start(()):
                 self.stop()
                 raise MatrixError("the forkserver dies at its start", fix="see its output on stderr")
-        return self._lifeline
+        return self.lifeline
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -74,9 +74,9 @@ class Forkserver:
 
     def stop(self) -> None:
         """End the server and every process it started. Does nothing if none runs."""
-        if self._lifeline != -1:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self.lifeline != -1:
+            os.close(self.lifeline)
+            self.lifeline = -1
             _stop()
             self.pid = 0
             if self._folder is not None:
@@ -92,12 +92,12 @@ class Forkserver:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True)
         lifeline = self.folder / "lifeline"
         os.mkfifo(lifeline)
-        self._lifeline = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+        self.lifeline = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
         try:
             self.pid = self._launch(lifeline, modules)
             # A FIFO reports no end before its first writer, so a server that dies earlier is seen by its pidfd only.
             with os.fdopen(os.pidfd_open(self.pid)) as process:
-                ready = _readable((self._lifeline, process.fileno()), self._preload_s)
+                ready = readable((self.lifeline, process.fileno()), self._preload_s)
             if not ready:
                 raise MatrixError(
                     "the forkserver is not ready",
@@ -109,7 +109,7 @@ class Forkserver:
                 os.kill(self.pid, signal.SIGKILL)
             self.stop()
             raise
-        status = os.read(self._lifeline, 64)
+        status = os.read(self.lifeline, 64)
         names = ", ".join(modules)
         self.note = self.note or {
             forkserver_child.READY: "",
@@ -139,7 +139,7 @@ def import_path() -> list[str]:
     return [entry or str(Path.cwd()) for entry in sys.path]
 
 
-def _readable(fds: Sequence[int], limit_s: float) -> bool:
+def readable(fds: Sequence[int], limit_s: float) -> bool:
     """Return whether one of `fds` becomes readable or ends within the limit."""
     poll = select.poll()
     for fd in fds:

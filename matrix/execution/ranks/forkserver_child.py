@@ -14,29 +14,33 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from types import ModuleType
+from typing import Any, Final, NoReturn, cast
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.descendants import end_below
-from matrix.execution.ranks.rank_main import work
+from matrix.execution.ranks.rank_main import open_streams, work
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
 from matrix.provision.commands import python_code
 from matrix.provision.nvidia import cuda
 
-READY, STARTED_CUDA, STARTED_THREADS = b"ready\n", b"cuda\n", b"threads\n"  # written to the lifeline after the preload
+# Written to the lifeline after the preload; the last two by an overlay server alone.
+READY, STARTED_CUDA, STARTED_THREADS, FAILED, CHANGED = b"ready\n", b"cuda\n", b"threads\n", b"failed\n", b"changed\n"
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "modules": []}
 FRESH: Final = (
     "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank_main import resume; resume({fds!r})"
 )
+PRINTED: Final = 2**16  # bytes of the output of imports: 0.4 kB for megatron-core, more for warnings
 UNFLUSHED: Final = 120  # exit status of CPython when it can't write what a standard stream holds (sys.exit)
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
 SCHEDULED: Final = "SLURM_JOBID"
@@ -44,12 +48,16 @@ SCHEDULED: Final = "SLURM_JOBID"
 
 @dataclass
 class ForkserverChild:
-    """The state of the forkserver. `broken` maps a module to the error of its import; absent modules are left out."""
+    """The state of the forkserver. `broken` maps a module to the error of its import; absent modules are left out.
+
+    `printed` is the output of an overlay server's imports, which comes first in the log of each rank.
+    """
 
     pid: int
     lifeline: int
     folder: Path
     broken: dict[str, str] = field(default_factory=dict)
+    printed: bytes = b""
 
     def close_inherited(self) -> None:
         """Close the inherited descriptors in a rank just forked.
@@ -85,18 +93,12 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     atexit.register(_end_all, serving)
     # Adopted orphans end in this process too. multiprocessing warns about each child that it did not start.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
-    del os.environ["PYTHONPATH"]
+    os.environ.pop("PYTHONPATH", None)
     # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path[:] = request["path"]
-    for name in request["modules"]:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as absent:
-            if absent.name != name.partition(".")[0]:
-                serving.broken[name] = repr(absent)
-        except Exception as error:  # a rank that imports it raises the same error, which is reported for the rank
-            serving.broken[name] = repr(error)
+    of_overlay, environ = "hidden" in request, dict(os.environ)
+    serving.broken = import_all(request["modules"], required=of_overlay)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # otherwise every rank prints the buffer again
@@ -104,8 +106,60 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
     # A rank would inherit the locks that a thread holds at the fork, and not the thread that releases them.
     threads = len([*Path("/proc/self/task").iterdir()]) > 1
-    os.write(serving.lifeline, STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY)
+    status = STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY
+    if of_overlay and status == READY:
+        # A rank's variables and sys.path replace those of its server.
+        changed = (dict(os.environ), sys.path) != (environ, request["path"])
+        status = FAILED if serving.broken else CHANGED if changed else READY
+    os.write(serving.lifeline, status)
     return serving
+
+
+def import_all(names: Sequence[str], *, required: bool) -> dict[str, str]:
+    """Import modules, and call functions (MODULE:FUNCTION); return the error of each. `required`: absence is one."""
+    broken = {}
+    for name in names:
+        module, _, function = name.partition(":")
+        try:
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
+        except ModuleNotFoundError as absent:
+            if required or absent.name != name.partition(".")[0]:
+                broken[name] = repr(absent)
+        except Exception as error:  # a rank that imports it raises the same error, which is reported for the rank
+            broken[name] = repr(error)
+    return broken
+
+
+def hold(task: str, listener: socket.socket, alive: Connection) -> None:
+    """Turn a process just forked from the forkserver into an overlay server, until the other end of `alive` is closed.
+
+    `task` is the request as JSON. `listener` receives what multiprocessing's forkserver receives.
+    """
+    global serving  # the ranks that it forks read it
+    base = serving
+    if base is None:
+        raise MatrixError("an overlay server starts only from the forkserver")
+    kernel.die_with_parent(base.pid)
+    base.close_inherited()
+    request = json.loads(task)
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    sys.modules.update(dict.fromkeys(request["hidden"], cast(ModuleType, None)))
+    printed, streams = os.memfd_create("printed"), (os.dup(1), os.dup(2))
+    for number in (1, 2):
+        os.dup2(printed, number)
+    open_streams()
+    serving = serve(request)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+        os.close(stream)
+    serving.broken, serving.printed = base.broken, os.pread(printed, PRINTED, 0)
+    os.close(printed)
+    ends = os.dup(alive.fileno())  # the server closes it in its children, where `alive` would close it again
+    alive.close()
+    forkserver.main(listener.detach(), ends, [])
 
 
 class ForkedProcess(get_context("forkserver").Process):  # type: ignore[misc]  # made at run time
@@ -190,6 +244,8 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
         _start_afresh(task, spec["path"], result.fileno(), stacks.fileno())
     for name, why in serving.broken.items():
         sys.stderr.write(f"the forkserver could not import {name}: {why}\n")
+    if serving.printed:
+        os.write(2, serving.printed)
     # A process of the forkserver would start its children by forkserver too; other processes use the default.
     multiprocessing.set_start_method(None, force=True)
     sys.path[:] = spec["path"]
@@ -233,4 +289,4 @@ def _end_all(serving: ForkserverChild) -> None:
 
 
 _request: Final = os.environ.pop(REQUEST, None)
-serving: Final = None if _request is None else serve(json.loads(_request))
+serving: ForkserverChild | None = None if _request is None else serve(json.loads(_request))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,8 @@ from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.errors import MatrixError
 
 DEVICES: Final = ("cpu", "cuda")
+# What a job holds from when its ranks are ready until their end; it yields variables that are added to theirs.
+Admission = Callable[[], AbstractContextManager[Mapping[str, str]]]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ from matrix.execution.ranks.descendants import look, wait_for
 from matrix.execution.ranks.forkserver import empty_main
 from matrix.execution.ranks.logs import Log, end_of
 from matrix.execution.ranks.pump import Pump, Readable
+from matrix.execution.ranks.rank_main import READY
 from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, parse_report
 from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
@@ -36,6 +38,8 @@ LOST: Final = 255  # multiprocessing's exit code of a process whose forkserver d
 class RankGroup:
     """The ranks of a request. Call start, watch, stop and close, then read how they ended.
 
+    With gates, call wait_until_ready and open_gates before watch.
+
     `lifeline` becomes readable when the forkserver dies.
     """
 
@@ -50,12 +54,16 @@ class RankGroup:
         self._last_stack = 0.0
         self._selector = selectors.DefaultSelector()
         self._pumps: list[Pump] = []
+        self._gates: list[int] = []  # the write end of each rank's gate
         self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
 
     def start(self) -> None:
         """Start all ranks. Raises EOFError or OSError if the forkserver fails."""
         specs = self._request.specs()
         (self._request.folder / "work").mkdir()
+        for gate in filter(None, map(self._request.gate, range(len(specs)))):
+            os.mkfifo(gate, 0o600)
+            self._gates.append(os.open(gate, os.O_RDWR))  # write-only would need a reader
         self._began = time.monotonic()
         with empty_main():
             if self._job.launcher == mpirun.NAME:
@@ -63,6 +71,30 @@ class RankGroup:
             else:
                 for rank, spec in enumerate(specs):
                     self._admit(rank, partial(started, forkserver_child.enter, f"rank {rank}", spec))
+
+    def wait_until_ready(self) -> bool:
+        """Return whether all ranks wait at their gates: False if one ends before, or the deadline passes."""
+
+        def decided() -> bool:
+            lost = any(member.failed or member.ended_at is not None for member in self._members)
+            return self.server_died or lost or all(member.ready for member in self._members)
+
+        self._until(decided, self._began + self._job.deadline_s)
+        return not self.server_died and all(member.ready and not member.failed for member in self._members)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count the length of a block in no deadline and in no seconds of the job."""
+        paused_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began += time.monotonic() - paused_at
+
+    def open_gates(self, environ: Mapping[str, str]) -> None:
+        """Let the ranks run their body, with these further variables."""
+        for gate in self._gates:
+            os.write(gate, json.dumps(dict(environ)).encode() + b"\n")
 
     def watch(self) -> None:
         """Wait until all ranks have ended, the deadline or the peers' grace has passed, or the forkserver has died."""
@@ -100,6 +132,8 @@ class RankGroup:
         for pump in self._pumps:
             pump.finish()
         self._selector.close()
+        while self._gates:
+            os.close(self._gates.pop())
         if self._launcher:
             self._launcher.log.close()
             if self._launcher.ended:
@@ -199,7 +233,9 @@ class RankGroup:
             return
         received += chunk
         if chunk.endswith(b"\n"):
-            member.report = next(filter(None, map(parse_report, bytes(received).splitlines())), None)
+            lines = bytes(received).splitlines()
+            member.report = next(filter(None, map(parse_report, lines)), None)
+            member.ready = member.ready or READY.encode() in lines
             received.clear()
             member.reported_at = self.seconds
             self._note_failure(member)

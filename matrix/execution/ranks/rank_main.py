@@ -21,8 +21,10 @@ from matrix.errors import MatrixError
 from matrix.execution.ranks.chain import chain_of
 from matrix.kit.rank import LackError, Rank
 from matrix.provision import kernel
+from matrix.provision.nvidia import cuda
 
 VALUE: Final = 2**20  # largest JSON in bytes that a body may return; a digest and a loss curve take under 10 kB
+READY: Final = '{"ready": true}'  # a line to `result`: the target is imported, and the rank waits at its gate
 PREFERRED_VICTIM: Final = "500"  # oom_score_adj, -1000..1000: the kernel kills a rank first, not its supervisor
 
 
@@ -39,10 +41,7 @@ def resume(fds: tuple[int, int, int]) -> None:
 def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     """Call the target; write {"value": ...}, {"raised": [...]} or {"lacks": ...} to `result`; re-raise exceptions."""
     sys.argv[:] = [spec["target"]]  # not the owner's argv: megatron's argument parser would read pytest's options
-    # New streams: the inherited ones belong to the stdout of the forkserver. Line-buffered, because a rank that crashes
-    # does not flush.
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+    open_streams()
     faulthandler.enable(2)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM, encoding="ascii")
@@ -56,6 +55,8 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
             dict.fromkeys(rank.hidden, cast(ModuleType, None))
         )  # None makes the import raise ModuleNotFoundError
         body = imported(spec["target"])
+        if spec["gate"]:
+            pass_gate(Path(spec["gate"]), result)
         report = encode_value(body(rank, **spec["kwargs"]), spec["target"])
     except LackError as lack:
         _send(result, json.dumps({"lacks": str(lack)}))
@@ -66,6 +67,28 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
         _send(result, json.dumps({"raised": encode(chain_of(error))}))
         raise
     _send(result, report)
+
+
+def open_streams() -> None:
+    """Open stdout and stderr anew: the inherited ones belong to the stdout of the forkserver.
+
+    They are line-buffered, because a rank that crashes does not flush.
+    """
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+
+
+def pass_gate(gate: Path, result: int) -> None:
+    """Report that the rank is ready, then wait for its GPUs, and add their variables to its own.
+
+    The driver reads CUDA_VISIBLE_DEVICES once, in cuInit. Raises MatrixError if that was called already.
+    """
+    if cuda.initialised():
+        fix = "import torch, and what uses it, in the function"
+        raise MatrixError("a module of the case starts CUDA at its import, before the rank has its GPUs", fix=fix)
+    _send(result, READY)
+    with gate.open(encoding="utf-8") as grant:
+        os.environ.update(json.loads(grant.readline()))
 
 
 def impose(

@@ -52,6 +52,7 @@ class RankProcess:
     ended_at: float | None = None
     reported_at: float = 0.0
     stopped: bool = False
+    ready: bool = False  # waits at its gate
 
     @property
     def failed(self) -> bool:

@@ -20,7 +20,8 @@ class GroupRequest:
     """The ranks of `job` to start.
 
     `folder` belongs to the job, `path` is every rank's sys.path after the overlays, `preloaded` lists the modules of
-    the forkserver. The ranks join the cgroup `memory_group` ("": none).
+    the forkserver. The ranks join the cgroup `memory_group` ("": none). With `gated`, each waits before its body, at
+    the FIFO `gate`.
     """
 
     job: RankJob
@@ -28,11 +29,16 @@ class GroupRequest:
     path: Sequence[str]
     preloaded: Sequence[str] = ()
     memory_group: str = ""
+    gated: bool = False
 
     def specs(self) -> list[str]:
         """Return the rank spec of each rank as JSON, which matrix.execution.ranks.rank_main.work reads."""
         port = free_port()
         return [json.dumps(self._spec(rank, port)) for rank in range(self.job.world_size)]
+
+    def gate(self, number: int) -> str:
+        """Return the path of a rank's gate, "" without one."""
+        return f"{self.folder}/gate-{number}" if self.gated else ""
 
     def _spec(self, number: int, port: int) -> dict[str, Any]:
         job, folder = self.job, self.folder
@@ -61,6 +67,7 @@ class GroupRequest:
             "address_space": job.limits.address_space,
             "shm": job.limits.shm,
             "memory_group": self.memory_group,
+            "gate": self.gate(number),
         }
 
 
@@ -82,16 +89,23 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
     }
     return {
-        **variables.of_device(job.device),
+        **environment_of_device(job.device),
         **({} if job.launcher == mpirun.NAME else torchrun),
         **dict.fromkeys(("RANK", "LOCAL_RANK"), number),
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        **job.env,
+    }
+
+
+def environment_of_device(device: str) -> dict[str, str]:
+    """Return the variables that all ranks on a device have in common."""
+    return {
+        **variables.of_device(device),
         "GLOO_SOCKET_IFNAME": "lo",  # works if the host name does not resolve; traffic stays on the machine
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
-        **({"CUDA_VISIBLE_DEVICES": ""} if job.device == "cpu" else {}),  # the verdict of a machine without a GPU
-        **job.env,
+        **({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}),  # the verdict of a machine without a GPU
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +14,9 @@ from typing import Final
 from matrix.execution.ranks.cgroup import memory_group
 from matrix.execution.ranks.descendants import end_below
 from matrix.execution.ranks.forkserver import Forkserver, import_path
-from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.job import Admission, RankJob
 from matrix.execution.ranks.memory import oom_kills, rise
+from matrix.execution.ranks.overlay_server import OverlayServers
 from matrix.execution.ranks.rank_group import RankGroup
 from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.timeouts import Timeouts
@@ -54,16 +55,20 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         secrets: Sequence[str] = (),
     ) -> None:
         self._server = Forkserver(preload, preload_path)
+        self._overlays = OverlayServers(self._server)
         self._timeouts, self._secrets = timeouts, secrets
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._overlays.stop()
         self._server.stop()
 
-    def run(self, job: RankJob) -> Outcome:
+    def run(self, job: RankJob, admission: Admission | None = None) -> Outcome:
         """Run `job` to its end, at most 5 s past its deadline, and return its outcome.
 
+        `admission` is entered when all ranks have imported their target, and left when no process of the job is left.
+        The wait for it counts in no deadline. If one fails before, or it raises LackError, the body does not run.
         The deadline of the first job, and of a job that has to restart the forkserver, counts from after the preload.
         No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
         If a limit of the job can't be set, its body does not run and the outcome is `unavailable`.
@@ -71,23 +76,30 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         """
         try:
             with memory_group(job.limits.memory) as cgroup:
-                return self._run(job, cgroup)
+                return self._run(job, cgroup, admission)
         except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
-    def _run(self, job: RankJob, cgroup: str) -> Outcome:
-        lifeline = self._server.ensure()
+    def _run(self, job: RankJob, cgroup: str, admission: Admission | None) -> Outcome:
+        self._server.ensure()
+        overlay = self._overlays.of(job)
+        server = overlay if overlay and overlay.pid else self._server
         job.log_dir.mkdir(parents=True, exist_ok=True)
         kills = oom_kills(group=cgroup)
         path = [*self._server.path, *import_path()]
-        with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup)
+        scratch = tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True)
+        with ExitStack() as held, scratch as folder:
+            request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup, gated=admission is not None)
             secrets = values(os.environ, job.env, given=self._secrets)
-            group = RankGroup(request, lifeline, self._timeouts, secrets)
+            group = RankGroup(request, server.lifeline, self._timeouts, secrets)
             lost = ""
             try:
-                with self._server.starting():
+                with server.starting():
                     group.start()
+                if admission and group.wait_until_ready():
+                    with group.paused():
+                        environ = held.enter_context(admission())
+                    group.open_gates(environ)
                 group.watch()
                 group.stop(collect_stacks=True)
             except (EOFError, ConnectionError) as error:
@@ -97,23 +109,28 @@ class Supervisor(AbstractContextManager["Supervisor"]):
                     group.stop(collect_stacks=False)  # after an exception or a Ctrl-C ranks may still run
                 finally:  # also after a second Ctrl-C
                     seconds = group.seconds
-                    leftovers = end_below(self._server.pid, kill_s=self._timeouts.sweep_s)
+                    limit_s = self._timeouts.sweep_s
+                    leftovers = end_below(self._server.pid, kill_s=limit_s, spared=self._overlays.pids)
                     group.close()
-        if group.server_died:
-            lost = lost or "the forkserver died while the job ran"
-        if lost:
-            outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=group.ends())
-        elif group.lack:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, reason=group.lack, ranks=group.ends())
-        else:
-            outcome = classify(
-                group.ends(),
-                logs=group.logs(),
-                traces=group.traces(),
-                deadline_s=job.deadline_s,
-                timed_out=group.timed_out,
-                oom_kills=rise(kills, oom_kills(group=cgroup)),
-            )
-        notes = (self._server.note,) if self._server.note and not job.fresh else ()
+        outcome = outcome_of(group, job, rise(kills, oom_kills(group=cgroup)), lost)
+        notes = tuple(filter(None, (self._server.note * (not job.fresh), overlay.note if overlay else "")))
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
         return masked_outcome(outcome, secrets)
+
+
+def outcome_of(group: RankGroup, job: RankJob, oom_kills: int, lost: str) -> Outcome:
+    """Return the outcome of a job whose ranks have ended; `lost` is why the forkserver started none, if it did not."""
+    if group.server_died:
+        lost = lost or "the forkserver died while the job ran"
+    if lost:
+        return Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=group.ends())
+    if group.lack:
+        return Outcome(OutcomeKind.UNAVAILABLE, reason=group.lack, ranks=group.ends())
+    return classify(
+        group.ends(),
+        logs=group.logs(),
+        traces=group.traces(),
+        deadline_s=job.deadline_s,
+        timed_out=group.timed_out,
+        oom_kills=oom_kills,
+    )

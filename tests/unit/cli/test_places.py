@@ -53,16 +53,18 @@ def test_options_that_contradict_are_refused(words: tuple[str, ...], workers: in
     ("cases", "gpus", "xdist", "workers"),
     [
         ([ON_CPU], 8, True, 1),
-        ([ON_CPU, ON_GPU], 8, True, 8),
+        ([ON_CPU, ON_GPU], 8, True, 11),
+        ([ON_GPU], 1, True, 4),
         ([ON_GPU], 0, True, 1),
-        ([AT_HOST], 8, True, 8),
+        ([AT_HOST], 8, True, 11),
         ([AT_HOST], 8, False, 1),  # this environment's own cases need pytest-xdist in it
-        ([AT_HOST, ON_GPU], 8, False, 8),
+        ([AT_HOST, ON_GPU], 8, False, 11),
     ],
 )
-def test_a_gpu_each_runs_cases(
+def test_gpus_run_a_case_each_and_some_ahead(
     cases: list[Planned], gpus: int, xdist: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if xdist else None)
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
     site = LocalSite(Machine("550", gpus), user_mode=lambda: Cuda(gpus=(Gpu("H100"),) * gpus))
     assert places.workers_for(cases, site) == workers

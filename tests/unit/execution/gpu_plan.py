@@ -18,7 +18,7 @@ from types import TracebackType
 from matrix.catalog.failure import Level
 from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.execution import case_context, installation, plugin, session
-from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.job import Admission, RankJob
 from matrix.provision import host
 from matrix.provision import installed as environments
 from matrix.provision.host import LocalSite
@@ -43,9 +43,14 @@ class CheckingSupervisor:
     ) -> None:
         """Do nothing."""
 
-    def run(self, job: RankJob) -> Outcome:
+    def run(self, job: RankJob, admission: Admission) -> Outcome:
+        """Run the body on the GPUs of the case."""
+        with admission() as variables:
+            return self.body(job, variables["CUDA_VISIBLE_DEVICES"].split(","))
+
+    def body(self, job: RankJob, names: Sequence[str]) -> Outcome:
         """Use the GPUs; raise FileExistsError if another case does."""
-        used = [FOLDER / "used" / name for name in job.env["CUDA_VISIBLE_DEVICES"].split(",")]
+        used = [FOLDER / "used" / name for name in names]
         for path in used:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         with (FOLDER / "ran").open("a") as file:

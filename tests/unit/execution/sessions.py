@@ -11,7 +11,7 @@ from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.execution import installation
 from matrix.execution.case_context import Options
-from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.job import Admission, RankJob
 from matrix.execution.session import Session
 from matrix.provision import case_overlays as provision
 from matrix.provision import installed as environments
@@ -58,8 +58,9 @@ def on_gpus(folder: Path, count: int, place: str = "", cuda: Cuda | None = None)
     current, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
 
     class Runner:
-        def run(self, job: RankJob) -> Outcome:
-            jobs.append(job)
+        def run(self, job: RankJob, admission: Admission) -> Outcome:
+            with admission() as variables:
+                jobs.append(replace(job, env=variables))
             return Outcome(OutcomeKind.PASSED)
 
         def __exit__(self, *_: object) -> None:

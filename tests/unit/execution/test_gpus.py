@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from matrix.errors import MatrixError
 from matrix.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.ranks.job import Admission, RankJob
+from matrix.kit.rank import LackError
 from matrix.planning.packing import Demand
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -268,25 +268,48 @@ def test_locks_do_not_depend_on_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
-    seen: list[RankJob] = []
+    seen: list[Mapping[str, str]] = []
 
-    class Runner:
-        def run(self, job: RankJob) -> Outcome:
-            seen.append(job)
+    def run(job: RankJob, admission: Admission) -> Outcome:
+        with admission() as variables:
+            seen.append(variables)
+        return Outcome(OutcomeKind.PASSED)
+
+    with Pool(NAMES, tmp_path).take(Demand(1)):
+        ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2)).run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
+    assert seen == [{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}]
+
+
+def test_no_gpu_is_held_before_the_ranks_are_ready(tmp_path: Path) -> None:
+    """The runner of the job decides when; meanwhile another case has all GPUs."""
+
+    def run(job: RankJob, admission: Admission) -> Outcome:
+        with Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)):
+            pass
+        with (
+            admission(),
+            pytest.raises(MatrixError, match="not free"),
+            Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)),
+        ):
+            pass
+        with Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)):
             return Outcome(OutcomeKind.PASSED)
 
-    job = RankJob("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
-    with Pool(NAMES, tmp_path).take(Demand(1)):
-        ReservingRunner(Runner(), Pool(NAMES, tmp_path), Demand(2)).run(job)
-    assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+    job = RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path)
+    assert ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2)).run(job).kind is OutcomeKind.PASSED
 
 
 def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
     (tmp_path / "locks").touch()
-    runner = ReservingRunner(Supervisor(), Pool(NAMES, tmp_path / "locks"), Demand(2))
-    outcome = runner.run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
-    assert outcome.kind is OutcomeKind.UNAVAILABLE
-    assert "the GPU locks can't be used" in outcome.reason
+
+    def run(job: RankJob, admission: Admission) -> Outcome:
+        """Enter it, as a supervisor does, which makes a LackError the outcome `unavailable`."""
+        with pytest.raises(LackError, match="the GPU locks can't be used"), admission():
+            pass
+        return Outcome(OutcomeKind.UNAVAILABLE)
+
+    job = RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path)
+    assert ReservingRunner(run, Pool(NAMES, tmp_path / "locks"), Demand(2)).run(job).kind is OutcomeKind.UNAVAILABLE
 
 
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:

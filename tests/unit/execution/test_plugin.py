@@ -305,3 +305,14 @@ print(*sorted(added - set(sys.stdlib_module_names)))
 """
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) - {"__mp_main__", "packaging", "pytest", "_pytest", "tomli"} == {"matrix"}
+
+
+def test_cases_of_the_same_overlays_follow_each_other() -> None:
+    known = catalog(failure())
+    cores = ("0.8.0", "0.9.0", "0.8.0", "0.9.0")
+    items = [plugin.CaseItem.__new__(plugin.CaseItem) for _ in cores]
+    for number, (item, core) in enumerate(zip(items, cores, strict=True)):
+        item.name, item.planned = str(number), planned(known, core=core)
+    mixed: list[pytest.Item] = [*items]
+    plugin.pytest_collection_modifyitems(mixed)
+    assert [item.name for item in mixed] == ["0", "2", "1", "3"]

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from matrix.catalog.failure import Level
 from matrix.catalog.stack import MCORE
 from matrix.execution.relay import Sender
-from matrix.execution.workers import HANDED, Controller, Groups, group
+from matrix.execution.workers import HANDED, Controller, Groups, group, next_group
 from matrix.provision.project import ROOT
 from matrix.store import journal, stored_run
 from matrix.store.stored_run import Night
@@ -265,6 +265,20 @@ def test_cases_of_an_overlay_are_one_group() -> None:
     assert group(one) != group(replace(one, packages=("psutil==6.0",)))
     read = replace(one, level=Level.CONTRACT)
     assert group(read) != group(replace(read, case="pp2"))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "last", "others", "index"),
+    [
+        ([(2, "a"), (1, "b")], "b", [], 0),  # the most GPUs first
+        ([(1, "a"), (1, "b"), (1, "b")], "b", [], 1),
+        ([(1, "a"), (1, "b")], "", ["a"], 1),
+        ([(1, "a"), (1, "a")], "b", ["a"], 0),
+        ([(1, "a"), (1, "b")], "a", ["a"], 0),
+    ],
+)
+def test_worker_keeps_its_overlays(waiting: list[tuple[int, str]], last: str, others: list[str], index: int) -> None:
+    assert next_group(waiting, last, others) == index
 
 
 def test_group_stays_on_its_worker() -> None:

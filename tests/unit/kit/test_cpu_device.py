@@ -52,3 +52,9 @@ def test_claimed_gpu_has_properties(torch: Any) -> None:
     cpu_device.claim_gpu()
     assert torch.cuda.is_available()
     assert torch.cuda.get_device_properties("cuda").major == 9
+
+
+def test_second_installation_changes_nothing(torch: Any) -> None:
+    before = dict(vars(torch))
+    cpu_device.install()
+    assert dict(vars(torch)) == before

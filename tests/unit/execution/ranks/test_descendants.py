@@ -138,3 +138,9 @@ def test_end_below_ends_with_only_torn_pictures() -> None:
 
 def test_end_below_gives_up_on_an_unkillable_process() -> None:
     assert end_below(os.getpid(), leave_s=0, kill_s=0.05, look=lambda: picture({NOBODY: os.getpid()})) == 1
+
+
+def test_end_below_spares_those_named(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+    child = sleeper(60.0)
+    assert end_below(os.getpid(), leave_s=0, spared={child.pid}) == 0
+    assert child.poll() is None

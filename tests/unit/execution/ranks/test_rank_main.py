@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks.rank_main import VALUE, encode_value, imported, impose
+from matrix.execution.ranks.rank_main import READY, VALUE, encode_value, imported, impose, pass_gate
 from matrix.kit.rank import LackError
+from matrix.provision.nvidia import cuda
 
 NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
 
@@ -56,3 +58,20 @@ def test_target_is_a_module_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "reproduction.py").write_text("def body(): return 1\n")
     assert imported(f"{tmp_path}/reproduction.py:body")() == 1
     assert imported("json:dumps") is json.dumps
+
+
+def test_gate_adds_its_variables_after_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    (tmp_path / "gate").write_text('{"CUDA_VISIBLE_DEVICES": "GPU-7"}\n', encoding="utf-8")
+    with (tmp_path / "result").open("wb") as result:
+        pass_gate(tmp_path / "gate", result.fileno())
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    assert (tmp_path / "result").read_text(encoding="utf-8") == f"{READY}\n"
+
+
+def test_cuda_that_started_before_the_gate_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has read CUDA_VISIBLE_DEVICES: the rank would use GPUs of other cases."""
+    monkeypatch.setattr(cuda, "initialised", lambda: True)
+    with (tmp_path / "result").open("wb") as result, pytest.raises(MatrixError, match="starts CUDA at its import"):
+        pass_gate(tmp_path / "gate", result.fileno())
+    assert (tmp_path / "result").read_bytes() == b""

@@ -9,7 +9,8 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from matrix.execution.ranks.forkserver import Forkserver
 from matrix.execution.ranks.forkserver_child import REQUEST
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.kit.rank import LackError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.execution.ranks.marks import MARK, marked
 
@@ -346,3 +348,71 @@ def test_overlay_with_another_preloaded_version_raises(
 def test_mark_is_in_the_environment_of_ranks(describe: Describe, mark: str) -> None:
     """Checks the mark by which the other tests find left processes."""
     assert describe(world_size=1)[0]["environment"][MARK] == mark
+
+
+class Gate:
+    """An admission that records what is true when it is entered and left."""
+
+    def __init__(self, log: Path, *, waits_s: float = 0.0, lacks: str = "") -> None:
+        self.log, self.waits_s, self.lacks = log, waits_s, lacks
+        self.entered: list[str] = []
+        self.left: list[list[int]] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[Mapping[str, str]]:
+        self.entered.append(self.log.read_text(encoding="utf-8"))
+        time.sleep(self.waits_s)
+        if self.lacks:
+            raise LackError(self.lacks)
+        yield {"GRANTED": "GPU-7"}
+        pids = [int(word) for word in self.log.read_text(encoding="utf-8").split() if word.isdigit()]
+        self.left.append([pid for pid in pids if Path(f"/proc/{pid}").exists()])
+
+
+@pytest.fixture
+def gated(tmp_path: Path, job: MakeJob) -> Callable[..., RankJob]:
+    """Return a function that makes jobs whose module prints at its import, and whose body returns a variable."""
+
+    def make(text: str = "", **changes: Any) -> RankJob:
+        lines = ["import os", "print('imported', os.environ.get('GRANTED'), flush=True)", text, "def body(rank):"]
+        lines += ["    print(os.getpid(), flush=True)", "    return os.environ.get('GRANTED')"]
+        (tmp_path / "gated.py").write_text("\n".join(lines), encoding="utf-8")
+        return job(f"{tmp_path / 'gated.py'}:body", **changes)
+
+    return make
+
+
+def test_admission_is_entered_when_ranks_are_ready(
+    supervisor: Supervisor, gated: MakeJob, tmp_path: Path, fresh: bool
+) -> None:
+    gate = Gate(tmp_path / "logs" / "rank-1.log")
+    outcome = supervisor.run(gated(fresh=fresh), gate)
+    assert (outcome.kind, [end.value for end in outcome.ranks]) == (OutcomeKind.PASSED, ["GPU-7", "GPU-7"])
+    assert gate.entered == ["imported None\n"]
+    assert gate.left == [[]]
+
+
+def test_wait_for_an_admission_is_in_no_deadline(supervisor: Supervisor, gated: MakeJob, tmp_path: Path) -> None:
+    outcome = supervisor.run(gated(deadline_s=3.0), Gate(tmp_path / "logs" / "rank-1.log", waits_s=4.0))
+    assert outcome.kind is OutcomeKind.PASSED
+    assert outcome.seconds < 3.0
+
+
+def test_failed_import_enters_no_admission(supervisor: Supervisor, gated: MakeJob, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "logs" / "rank-1.log")
+    outcome = supervisor.run(gated("import no_such_module"), gate)
+    assert (outcome.kind, gate.entered) == (OutcomeKind.RAISED, [])
+    assert outcome.ranks[0].chain[-1].type == "ModuleNotFoundError"
+
+
+def test_import_that_hangs_ends_at_the_deadline(supervisor: Supervisor, gated: MakeJob, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "logs" / "rank-1.log")
+    outcome = supervisor.run(gated("import time; time.sleep(60)", deadline_s=1.0), gate)
+    assert (outcome.kind, gate.entered) == (OutcomeKind.HUNG, [])
+
+
+def test_body_does_not_run_without_its_admission(supervisor: Supervisor, gated: MakeJob, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "logs" / "rank-1.log", lacks="the GPUs are not free")
+    outcome = supervisor.run(gated(), gate)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.UNAVAILABLE, "the GPUs are not free")
+    assert gate.log.read_text(encoding="utf-8") == "imported None\n"

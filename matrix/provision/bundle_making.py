@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -91,13 +91,12 @@ class Maker:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
-        files = [*index_files(tools, request.python, ["--no-build"], self._run)]
+        files = self._files_of(tools, request.python, "--no-build")
         if base:
             left_out = self._folder / LEFT_OUT
             left_out.write_text("\n".join(base.gpu_only) if request.level == "cpu" else "")
-            environ = {**os.environ, EXCLUDE: str(left_out)}
             requirements = [f"torch=={base.torch}", *base.requires, *CELL_REQUIRES]
-            files += index_files(requirements, request.python, run=self._run, environ=environ)
+            files += self._files_of(requirements, request.python, exclude=left_out)
         missing: dict[str, str] = {}
         with ThreadPoolExecutor(QUERIES) as pool:
             asked = [(pin, pool.submit(self._release, pin, request.python)) for pin in needed.releases]
@@ -109,9 +108,15 @@ class Maker:
                     if any(text in str(error.got).lower() for text in NO_ANSWER):
                         raise
                     missing[f"{name}=={version}" if version else name] = str(error.got).splitlines()[0]
-        downloader = Downloader(self._options)
-        sized = (file if file.size else replace(file, size=downloader.size(file.url)) for file in files)
-        return Contents(tuple({file.name: file for file in sized}.values()), needed.clones, missing)
+        return Contents(tuple({file.name: file for file in files}.values()), needed.clones, missing)
+
+    def _files_of(
+        self, requirements: Sequence[str], python: str, *options: str, exclude: Path | None = None
+    ) -> list[IndexFile]:
+        """Return the files of the index; the size of one for which it states none is asked of its server."""
+        environ = {**os.environ, EXCLUDE: str(exclude)} if exclude else os.environ
+        files = index_files(requirements, python, options, self._run, environ)
+        return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]
 
     def _release(self, pin: tuple[str, str], python: str) -> list[IndexFile]:
         """Return the wheels of a release from which an overlay is made (Overlays.lay)."""
@@ -120,23 +125,22 @@ class Maker:
         files: list[IndexFile] = []
         for name in names:
             files += self._wheel(f"{name}=={version}", python, borrow=package == "megatron-core")
-            if files[-1].size == 0 or files[-1].size > EMPTY:
+            if files[-1].size > EMPTY:
                 break
         return files
 
-    def _wheel(self, requirement: str, python: str, *, borrow: bool) -> tuple[IndexFile, ...]:
+    def _wheel(self, requirement: str, python: str, *, borrow: bool) -> list[IndexFile]:
         """Return the wheel of a release for a Python; with `borrow`, without one, that for an earlier Python."""
         try:
-            return index_files([requirement], python, ["--no-deps", "--no-build"], self._run)
+            return self._files_of([requirement], python, "--no-deps", "--no-build")
         except MatrixError as error:
             minor = int(python.partition(".")[2]) - 1
             if not borrow or not NO_WHEEL.search(str(error.got)) or minor < OLDEST:
                 raise
         return self._wheel(requirement, f"3.{minor}", borrow=True)
 
-    def _source(self, requirement: str, python: str) -> tuple[IndexFile, ...]:
-        name = requirement.partition("==")[0]
-        return index_files([requirement], python, ["--no-deps", "--no-binary", name], self._run)
+    def _source(self, requirement: str, python: str) -> list[IndexFile]:
+        return self._files_of([requirement], python, "--no-deps", "--no-binary", requirement.partition("==")[0])
 
     def check_space(self, contents: Contents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
@@ -170,6 +174,8 @@ class Maker:
 
     def _project(self) -> Path:
         """Build the wheel of this project, and return it."""
+        if project.is_installed():
+            return project.wheel(self._wheels)
         environ = {**os.environ, **site_environment()}
         command = [*uv(environ), "build", "--quiet", "--wheel", "--out-dir", str(self._wheels), str(project.folder())]
         ended = self._run(command, environment=environ)
@@ -182,7 +188,7 @@ class Maker:
         progress, there = Progress(sum(file.size for file in contents.files), self._say), 0
         downloader = Downloader(self._options, progress.arrived)
         for file in contents.files:
-            progress.there(there)
+            progress.begin(there)
             downloader.fetch(file, self._wheels)
             there += file.size
 
@@ -215,24 +221,22 @@ class Progress:
 
     def __init__(self, total: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
         self._total, self._say, self._now = total, say, now
-        self._shown = now()
-        self._began = self._shown
-        self._there = self._received = 0
+        self._began = self._shown = now()
+        self._there = self._file = self._received = 0
 
-    def there(self, size: int) -> None:
-        """State the bytes of the files that are complete."""
-        self._there, self._received = size, 0
-        self._began = self._now()
+    def begin(self, there: int) -> None:
+        """Begin the next file; the bytes of those before it are there."""
+        self._there, self._file = there, 0
 
     def arrived(self, count: int) -> None:
-        """Count received bytes of the next file; a line at most every SHOWN_S."""
+        """Count received bytes of this file; a line at most every SHOWN_S."""
+        self._file += count
         self._received += count
         now = self._now()
         if now - self._shown >= SHOWN_S:
-            self._shown, there = now, self._there + self._received
-            rate = self._received / max(now - self._began, 0.001)
+            self._shown, there, rate = now, self._there + self._file, self._received / (now - self._began)
             left = max(self._total - there, 0) / rate
-            self._say(f"{there / GB:.2f} of {self._total / GB:.2f} GB, {rate / 1e6:.0f} MB/s, about {left:.0f} s left")
+            self._say(f"{there / GB:.2f} of {self._total / GB:.2f} GB, {rate / 1e6:.1f} MB/s, about {left:.0f} s left")
 
 
 @contextmanager

@@ -60,12 +60,10 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         return ExitStatus.GOOD
     maker.check_space(contents, split)
-    made = maker.make(request, contents, revisions(catalog), split)
-    deviation = 100 * (contents.size - made.size) / made.size
-    seconds = time.monotonic() - began
-    print(
-        f"{parsed.out}: {made.size / GB:.2f} GB in {len(made.files)} files, {seconds:.0f} s; stated: {deviation:+.1f} %"
-    )
+    bundle = maker.make(request, contents, revisions(catalog), split)
+    deviation = 100 * (contents.size - bundle.size) / bundle.size
+    size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began
+    print(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %")
     print(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py")
     return ExitStatus.GOOD
 

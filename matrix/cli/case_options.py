@@ -19,7 +19,7 @@ from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSour
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.planning.supplies import selection
-from matrix.provision import bundle, configuration, host, installed, package_source
+from matrix.provision import bundle_folder, configuration, host, installed, package_source
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
@@ -194,8 +194,8 @@ def prepare(parsed: argparse.Namespace) -> None:
     """Check the settings; with --bundle, also the bundle, which then gives packages, clones, and the default cases."""
     if parsed.bundle:
         folder = parsed.bundle.absolute()
-        content = bundle.verified(folder)
-        settings = bundle.variables(folder, content, os.environ)
+        content = bundle_folder.verified(folder)
+        settings = bundle_folder.variables(folder, content, os.environ)
         os.environ.clear()
         os.environ.update(settings)
         if parsed.resume is None and not (parsed.select or parsed.within or parsed.case or parsed.here):

@@ -43,7 +43,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     parsed.resume_hint = f"continue with: {command_line(parsed)}"
     limit_s = checked_limit(parsed)
     if parsed.results and (lack := results.lacking_gpu()):
-        warn(f"nothing was run: {lack}")
+        warn(f"not run: {lack}")
         if parsed.json:
             print(json_object("records/2", ()))
         return ExitStatus.NOTHING

@@ -22,8 +22,8 @@ from matrix.catalog.model import Wheels
 from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError
 from matrix.planning.supplies import Supplies
-from matrix.provision import bundle, clones, configuration, project
-from matrix.provision.bundle import LEFT_OUT, Bundle, BundleFile
+from matrix.provision import bundle_folder, clones, configuration, project
+from matrix.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.provision.commands import Runner, run
 from matrix.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
 from matrix.provision.indexes import site_environment, site_options
@@ -45,13 +45,13 @@ name = "wheels/{wheel}"
 if not (folder / name).is_file() or hashlib.sha256((folder / name).read_bytes()).hexdigest() != "{sha256}":
     sys.exit("start.py: " + name + " is missing or damaged\\n  fix:      copy it again from where the bundle was made")
 sys.path.insert(0, str(folder / name))
-from matrix.provision.bundle import start
+from matrix.provision.bundle_folder import start
 start(folder, sys.argv[1:])
 '''
 
 
 @dataclass(frozen=True)
-class Contents:
+class BundleContents:
     """What a bundle has to hold: files of the index, clones, and releases without a wheel with the reason."""
 
     files: tuple[IndexFile, ...]
@@ -74,20 +74,20 @@ class Maker:
 
     def begin(self, request: Bundle) -> None:
         """Make the folder, or join what is in it. Raises MatrixError where another bundle or anything else is there."""
-        if (self._folder / bundle.MANIFEST).is_file():
-            earlier = bundle.read(self._folder)
+        if (self._folder / bundle_folder.MANIFEST).is_file():
+            earlier = bundle_folder.read(self._folder)
             if earlier.request != request.request:
                 got, expected = (" ".join(filter(None, of.request)) for of in (earlier, request))
                 fix = "name another --out, or remove this folder"
                 raise MatrixError("another bundle", where=str(self._folder), got=got, expected=expected, fix=fix)
-            bundle.join(self._folder, earlier)
+            bundle_folder.join(self._folder, earlier)
         elif self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
             fix = "name a folder that is empty, or that does not exist"
             raise MatrixError("not a bundle", where=str(self._folder), got="other files", fix=fix)
         self._wheels.mkdir(parents=True, exist_ok=True)
-        bundle.write(self._folder, request)
+        bundle_folder.write(self._folder, request)
 
-    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies) -> Contents:
+    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies) -> BundleContents:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
@@ -99,16 +99,16 @@ class Maker:
             files += self._files_of(requirements, request.python, exclude=left_out)
         missing: dict[str, str] = {}
         with ThreadPoolExecutor(QUERIES) as pool:
-            asked = [(pin, pool.submit(self._release, pin, request.python)) for pin in needed.releases]
-            asked += [((text, ""), pool.submit(self._source, text, request.python)) for text in needed.sources]
-            for (name, version), answer in asked:
+            queries = [(pin, pool.submit(self._release, pin, request.python)) for pin in needed.releases]
+            queries += [((text, ""), pool.submit(self._source, text, request.python)) for text in needed.sources]
+            for (name, version), answer in queries:
                 try:
                     files += answer.result()
                 except MatrixError as error:
                     if any(text in str(error.got).lower() for text in NO_ANSWER):
                         raise
                     missing[f"{name}=={version}" if version else name] = str(error.got).splitlines()[0]
-        return Contents(tuple({file.name: file for file in files}.values()), needed.clones, missing)
+        return BundleContents(tuple({file.name: file for file in files}.values()), needed.clones, missing)
 
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Path | None = None
@@ -142,10 +142,10 @@ class Maker:
     def _source(self, requirement: str, python: str) -> list[IndexFile]:
         return self._files_of([requirement], python, "--no-deps", "--no-binary", requirement.partition("==")[0])
 
-    def check_space(self, contents: Contents, split: int) -> None:
+    def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
-        there = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        needed, free = contents.size - there + split, shutil.disk_usage(self._folder).free
+        present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        needed, free = contents.size - present + split, shutil.disk_usage(self._folder).free
         if needed > free:
             fix = f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk"
             raise MatrixError(
@@ -156,21 +156,23 @@ class Maker:
                 fix=fix,
             )
 
-    def make(self, request: Bundle, contents: Contents, revisions: Mapping[str, Iterable[str]], split: int) -> Bundle:
+    def make(
+        self, request: Bundle, contents: BundleContents, revisions: Mapping[str, Iterable[str]], split: int
+    ) -> Bundle:
         """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
         with _room(self._folder):
             wheel = self._project()
             self._download(contents)
             sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
-            kept = {wheel.name, *(file.name for file in contents.files)}
+            names = {wheel.name, *(file.name for file in contents.files)}
             for path in self._wheels.iterdir():
-                if path.name not in kept:  # of an earlier version: uv could choose it
+                if path.name not in names:  # of an earlier version: uv could choose it
                     path.unlink()
-            text = START.format(python=request.python, wheel=wheel.name, sha256=bundle.digest(wheel))
+            text = START.format(python=request.python, wheel=wheel.name, sha256=bundle_folder.digest(wheel))
             (self._folder / "start.py").write_text(text, encoding="utf-8")
             whole = replace(request, clones=sources, missing=contents.missing, files=dict(self._files(contents)))
-            bundle.write(self._folder, whole)
-            return bundle.split(self._folder, whole, split) if split else whole
+            bundle_folder.write(self._folder, whole)
+            return bundle_folder.split(self._folder, whole, split) if split else whole
 
     def _project(self) -> Path:
         """Build the wheel of this project, and return it."""
@@ -184,13 +186,13 @@ class Maker:
             raise MatrixError("the wheel of this project can't be built", got=ended.complaint, fix=GO_ON)
         return wheels[0]
 
-    def _download(self, contents: Contents) -> None:
-        progress, there = Progress(sum(file.size for file in contents.files), self._say), 0
+    def _download(self, contents: BundleContents) -> None:
+        progress, size = Progress(sum(file.size for file in contents.files), self._say), 0
         downloader = Downloader(self._options, progress.arrived)
         for file in contents.files:
-            progress.begin(there)
+            progress.begin(size)
             downloader.fetch(file, self._wheels)
-            there += file.size
+            size += file.size
 
     def _clone(self, name: str, revisions: Iterable[str]) -> tuple[str, str]:
         """Fetch a clone, unless it is there; return its variable and its folder in the bundle."""
@@ -201,14 +203,17 @@ class Maker:
             clones.fetch(folder, url, revisions, self._say)
         return configuration.variable(name), f"sources/{name}"
 
-    def _files(self, contents: Contents) -> Iterator[tuple[str, BundleFile]]:
+    def _files(self, contents: BundleContents) -> Iterator[tuple[str, BundleFile]]:
         """Yield the files of the bundle; of those of the index, the SHA-256 is known."""
-        known = {f"wheels/{file.name}": file.sha256 for file in contents.files}
+        hashes = {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
-            beside = name.startswith((bundle.MANIFEST, f"{bundle.ENVIRONMENT}/")) or path.suffix in (".lock", PARTIAL)
+            beside = name.startswith((bundle_folder.MANIFEST, f"{bundle_folder.ENVIRONMENT}/")) or path.suffix in (
+                ".lock",
+                PARTIAL,
+            )
             if path.is_file() and not beside:
-                yield name, BundleFile(path.stat().st_size, known.get(name) or bundle.digest(path))
+                yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 
 
 def requested(level: str, python: str, base: str, select: str) -> Bundle:
@@ -232,11 +237,13 @@ class Progress:
         """Count received bytes of this file; a line at most every SHOWN_S."""
         self._file += count
         self._received += count
-        now = self._now()
-        if now - self._shown >= SHOWN_S:
-            self._shown, there, rate = now, self._there + self._file, self._received / (now - self._began)
-            left = max(self._total - there, 0) / rate
-            self._say(f"{there / GB:.2f} of {self._total / GB:.2f} GB, {rate / 1e6:.1f} MB/s, about {left:.0f} s left")
+        time_s = self._now()
+        if time_s - self._shown >= SHOWN_S:
+            self._shown, arrived, rate = time_s, self._there + self._file, self._received / (time_s - self._began)
+            seconds = max(self._total - arrived, 0) / rate
+            self._say(
+                f"{arrived / GB:.2f} of {self._total / GB:.2f} GB, {rate / 1e6:.1f} MB/s, about {seconds:.0f} s left"
+            )
 
 
 @contextmanager
@@ -251,7 +258,7 @@ def _room(folder: Path) -> Iterator[None]:
         raise MatrixError("the disk is full", where=where, got=error.strerror, fix=fix) from None
 
 
-def described(contents: Contents, most: int = 4) -> list[str]:
+def described(contents: BundleContents, most: int = 4) -> list[str]:
     """Return what the bundle holds and its size in words, the largest files named."""
     largest = sorted(contents.files, key=lambda file: -file.size)[:most]
     names = ", ".join(f"{file.name.partition('-')[0]} {file.size / GB:.2f}" for file in largest)

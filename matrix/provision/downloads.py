@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from matrix.errors import MatrixError
-from matrix.provision.bundle import BLOCK, digest
+from matrix.provision.bundle_folder import BLOCK, digest
 from matrix.provision.commands import redacted
 
 TRIES: Final = 4  # of a file; each goes on where the last one stopped

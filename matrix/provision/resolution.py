@@ -106,8 +106,8 @@ def index_files(
 
     Options of uv: "--no-deps" for these files alone, "--no-binary NAME" for a source distribution. Raises MatrixError.
     """
-    here = ["--python-platform", f"{platform.machine()}-manylinux_2_28"]
-    result = _compile(requirements, python, ["--format", "pylock.toml", *here, *options], run, environ)
+    target = ["--python-platform", f"{platform.machine()}-manylinux_2_28"]
+    result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ)
     if result.code:
         fix = "check the versions and --python, and that the package index is reachable"
         raise MatrixError("the index has no such files", where=", ".join(requirements), got=result.complaint, fix=fix)

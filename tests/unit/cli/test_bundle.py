@@ -13,8 +13,8 @@ import pytest
 from matrix.cli import case_options
 from matrix.cli.main import main, whole_parser
 from matrix.errors import MatrixError
-from matrix.provision import bundle
-from matrix.provision.bundle import Bundle, BundleFile
+from matrix.provision import bundle_folder
+from matrix.provision.bundle_folder import Bundle, BundleFile
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -63,8 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(folder: Path, base: str, select: str) -> Path:
     (folder / "file").write_text("")
-    files = {"file": BundleFile(0, bundle.digest(folder / "file"))}
-    bundle.write(folder, Bundle("1", "cpu", PYTHON, base, platform.machine(), select, files=files))
+    files = {"file": BundleFile(0, bundle_folder.digest(folder / "file"))}
+    bundle_folder.write(folder, Bundle("1", "cpu", PYTHON, base, platform.machine(), select, files=files))
     return folder
 
 

@@ -31,7 +31,7 @@ def test_wrong_base_or_python_is_refused(base: str, python: str, what: str, fix:
     assert fix in str(raised.value.fix)
 
 
-def test_base_of_wheels_is_returned_and_host_has_none() -> None:
+def test_base_of_wheels_is_returned() -> None:
     entry = checked_base(real(), "torch-2.4.0", "3.12")
     assert entry is not None
     assert entry.torch == "2.4.0"

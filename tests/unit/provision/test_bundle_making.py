@@ -11,18 +11,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from matrix import __version__
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.planning.supplies import Supplies
-from matrix.provision import bundle, bundle_making, configuration
-from matrix.provision.bundle import Bundle
-from matrix.provision.bundle_making import Contents, Maker, Progress, described, requested
+from matrix.provision import bundle_folder, bundle_making, configuration
+from matrix.provision.bundle_folder import Bundle
+from matrix.provision.bundle_making import BundleContents, Maker, Progress, described, requested
 from matrix.provision.commands import CommandResult
-from matrix.provision.downloads import IndexFile
+from matrix.provision.downloads import Downloader, IndexFile
 from tests.unit.catalogs import real
 from tests.unit.provision.makers import make_clone
 
 NEEDED = Supplies((("megatron-core", "0.8.0"), ("transformer-engine", "1.9.0"), ("absent", "1.0")), (), ())
+
+
+def ignore(line: str) -> None:
+    """Drop a line of progress."""
 
 
 class Index:
@@ -39,7 +44,7 @@ class Index:
     ) -> CommandResult:
         if "build" in command:
             folder = Path(command[command.index("--out-dir") + 1])
-            (folder / f"megatrix-{bundle_making.__version__}-py3-none-any.whl").write_bytes(b"the project")
+            (folder / f"megatrix-{__version__}-py3-none-any.whl").write_bytes(b"the project")
             return CommandResult(0)
         requirements = Path(command[-1]).read_text().split("\n")[0]
         self.asked.append(requirements)
@@ -57,7 +62,7 @@ class Index:
     def lock(self, name: str, size: int) -> str:
         path = self.folder / f"{name}-1-py3-none-any.whl"
         path.write_bytes(name.encode().ljust(size, b"."))
-        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{bundle.digest(path)}" }} }}'
+        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{bundle_folder.digest(path)}" }} }}'
         return f'[[packages]]\nname = "x"\nwheels = [{wheel}]\n'
 
 
@@ -88,7 +93,7 @@ def test_bundle_holds_what_was_stated(index: Index, tmp_path: Path) -> None:
     maker = begun(index, tmp_path)
     contents = maker.contents(request(), wheels_of("torch-2.4.0"), NEEDED)
     made = maker.make(request(), contents, {}, 0)
-    assert bundle.verified(tmp_path / "b") == made
+    assert bundle_folder.verified(tmp_path / "b") == made
     assert {"wheels/torch-1-py3-none-any.whl", "wheels/transformer-engine-cu12-1-py3-none-any.whl", "start.py"} <= {
         *made.files
     }
@@ -104,7 +109,7 @@ def test_release_without_a_wheel_is_borrowed_or_missing(index: Index, tmp_path: 
     assert "absent==1.0" in described(contents)[1]
 
 
-def test_library_of_a_release_is_left_out_where_its_python_suffices(index: Index, tmp_path: Path) -> None:
+def test_library_is_left_out_where_unneeded(index: Index, tmp_path: Path) -> None:
     index.wheels["transformer-engine==1.9.0 3.12"] = 80_000
     contents = begun(index, tmp_path).contents(request(), None, NEEDED)
     assert "transformer-engine-cu12==1.9.0" not in index.asked
@@ -118,8 +123,8 @@ def test_unreachable_index_is_an_error(index: Index, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "excluded"), [("cpu", "triton"), ("gpu", "")])
-def test_packages_for_gpus_are_left_out_at_level_cpu(level: str, excluded: str, index: Index, tmp_path: Path) -> None:
-    maker = Maker(tmp_path / "b", [].append, index)
+def test_level_cpu_has_no_packages_for_gpus(level: str, excluded: str, index: Index, tmp_path: Path) -> None:
+    maker = Maker(tmp_path / "b", ignore, index)
     maker.begin(request(level=level))
     maker.contents(request(level=level), wheels_of("torch-2.4.0"), Supplies((), (), ()))
     assert index.excluded.partition("\n")[0] == excluded
@@ -157,7 +162,7 @@ def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: py
     lines: list[str] = []
     for _ in range(2):
         maker = begun(index, tmp_path, lines)
-        made = maker.make(request(), Contents((), ("megatron-lm",)), {"megatron-lm": ("main",)}, 0)
+        made = maker.make(request(), BundleContents((), ("megatron-lm",)), {"megatron-lm": ("main",)}, 0)
     assert made.clones == {"MEGATRIX_MEGATRON_LM": "sources/megatron-lm"}
     assert "sources/megatron-lm/HEAD" in made.files
     assert len([line for line in lines if line.startswith("fetching")]) == 1
@@ -166,7 +171,7 @@ def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("select", "what"), [("", None), ("mcore==0.8.0", "another bundle")])
 def test_folder_of_another_bundle_is_refused(select: str, what: str | None, index: Index, tmp_path: Path) -> None:
     begun(index, tmp_path)
-    maker = Maker(tmp_path / "b", [].append, index)
+    maker = Maker(tmp_path / "b", ignore, index)
     if what is None:
         maker.begin(request(select=select))
         return
@@ -179,7 +184,7 @@ def test_folder_with_other_files_is_refused(index: Index, tmp_path: Path) -> Non
     (tmp_path / "mine/letter.txt").write_text("dear")
     for path in ("mine", "mine/letter.txt"):
         with pytest.raises(MatrixError, match="not a bundle") as raised:
-            Maker(tmp_path / path, [].append, index).begin(request())
+            Maker(tmp_path / path, ignore, index).begin(request())
         assert raised.value.fix
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
@@ -188,7 +193,7 @@ def test_small_disk_is_refused_before_the_download(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker = begun(index, tmp_path)
-    contents = Contents((IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), ())
+    contents = BundleContents((IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), ())
     for free, fits in ((4 * 10**9, True), (2 * 10**9, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         if fits:
@@ -206,7 +211,7 @@ def test_full_disk_is_an_error_with_a_fix(index: Index, tmp_path: Path, monkeypa
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.whl")
 
-    monkeypatch.setattr(bundle_making.Downloader, "fetch", full)
+    monkeypatch.setattr(Downloader, "fetch", full)
     with pytest.raises(MatrixError, match="the disk is full") as raised:
         maker.make(request(), contents, {}, 0)
     assert "it goes on where it was" in str(raised.value.fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision import downloads
 from matrix.provision.downloads import Downloader, IndexFile
 
 CONTENT = bytes(range(256)) * 20
@@ -54,7 +54,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """Return the requests that the server has received."""
     requests: list[tuple[str, str | None]] = []
     monkeypatch.setattr(Handler, "log", requests, raising=False)
-    monkeypatch.setattr(downloads.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setenv("no_proxy", "*")
     return requests
 

@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from typing import Final
 
 from matrix.catalog.codec import MalformedError, decode_json, encode
 from matrix.errors import MatrixError
+from matrix.provision.commands import python_module, run
 from matrix.provision.indexes import NO_INDEX
 
 MANIFEST: Final = "bundle.json"
@@ -116,8 +116,8 @@ def verified(folder: Path) -> Bundle:
 
 def _damaged(folder: Path, bad: Sequence[str]) -> MatrixError:
     fix = f"copy {'this file' if len(bad) == 1 else 'these files'} again from where the bundle was made"
-    more = [f"and {len(bad) - 5} more"] if len(bad) > 5 else []
-    return MatrixError("this bundle is damaged", where=str(folder), got="; ".join([*bad[:5], *more]), fix=fix)
+    rest = [f"and {len(bad) - 5} more"] if len(bad) > 5 else []
+    return MatrixError("this bundle is damaged", where=str(folder), got="; ".join([*bad[:5], *rest]), fix=fix)
 
 
 def difference(path: Path, file: BundleFile) -> str:
@@ -213,11 +213,11 @@ def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[
         fix = "move the bundle to a path without spaces and commas"
         raise MatrixError("uv can't read a bundle here", where=str(folder), fix=fix)
     wheels = str(folder / "wheels")
-    own = {name: value for name, value in environ.items() if name in KEPT or not name.startswith(("PIP_", "UV_"))}
-    own.pop("UV", None)
+    passed = {name: value for name, value in environ.items() if name in KEPT or not name.startswith(("PIP_", "UV_"))}
+    passed.pop("UV", None)
     uv = Path(sys.prefix, "bin", "uv")
     return {
-        **own,
+        **passed,
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": wheels,
@@ -269,15 +269,16 @@ def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path
         visible = ["--system-site-packages"] if bundle.base == HOST else []
         pip = next(wheels.glob("pip-*.whl"))
         # Debian's Python is without ensurepip: pip runs from its wheel.
-        _run([sys.executable, "-m", "venv", "--without-pip", *visible, str(home)], environ)
-        install = ["install", "--quiet", "--no-index", "--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
-        _run([sys.executable, f"{pip}/pip", "--isolated", "--python", str(home / "bin" / "python"), *install], environ)
+        _run(python_module(sys.executable, "venv", "--without-pip", *visible, str(home)), environ)
+        options = ["--isolated", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index"]
+        options += ["--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
+        _run(python_module(sys.executable, "pip", *options, folder=pip), environ)
         mark.write_text(identity)
     return home / "bin" / "megatrix"
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    ended = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
-    if ended.returncode:
-        got = "\n".join((ended.stderr or ended.stdout).strip().splitlines()[-6:])
-        raise MatrixError("megatrix can't be installed from this bundle", got=got, fix="see what the command printed")
+    ended = run(command, environment=environ)
+    if ended.code:
+        what, fix = "megatrix can't be installed from this bundle", "see what the command printed"
+        raise MatrixError(what, where=str(command[0]), got=ended.complaint, fix=fix)

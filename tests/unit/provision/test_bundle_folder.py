@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision import bundle
-from matrix.provision.bundle import Bundle, BundleFile
+from matrix.provision import bundle_folder
+from matrix.provision.bundle_folder import Bundle, BundleFile
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SIZES = {"wheels/small.whl": 10, "wheels/exact.whl": 64, "wheels/large.whl": 150}
@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
     files = {}
     for name, size in SIZES.items():
         (home / name).write_bytes(bytes(range(size)))
-        files[name] = BundleFile(size, bundle.digest(home / name))
-    bundle.write(home, Bundle("1", "cpu", PYTHON, "torch-2.4.0", platform.machine(), files=files))
+        files[name] = BundleFile(size, bundle_folder.digest(home / name))
+    bundle_folder.write(home, Bundle("1", "cpu", PYTHON, "torch-2.4.0", platform.machine(), files=files))
     return home
 
 
@@ -38,12 +38,12 @@ def names(folder: Path) -> list[str]:
 
 def error_of(folder: Path) -> MatrixError:
     with pytest.raises(MatrixError) as raised:
-        bundle.verified(folder)
+        bundle_folder.verified(folder)
     return raised.value
 
 
 def test_size_is_the_sum_of_the_files(folder: Path) -> None:
-    assert bundle.verified(folder).size == 224
+    assert bundle_folder.verified(folder).size == 224
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_damaged_file_is_named(folder: Path, change: object, got: str) -> None:
 
 
 def test_parts_join_to_the_same_files(folder: Path) -> None:
-    bundle.split(folder, bundle.read(folder), 64)
+    bundle_folder.split(folder, bundle_folder.read(folder), 64)
     assert names(folder) == ["exact.whl", "large.whl.part-000", "large.whl.part-001", "large.whl.part-002", "small.whl"]
     assert [path.stat().st_size for path in sorted((folder / "wheels").glob("large*"))] == [64, 64, 22]
-    assert bundle.verified(folder).size == 224
+    assert bundle_folder.verified(folder).size == 224
     assert names(folder) == ["exact.whl", "large.whl", "small.whl"]
-    assert bundle.verified(folder).size == 224  # a second use
+    assert bundle_folder.verified(folder).size == 224  # a second use
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_parts_join_to_the_same_files(folder: Path) -> None:
     ],
 )
 def test_damaged_part_is_named(folder: Path, change: object, got: str) -> None:
-    bundle.split(folder, bundle.read(folder), 64)
+    bundle_folder.split(folder, bundle_folder.read(folder), 64)
     change(folder / "wheels/large.whl.part-001")  # type: ignore[operator]
     assert error_of(folder).got == got
     assert "large.whl.part-000" in names(folder)
@@ -87,7 +87,7 @@ def test_damaged_part_is_named(folder: Path, change: object, got: str) -> None:
 @pytest.mark.parametrize("steps", range(5))
 def test_interrupted_split_and_join_go_on(folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process leaves FILE as a beginning, and parts of the rest, some of which it may hold, too."""
-    calls, copy, truncate = [0], bundle._copy, os.truncate
+    calls, copy, truncate = [0], bundle_folder._copy, os.truncate
 
     def limited(act: object) -> object:
         def call(*arguments: object) -> None:
@@ -99,16 +99,16 @@ def test_interrupted_split_and_join_go_on(folder: Path, steps: int, monkeypatch:
         return call
 
     with monkeypatch.context() as patched:
-        patched.setattr(bundle, "_copy", limited(copy))
+        patched.setattr(bundle_folder, "_copy", limited(copy))
         patched.setattr(os, "truncate", limited(truncate))
         try:
-            bundle.split(folder, bundle.read(folder), 64)
+            bundle_folder.split(folder, bundle_folder.read(folder), 64)
             calls[0] = 3
-            bundle.join(folder, bundle.read(folder))
+            bundle_folder.join(folder, bundle_folder.read(folder))
         except KeyboardInterrupt:
             pass
-    bundle.join(folder, bundle.read(folder))
-    assert bundle.verified(folder).size == 224
+    bundle_folder.join(folder, bundle_folder.read(folder))
+    assert bundle_folder.verified(folder).size == 224
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_interrupted_split_and_join_go_on(folder: Path, steps: int, monkeypatch:
     [(None, "not a bundle"), ("{", "this bundle can't be read"), ("layout", "a bundle of another version")],
 )
 def test_other_folders_are_no_bundle(folder: Path, text: str | None, what: str) -> None:
-    path = folder / bundle.MANIFEST
+    path = folder / bundle_folder.MANIFEST
     if text is None:
         path.unlink()
     elif text == "layout":
-        bundle.write(folder, replace(bundle.read(folder), layout=99))
+        bundle_folder.write(folder, replace(bundle_folder.read(folder), layout=99))
     else:
         path.write_text(text)
     error = error_of(folder)
@@ -129,7 +129,7 @@ def test_other_folders_are_no_bundle(folder: Path, text: str | None, what: str) 
 
 
 def test_bundle_without_files_is_not_complete(folder: Path) -> None:
-    bundle.write(folder, replace(bundle.read(folder), files={}))
+    bundle_folder.write(folder, replace(bundle_folder.read(folder), files={}))
     assert error_of(folder).what == "this bundle is not complete"
 
 
@@ -147,7 +147,7 @@ def test_settings_of_the_machine_do_not_leak() -> None:
         "MEGATRIX_MEGATRON_LM": "/elsewhere",
     }
     kept = {"UV_CACHE_DIR": "/cache", "HOME": "/home/me"}
-    variables = bundle.variables(Path("/b"), content, {**theirs, **kept})
+    variables = bundle_folder.variables(Path("/b"), content, {**theirs, **kept})
     assert kept.items() <= variables.items()
     assert not {"PIP_INDEX_URL", "PIP_NO_BINARY", "UV_INDEX", "UV_CONSTRAINT"} & variables.keys()
     assert variables["PIP_CONFIG_FILE"] == os.devnull
@@ -161,7 +161,7 @@ def test_settings_of_the_machine_do_not_leak() -> None:
 @pytest.mark.parametrize("name", ["a b", "a,b"])
 def test_path_that_uv_cannot_read_is_refused(name: str) -> None:
     with pytest.raises(MatrixError, match="uv can't read a bundle here"):
-        bundle.variables(Path("/") / name, Bundle("1", "cpu", "3.12", "host", "x86_64"), {})
+        bundle_folder.variables(Path("/") / name, Bundle("1", "cpu", "3.12", "host", "x86_64"), {})
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_path_that_uv_cannot_read_is_refused(name: str) -> None:
 )
 def test_other_python_or_machine_is_refused(content: Bundle, what: str) -> None:
     with pytest.raises(MatrixError, match=what):
-        bundle.check_machine(content)
+        bundle_folder.check_machine(content)
 
 
 def test_damaged_bundle_is_not_started(folder: Path) -> None:
     (folder / "wheels/small.whl").unlink()
     with pytest.raises(SystemExit, match=r"wheels/small.whl: missing"):
-        bundle.start(folder, [])
-    assert not (folder / bundle.ENVIRONMENT).exists()
+        bundle_folder.start(folder, [])
+    assert not (folder / bundle_folder.ENVIRONMENT).exists()
     shutil.rmtree(folder)
     with pytest.raises(SystemExit, match="not a bundle"):
-        bundle.start(folder, [])
+        bundle_folder.start(folder, [])

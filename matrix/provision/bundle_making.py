@@ -107,7 +107,8 @@ class Maker:
                 except MatrixError as error:
                     if any(text in str(error.got).lower() for text in NO_ANSWER):
                         raise
-                    missing[f"{name}=={version}" if version else name] = str(error.got).splitlines()[0]
+                    lines = str(error.got).splitlines()  # "No solution found", then its cause
+                    missing[f"{name}=={version}" if version else name] = lines[1 % len(lines)].strip()
         return BundleContents(tuple({file.name: file for file in files}.values()), needed.clones, missing)
 
     def _files_of(
@@ -145,7 +146,8 @@ class Maker:
     def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
         present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        needed, free = contents.size - present + split, shutil.disk_usage(self._folder).free
+        part = min(split, max((file.size for file in contents.files), default=0))
+        needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
         if needed > free:
             fix = f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk"
             raise MatrixError(
@@ -189,7 +191,7 @@ class Maker:
     def _download(self, contents: BundleContents) -> None:
         progress, size = Progress(sum(file.size for file in contents.files), self._say), 0
         downloader = Downloader(self._options, progress.arrived)
-        for file in contents.files:
+        for file in sorted(contents.files, key=lambda file: -file.size):  # the small ones take longer by byte
             progress.begin(size)
             downloader.fetch(file, self._wheels)
             size += file.size

@@ -194,10 +194,10 @@ def test_small_disk_is_refused_before_the_download(
 ) -> None:
     maker = begun(index, tmp_path)
     contents = BundleContents((IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), ())
-    for free, fits in ((4 * 10**9, True), (2 * 10**9, False)):
+    for free, split, fits in ((4 * 10**9, 0, True), (6 * 10**9, 2**40, True), (2 * 10**9, 0, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         if fits:
-            maker.check_space(contents, 0)
+            maker.check_space(contents, split)
             continue
         with pytest.raises(MatrixError, match="the disk is too small for this bundle") as raised:
             maker.check_space(contents, 0)

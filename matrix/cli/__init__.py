@@ -116,6 +116,15 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ("sources", "sources fetch"),
         "listed or fetched",
     ),
+    "bundle": Command(
+        "Make a folder with all that a machine without a network needs for a run; `run --bundle` uses it.",
+        "docs/gpu.md",
+        (
+            "bundle --level gpu --python 3.12 --base host --out DIR",
+            'bundle --level cpu --python 3.11 --base torch-2.13.0 --out DIR --split "4 GiB"',
+        ),
+        "made",
+    ),
     "catalog": Command(
         "Create, check and export entries of the failure catalog.",
         "CONTRIBUTING.md",

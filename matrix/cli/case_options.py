@@ -18,7 +18,8 @@ from matrix.execution import runner
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.provision import host, installed, package_source
+from matrix.planning.supplies import selection
+from matrix.provision import bundle_folder, configuration, host, installed, package_source
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
@@ -159,6 +160,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     for name, option in OPTIONS.items():
         parser.add_argument(name, **option)
+    parser.add_argument(
+        "--bundle", type=Path, metavar="DIR", help="use this bundle of `megatrix bundle` alone, and no network"
+    )
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "records")
@@ -184,6 +188,23 @@ def command_words(parsed: argparse.Namespace, resume: str = "") -> list[str]:
         for text in map(str, value if isinstance(value, list) else [value]):
             words += [name] if action.nargs == 0 else [f"{name}={text}"] if name.startswith("--") else [name, text]
     return words
+
+
+def prepare(parsed: argparse.Namespace) -> None:
+    """Check the settings; with --bundle, also the bundle, which then gives packages, clones, and the default cases."""
+    if parsed.bundle:
+        folder = parsed.bundle.absolute()
+        content = bundle_folder.verified(folder)
+        settings = bundle_folder.variables(folder, content, os.environ)
+        os.environ.clear()
+        os.environ.update(settings)
+        if parsed.resume is None and not (parsed.select or parsed.within or parsed.case or parsed.here):
+            parsed.level, parsed.here = parsed.level or [content.level], content.base == HOST
+            if parsed.here or content.select:
+                parsed.select = content.select if parsed.here else selection(content.base, content.select)
+            else:
+                parsed.within = selection(content.base)
+    configuration.load()  # a mistake in it is reported once, not by each case
 
 
 def checked_limit(parsed: argparse.Namespace) -> float | None:

@@ -35,9 +35,12 @@ def add_parser(commands: Any) -> None:
     case_options.add_cases(parser)
     parser.add_argument(
         "--stats",
-        action="store_true",
+        nargs="?",
+        const="all",
+        choices=("all", "here"),
         help="print counts instead: the cases that run on this machine, their expected minutes, the missing "
-        "requirements, the GPUs held at once; of a night also all possible cases and the reasons",
+        "requirements, the GPUs held at once; of a night also all possible cases and the reasons, which take most of "
+        "the time: not with `--stats here`",
     )
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
@@ -75,7 +78,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.stats:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
-        counted = statistics.statistics(catalog, planned, request.levels) if label == "night" else []
+        whole = label == "night" and parsed.stats == "all"
+        counted = statistics.statistics(catalog, planned, request.levels) if whole else []
         absent = places.missing_images(catalog, planned)
         availability = available(catalog, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:

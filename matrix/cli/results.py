@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.catalog.failure import Level
@@ -21,6 +22,8 @@ from matrix.store.history import History, with_history
 from matrix.store.paths import Paths, is_night, unwritable
 from matrix.store.stored_run import Night
 from matrix.verdicts.record import Record
+
+NO_DRIVER: Final = "no NVIDIA driver: /proc/driver/nvidia is missing, and NVML can't be loaded"
 
 
 def newest(out: Path, *, night: bool) -> str:
@@ -57,7 +60,7 @@ def unavailable(records: Sequence[Record], total: int) -> Iterator[Prose]:
 def lacking_gpu() -> str:
     """Return why level gpu can't run on this machine, "" if it has a GPU."""
     offer = host.look().offers(Level.GPU)
-    return "" if offer.gpus else f"CUDA shows no GPU on this machine{f' ({offer.problem})' if offer.problem else ''}"
+    return "" if offer.gpus else f"CUDA shows no GPU on this machine ({offer.problem or NO_DRIVER})"
 
 
 def write_gpu_results(folder: Path, finished: Night) -> Path:

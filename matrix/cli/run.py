@@ -15,11 +15,11 @@ from matrix.bisection.probe_session import exit_code
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
 from matrix.cli import places, results
-from matrix.cli.case_options import add_run, checked_limit, command_words, requested, resumed
+from matrix.cli.case_options import add_run, checked_limit, command_words, prepare, requested, resumed
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt, runner
-from matrix.provision import configuration, host
+from matrix.provision import host
 from matrix.report import output
 from matrix.report.json_object import json_object
 from matrix.report.screen import Screen
@@ -39,11 +39,11 @@ def add_parser(commands: Any) -> None:
 def run_command(parsed: argparse.Namespace) -> int:
     """Run the cases and print the summary; return the exit status of the run (docs/runs.md)."""
     interrupt.once()
-    configuration.load()  # a mistake in it is reported once, not by each case
+    prepare(parsed)
     parsed.resume_hint = f"continue with: {command_line(parsed)}"
     limit_s = checked_limit(parsed)
     if parsed.results and (lack := results.lacking_gpu()):
-        warn(f"nothing was run: {lack}")
+        warn(f"not run: {lack}")
         if parsed.json:
             print(json_object("records/2", ()))
         return ExitStatus.NOTHING

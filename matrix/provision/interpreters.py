@@ -33,10 +33,12 @@ def find(
 
     Candidates, in this order: the running one, PATH, versions of pyenv and uv, `python3` and `python` on PATH. A
     candidate must run and report its version: shims exist for inactive versions, too, and fail with "command not
-    found". Raises MatrixError without one.
+    found". MEGATRIX_PYTHON excludes the other minors. Raises MatrixError without one.
     """
     refusals: dict[Path, str] = {}
     identified: dict[Path, PythonEnvironment | None] = {}
+    if (only := environ.get("MEGATRIX_PYTHON", "")) in minors:
+        minors = [only]
     for minor in minors:
         for candidate in candidates(minor, environ, executable):
             if candidate not in identified:

@@ -7,9 +7,12 @@ changes. The folders of the versions that were used last are kept.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import importlib.metadata
 import os
 import shutil
+import zipfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,6 +25,14 @@ from matrix.provision.cache_folders import locked, making
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
+PACKAGE_NAME: Final = "megatrix"
+NOT_IN_WHEEL: Final = (
+    "RECORD",
+    "INSTALLER",
+    "REQUESTED",
+    "direct_url.json",
+    "uv_cache.json",
+)  # written on installation
 KEPT: Final = 3  # laid-out versions, by last use: a run of another version may be going on
 # Folders of an installed package and their places in a checkout; all other files of the package are in matrix/.
 DATA: Final = {"project": (), "failures": ("tests", "failures")}
@@ -56,6 +67,26 @@ def files(package: Path) -> dict[Path, Path]:
         if path.is_file() and "__pycache__" not in (top, *parts):
             paths[Path(*DATA.get(top, ("matrix", top)), *parts)] = path
     return paths
+
+
+def wheel(folder: Path) -> Path:
+    """Write the wheel of which this package was installed, from its files, into `folder` and return it."""
+    distribution = importlib.metadata.distribution(PACKAGE_NAME)
+    info = f"{PACKAGE_NAME}-{distribution.version}.dist-info"
+    recorded = [file for file in distribution.files or () if ".." not in file.parts and "__pycache__" not in file.parts]
+    contents = {str(file): file.read_binary() for file in recorded if file.name not in NOT_IN_WHEEL}
+    record = f"{info}/RECORD"
+    lines = [f"{name},sha256={_urlsafe(content)},{len(content)}" for name, content in contents.items()]
+    contents[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    path = folder / f"{PACKAGE_NAME}-{distribution.version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(contents.items()):
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without a time: always the same
+    return path
+
+
+def _urlsafe(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 def materialise(package: Path, root: Path) -> Path:

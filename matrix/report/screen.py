@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from matrix.report.run_summary import styled
 from matrix.report.terminal import Part, console, show, table, text
@@ -17,12 +18,16 @@ from matrix.verdicts.text import one_line, visible
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+STATED_S: Final = 60.0  # s between statements of the remaining time, where no progress is shown
+
 
 class Screen:
     """Shows a run of `total` cases on stdout."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
+    def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._done, self._ran = total, 0, 0
+        self._now = now
+        self._began = self._stated = now()
         self._running: dict[str, None] = {}
         self._progress: Progress | None = None
 
@@ -61,13 +66,18 @@ class Screen:
     def show(self, record: Record) -> None:
         """Print the line of a case that ended."""
         line = self.line(record)
+        # The remaining time is that of cases that run: others take no time.
+        runs = record.verdict not in SILENT and not record.cached_from
+        self._ran += runs
         if self._progress:
             (task,) = self._progress.tasks
-            # The remaining time is that of cases that run: others take no time.
-            runs = record.verdict not in SILENT and not record.cached_from
             total = (task.total or 0) - (not runs)
             self._progress.update(task.id, description=f"{self._done}/{self._total}", total=total, advance=int(runs))
         show(line)
+        if not self._progress and runs and self._now() - self._stated >= STATED_S:  # a log of a CI service
+            self._stated = self._now()
+            seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
+            show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
 
     def open(self, records: Sequence[Record], lines: Iterable[Part]) -> None:
         """Count cases as done that can't run; print these lines instead of one for each."""

@@ -107,7 +107,7 @@ def test_plan_of_a_machine_names_what_misses(
 def test_results_without_a_gpu_exit_with_3(stand_in: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Never green, and no page."""
     assert main(["run", "--level", "gpu", "--results", str(tmp_path / "results")]) == ExitStatus.NOTHING
-    assert "nothing was run: CUDA shows no GPU on this machine" in capsys.readouterr().err
+    assert "not run: CUDA shows no GPU on this machine (no NVIDIA driver" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 

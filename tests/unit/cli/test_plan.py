@@ -14,6 +14,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.stack import MCORE
 from matrix.cli.main import main
 from matrix.cli.plan import counts, pulls
+from matrix.planning import statistics
 from matrix.planning.estimates import Basis
 from matrix.planning.night import everything
 from matrix.planning.statistics import Availability
@@ -74,6 +75,15 @@ def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = items_of(capsys.readouterr().out, "plan-stats")
     assert {one["failure"]: one["night"] for one in found["night"]} == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
     assert found["here"]["planned"] == len(NIGHT)
+
+
+def test_stats_of_this_machine_count_no_possible_case(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are three quarters of the time, and no part of what runs."""
+    monkeypatch.setattr(statistics, "statistics", lambda *arguments: pytest.fail("counted"))
+    assert main(["plan", "--stats", "here"]) == 0
+    assert " planned, " in capsys.readouterr().out.splitlines()[0]
 
 
 def test_stats_of_a_selection_count_what_runs(capsys: pytest.CaptureFixture[str]) -> None:

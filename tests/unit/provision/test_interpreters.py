@@ -62,6 +62,15 @@ def test_the_first_available_minor_wins(tmp_path: Path) -> None:
     assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).python == "3.10.1"
 
 
+@pytest.mark.parametrize(("only", "version"), [("3.11", "3.11.7"), ("3.12", "3.10.1"), ("", "3.10.1")])
+def test_setting_excludes_the_other_minors(only: str, version: str, tmp_path: Path) -> None:
+    """A setting for another base, whose Pythons it is none of, excludes none."""
+    python(tmp_path / "bin/python3.10", "3.10.1")
+    python(tmp_path / "bin/python3.11", "3.11.7")
+    environ = {**environment(tmp_path, tmp_path / "bin"), "MEGATRIX_PYTHON": only}
+    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).python == version
+
+
 def test_inactive_versions_of_pyenv_are_found(tmp_path: Path) -> None:
     for version in ("3.10.1", "3.10.13", "3.10.9", "3.100.1"):
         python(tmp_path / f".pyenv/versions/{version}/bin/python{version.rpartition('.')[0]}", version)

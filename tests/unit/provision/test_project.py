@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,26 @@ def test_settings_are_passed_on_with_absolute_paths(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     given = configuration.load({"MEGATRIX_MEGATRON_LM": "../Megatron-LM"}, tmp_path).environment
     assert given == {"MEGATRIX_MEGATRON_LM": str(tmp_path / "../Megatron-LM")}
+
+
+def test_wheel_is_written_from_installed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, byte code and what pip writes on installation are none of it; it is the same each time."""
+    info = tmp_path / "megatrix-1.0.dist-info"
+    files = {
+        "matrix/__init__.py": "a = 1\n",
+        "matrix/__pycache__/a.pyc": "",
+        f"{info.name}/METADATA": "Name: megatrix\nVersion: 1.0\n",
+        f"{info.name}/INSTALLER": "pip\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in [*files, "../bin/megatrix"]))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: importlib.metadata.PathDistribution(info))
+    path = project.wheel(tmp_path)
+    first = path.read_bytes()
+    with zipfile.ZipFile(path) as wheel:
+        assert wheel.namelist() == ["matrix/__init__.py", f"{info.name}/METADATA", f"{info.name}/RECORD"]
+        assert "matrix/__init__.py,sha256=" in wheel.read(f"{info.name}/RECORD").decode()
+    assert path.name == "megatrix-1.0-py3-none-any.whl"
+    assert project.wheel(tmp_path).read_bytes() == first

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from matrix.errors import MatrixError
 from matrix.provision.commands import CommandResult
-from matrix.provision.resolution import Resolution, listed_releases, resolve
+from matrix.provision.downloads import IndexFile
+from matrix.provision.resolution import Resolution, index_files, listed_releases, resolve
 
 
 def answering(result: CommandResult, calls: list[list[str]] | None = None) -> object:
@@ -75,3 +77,30 @@ def test_releases_of_the_index_are_listed(result: CommandResult, listed: tuple[s
     ((command, index),) = asked
     line = "tool run pip index versions numpy --python-version 3.10 --only-binary :all:"
     assert (" ".join(command), index) == (line, "https://index.example/simple")
+
+
+LOCK = """
+[[packages]]
+name = "a"
+wheels = [{ url = "https://index.example/a-1%2Bcpu-py3-none-any.whl", size = 7, hashes = { sha256 = "aa" } }]
+[[packages]]
+name = "b"
+sdist = { path = "/links/b-2.tar.gz", hashes = { sha256 = "bb" } }
+"""
+
+
+def test_files_have_name_place_size_and_hash() -> None:
+    calls: list[list[str]] = []
+    run = answering(CommandResult(0, LOCK), calls)
+    files = index_files(["a", "b"], "3.12", ["--no-deps"], run=run, environ=ENVIRON)  # type: ignore[arg-type]
+    assert files == (
+        IndexFile("a-1+cpu-py3-none-any.whl", "https://index.example/a-1%2Bcpu-py3-none-any.whl", 7, "aa"),
+        IndexFile("b-2.tar.gz", "file:///links/b-2.tar.gz", 0, "bb"),
+    )
+    assert "--no-deps" in calls[0]
+
+
+def test_files_that_do_not_exist_are_an_error() -> None:
+    run = answering(CommandResult(1, "", "error: No solution found"))
+    with pytest.raises(MatrixError, match="the index has no such files"):
+        index_files(["a"], "3.12", run=run, environ=ENVIRON)  # type: ignore[arg-type]

@@ -1,0 +1,73 @@
+"""`megatrix bundle`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.catalog.schema import Size
+from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus
+from matrix.execution import interrupt
+from matrix.planning.cases import revisions
+from matrix.planning.supplies import bundled_cases, checked_base, supplies
+from matrix.provision.bundle_making import GB, Maker, described, requested
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "bundle")
+    parser.add_argument("--level", required=True, choices=("gpu", "cpu"), help="level of the cases")
+    parser.add_argument(
+        "--python", required=True, metavar="MINOR", help="Python of the machine that uses the bundle, such as 3.12"
+    )
+    parser.add_argument(
+        "--base",
+        required=True,
+        metavar="BASE",
+        help="host, for a machine whose Python has torch, or a base of wheels, which the bundle then holds",
+    )
+    parser.add_argument(
+        "--select", default="", metavar="EXPR", help="the cases, as for plan (default: the night of the base)"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the bundle")
+    parser.add_argument(
+        "--split", default="", metavar="SIZE", help='split larger files, such as "4 GiB"; they are joined on use'
+    )
+    parser.add_argument("--dry-run", action="store_true", help="state what it holds and its size; download nothing")
+    parser.set_defaults(command=bundle_command, resume_hint="run the same command again: it goes on where it was")
+
+
+def bundle_command(parsed: argparse.Namespace) -> int:
+    """State the size of the bundle, make it, and state the size that it has."""
+    interrupt.once()
+    began, catalog = time.monotonic(), loading.load()
+    split = int(Size.from_plain(parsed.split)) if parsed.split else 0
+    base = checked_base(catalog, parsed.base, parsed.python)
+    cases = bundled_cases(catalog, parsed.base, parsed.python, Level(parsed.level), parsed.select)
+    maker = Maker(parsed.out.absolute(), say)
+    request = requested(parsed.level, parsed.python, parsed.base, parsed.select)
+    maker.begin(request)
+    say(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
+    contents = maker.contents(request, base, supplies(catalog, cases))
+    for line in described(contents):
+        say(line)
+    if parsed.dry_run:
+        return ExitStatus.GOOD
+    maker.check_space(contents, split)
+    bundle = maker.make(request, contents, revisions(catalog), split)
+    deviation = 100 * (contents.size - bundle.size) / bundle.size
+    size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began
+    print(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %")
+    print(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py")
+    return ExitStatus.GOOD
+
+
+def say(line: str) -> None:
+    """Print progress to standard error."""
+    print(f"megatrix: {line}", file=sys.stderr, flush=True)

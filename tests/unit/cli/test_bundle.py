@@ -1,0 +1,103 @@
+"""`megatrix bundle`: its mistakes, each with a fix; what `run --bundle` takes from one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import case_options
+from matrix.cli.main import main, whole_parser
+from matrix.errors import MatrixError
+from matrix.provision import bundle_folder
+from matrix.provision.bundle_folder import Bundle, BundleFile
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--base", "torch-2.14.0"], "no such --base"),
+        (["--base", "torch-2.13.0", "--python", "3.9"], "no wheels for this --python"),
+        (["--base", "torch-2.13.0", "--split", "4"], "not a size"),
+        (["--base", "torch-2.13.0", "--select", "mcor==0.8.0"], "unknown component or name"),
+        (["--base", "torch-2.13.0", "--out", "occupied"], "not a bundle"),
+    ],
+)
+def test_mistake_is_refused_with_a_fix(
+    words: list[str],
+    what: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    handlers: None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied/file").write_text("")
+    defaults = ["--level", "cpu", "--python", "3.11", "--out", "b", "--select", "failure==dcp-assertion"]
+    assert main(["bundle", *defaults, *words]) == 2
+    printed = capsys.readouterr().err
+    assert what in printed
+    assert "fix:" in printed or "expected:" in printed
+    assert not (tmp_path / "b").exists()
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return whole_parser().parse_args(["run", *words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a bundle of one file; the variables of this process are restored afterwards."""
+    before = dict(os.environ)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    return write(tmp_path, "torch-2.13.0", "")
+
+
+def write(folder: Path, base: str, select: str) -> Path:
+    (folder / "file").write_text("")
+    files = {"file": BundleFile(0, bundle_folder.digest(folder / "file"))}
+    bundle_folder.write(folder, Bundle("1", "cpu", PYTHON, base, platform.machine(), select, files=files))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("base", "select", "words", "expected"),
+    [
+        ("torch-2.13.0", "", (), (["cpu"], None, "base==torch-2.13.0", False)),
+        ("torch-2.13.0", "a==1 or b==2", (), (["cpu"], "base==torch-2.13.0 and (a==1 or b==2)", None, False)),
+        ("host", "", (), (["cpu"], "", None, True)),
+        ("host", "a==1", (), (["cpu"], "a==1", None, True)),
+        ("torch-2.13.0", "", ("--select", "c==3"), (None, "c==3", None, False)),
+        ("torch-2.13.0", "", ("--level", "gpu"), (["gpu"], None, "base==torch-2.13.0", False)),
+        ("torch-2.13.0", "", ("--resume",), (None, None, None, False)),
+    ],
+)
+def test_run_takes_the_cases_of_its_bundle(
+    base: str, select: str, words: tuple[str, ...], expected: object, folder: Path
+) -> None:
+    write(folder, base, select)
+    options = parsed("--bundle", str(folder), *words)
+    case_options.prepare(options)
+    assert (options.level, options.select, options.within, options.here) == expected
+
+
+def test_run_has_the_variables_of_its_bundle_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_INDEX", "https://theirs.example")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/theirs")
+    case_options.prepare(parsed("--bundle", str(folder)))
+    assert "UV_INDEX" not in os.environ
+    assert os.environ["PIP_FIND_LINKS"] == f"{folder}/wheels"
+
+
+def test_damaged_bundle_runs_nothing(folder: Path) -> None:
+    (folder / "file").write_text("changed")
+    with pytest.raises(MatrixError, match="this bundle is damaged"):
+        case_options.prepare(parsed("--bundle", str(folder)))

@@ -86,7 +86,7 @@ class Groups:
         workers: int,
         group: Callable[[str], str],
         started: Collection[str],
-        size: Callable[[str], tuple[int, float]] = lambda one: (0, 0.0),
+        size: Callable[[str], tuple[float, ...]] = lambda one: (),
     ) -> None:
         self._workers, self._group, self._started, self._size = workers, group, started, size
         self._ids: dict[Worker, list[str]] = {}  # the collection of each worker
@@ -218,6 +218,7 @@ class Controller:
         if self._session.planned:
             try:
                 _ = self._session.journal
+                self._session.start_builds()
             except MatrixError as error:
                 raise pytest.UsageError(str(error)) from None
 
@@ -267,9 +268,10 @@ class Controller:
         item = self._of(nodeid)
         return group(item) if item else nodeid
 
-    def _size(self, nodeid: str) -> tuple[int, float]:
+    def _size(self, nodeid: str) -> tuple[float, ...]:
+        """Return the sort key of a case: those that wait for no build first."""
         item = self._of(nodeid)
-        return size(item) if item else (0, 0.0)
+        return (item.key not in self._session.builds, *size(item)) if item else (0,)
 
     def _store(self, write: Callable[[Any], str], value: object) -> None:
         """Write to the journal; if it can't be written, end the session, in which no case may run unrecorded."""

@@ -23,8 +23,8 @@ from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision.cache_folders import locked, making
-from matrix.provision.commands import CommandResult, Runner, python_code, run
-from matrix.provision.extension import CUDA, build_variables, compiler_errors, nvcc_version
+from matrix.provision.commands import CommandResult, Runner, python_code, redacted, run
+from matrix.provision.extension import CUDA, SHOWN, build_variables, compiler_errors, nvcc_version
 from matrix.provision.indexes import pip_environment
 
 VARIABLE: Final = "MEGATRIX_WHEELS"
@@ -32,6 +32,8 @@ REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the co
 MEMORY: Final = Path("/proc/meminfo")
 _NEUTRAL: Final = ("MAX_JOBS", "CUDA_HOME", "NVTE_CUDA_ARCHS")  # the last is in ReleaseBuild.archs
 _FLAGS: Final = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+# A line that states why a build failed: of a compiler, of setup.py, of pip. pip repeats that something failed after it.
+_STATED: Final = re.compile(r":\d+: error: |\(\d+\): error: |fatal error: |^\s*\w+Error: |^ERROR: Could not")
 # The headers of cuBLAS, cuDNN and NCCL are those of torch's own wheels. pip would keep the wheel for every torch.
 _WHEEL: Final = """\
 import glob, importlib.util, os, runpy
@@ -102,7 +104,7 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
                         raise _unbuilt(build, ended)
-                    (folder / REFUSED).write_text(compiler_errors(ended), encoding="utf-8")
+                    (folder / REFUSED).write_text(reason_of(ended), encoding="utf-8")
         if built := _wheels(kept):
             return built[0]
         raise _unbuilt(build, CommandResult(1, (kept / REFUSED).read_text("utf-8")), f"rm -r {kept} to build it again")
@@ -115,6 +117,12 @@ def is_final(output: str) -> bool:
     """
     cut_off = re.search(r"\bkilled\b|cannot allocate|no space left|out of memory", output, re.I)
     return cut_off is None and re.search(r":\d+: (fatal )?error: |\(\d+\): error: ", output) is not None
+
+
+def reason_of(ended: CommandResult) -> str:
+    """Return the last lines of a failed build that state why, without credentials."""
+    stated = [line.strip() for line in redacted(ended.out).splitlines() if _STATED.search(line)]
+    return "\n".join(stated[-SHOWN:]) or compiler_errors(ended)
 
 
 def wheels(environ: Mapping[str, str] = os.environ) -> Path:
@@ -164,4 +172,4 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
 
 def _unbuilt(build: ReleaseBuild, ended: CommandResult, fix: str | None = None) -> MatrixError:
     text = f"Transformer Engine {build.te} does not build with torch {build.torch} and nvcc {build.nvcc}"
-    return MatrixError(text, got=compiler_errors(ended), fix=fix)
+    return MatrixError(text, got=reason_of(ended), fix=fix)

@@ -19,6 +19,7 @@ GIB: Final = 2**30  # bytes
 PACKAGES: Final = {"torch": "2.11.0+cu130", "numpy": "2.5.2"}
 ENGINE: Final = {"transformer-engine": "2.18.0"}
 CLONES: Final = ("megatron-lm", "transformer-engine")
+FEATURES: Final = ("cuda", "nvcc", "pkg_resources")
 H100, A100, B200 = ("NVIDIA H100", "9.0"), ("NVIDIA A100", "8.0"), ("NVIDIA B200", "10.0")
 
 
@@ -64,7 +65,7 @@ def test_nvcc_makes_cases_of_a_release_possible(line: str, te: str) -> None:
     """On an environment of wheels: both sides of the report on cpu-offload-args. Without nvcc they name the fix."""
     packages = {"torch": "2.4.0", "numpy": "1.26.4"}
     catalog, card = load(), Gpu(*H100, 80 * GIB, False, "GPU-0")
-    offer = offered(catalog, "torch-2.4.0", packages=packages, features=["cuda", "nvcc"], clones=CLONES, cuda="12.1")
+    offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
     cases = [
         item
         for item in cases_here(catalog, "torch-2.4.0", packages, [Level.GPU], line)

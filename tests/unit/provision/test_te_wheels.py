@@ -118,6 +118,13 @@ def test_only_the_compilers_refusal_is_final(output: str, final: bool) -> None:
     assert te_wheels.is_final(output) is final
 
 
+def test_pips_own_lines_hide_no_reason() -> None:
+    noise = "error: metadata-generation-failed\nerror: subprocess-exited-with-error\n" * 3
+    output = f"  File a, line 1\n    ModuleNotFoundError: No module named 'wheel'\n{noise}"
+    assert te_wheels.reason_of(CommandResult(1, output)) == "ModuleNotFoundError: No module named 'wheel'"
+    assert te_wheels.reason_of(CommandResult(1, "error: of a kind\n")) == "error: of a kind"
+
+
 @pytest.fixture
 def toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):

@@ -91,7 +91,7 @@ class Machine:
     it lists. `cuda` and `nvml` are the reports of the two libraries, None where they were not queried: the user-mode
     driver decides which GPUs a process can use. `memory`, its free part `available`, the `limit` of the job's cgroup,
     `shm` (/dev/shm) and its free part `shm_free` are in bytes. `mpirun` is the path on PATH and the first line of
-    --version.
+    --version. `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one.
     """
 
     driver: str | None = None
@@ -105,6 +105,7 @@ class Machine:
     shm: int | None = None
     shm_free: int | None = None
     mpirun: tuple[str, str] | None = None
+    nvcc: str | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...] | None:

@@ -65,7 +65,7 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
         return offered(known, base, clones=clones) if base in ids else offer_of(known, engine, base)
 
     machines = {level: machine.offers(level) for level in {item.level for item in planned}}
-    parallel = statistics.Parallel(jobs, places.workers_for(planned, machine))
+    parallel = statistics.Parallel(jobs, places.workers_for(planned, machine), jobs)
     return statistics.availability(known, planned, offer, machines, results.durations(known, out), parallel)
 
 
@@ -114,6 +114,9 @@ def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterato
         yield from (Prose(f"{count:>6} by {basis.value}") for basis, count in found.basis.items())
     if Basis.DEFAULT in found.basis:
         yield Prose(f"default of a case: {DEFAULT_TEXT}")
+    for build in found.builds:
+        expected = f"about {build.minutes:.0f} minutes" if build.minutes else "CUDA sources, never measured"
+        yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: {expected}")
     if found.shared:
         yield Prose(f"{found.shared} of them on gloo in place of NCCL")
     yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog.failure import Case
+from matrix.catalog.failure import Case, Level
 from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
@@ -23,7 +24,7 @@ from matrix.planning.rerun import reproduce_line
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.case_overlays import Provision
-from matrix.provision.overlays import Overlay, Overlays
+from matrix.provision.overlays import Overlay, Overlays, OverlaySpec
 from matrix.provision.package_source import Source
 from matrix.verdicts.planned import Planned
 
@@ -119,7 +120,8 @@ class CaseContexts:
     def _lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
         """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
         packages, features = self._environment.packages, self._environment.features
-        offer = offered(self._catalog, self._installation.base, packages=packages, features=features)
+        base, cuda = self._installation.base, self._environment.torch_cuda
+        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
         if overlays is not None:
             no_helper = next((overlay.no_helper for overlay in overlays if overlay.no_helper), "")
             has_mpirun = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
@@ -127,10 +129,22 @@ class CaseContexts:
             offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
         return str(self._host.lack(self._catalog, planned, offer) or "")
 
+    def build_of(self, planned: Planned) -> OverlaySpec | None:
+        """Return the overlay of a case for which Transformer Engine is built; None where none is, or can be."""
+        if planned.level is not Level.GPU or self._options.overlays or self._lack(planned):
+            return None
+        with contextlib.suppress(MatrixError):  # the case reports it
+            return next((spec for spec in self._specs(planned) if spec.build), None)
+        return None
+
+    def _specs(self, planned: Planned) -> tuple[OverlaySpec, ...]:
+        sms = {gpu.sm for gpu in self._host.offers(planned.level).gpus or () if gpu.sm}
+        return provision.overlay_specs(planned, self._environment, self._configuration, sms)
+
     def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
         """Return the overlays of a case; in an image, those listed in the file of overlays."""
         if self._options.overlays is None:
-            specs = provision.overlay_specs(planned, self._environment, self._configuration)
+            specs = self._specs(planned)
             for spec in specs:
                 if spec.sources not in self._overlays:
                     self._overlays[spec.sources] = Overlays(default_root()).provide(spec)

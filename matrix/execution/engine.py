@@ -24,7 +24,7 @@ from matrix.errors import MatrixError
 from matrix.execution.warm_pytest import WarmPytest, following, stop
 from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.provision import configuration, extension, project
+from matrix.provision import configuration, extension, project, te_wheels
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult, python_module
 from matrix.provision.python_downloads import Pythons
@@ -93,7 +93,8 @@ def offer_of(catalog: Catalog, engine: Engine, base: str) -> BaseOffer:
     contents = None if lack else engine.installed(base)
     packages, features = (contents.packages, contents.features) if contents else (None, None)
     clones = configuration.load().sources
-    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones)
+    cuda = contents.torch_cuda if contents else None
+    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones, cuda=cuda)
 
 
 class Engines:
@@ -295,7 +296,8 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 def settings() -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
-    passed = {"MEGATRIX_CACHE": str(default_root()), extension.PASSED: json.dumps(extension.build_variables())}
+    passed = {"MEGATRIX_CACHE": str(default_root()), te_wheels.VARIABLE: str(te_wheels.wheels())}
+    passed[extension.PASSED] = json.dumps(extension.build_variables())
     return {**passed, **configuration.load().environment}
 
 

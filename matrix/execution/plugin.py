@@ -124,9 +124,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Limit the plan to the selected cases; pytest-xdist's workers leave that to their controller."""
+    """Limit the plan to the selected cases, and start their builds, whose cases come last.
+
+    pytest-xdist's workers leave that to their controller.
+    """
     if SESSION in session.config.stash and not hasattr(session.config, "workerinput"):
-        session.config.stash[SESSION].choose({item.planned.key for item in session.items if isinstance(item, CaseItem)})
+        cases = session.config.stash[SESSION]
+        cases.choose({item.planned.key for item in session.items if isinstance(item, CaseItem)})
+        if not session.config.option.collectonly:
+            cases.start_builds()
+            session.items.sort(key=lambda item: isinstance(item, CaseItem) and item.planned.key in cases.builds)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:

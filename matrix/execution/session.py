@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,12 +16,14 @@ from matrix.execution import interrupt
 from matrix.execution.case_context import CaseContexts, Options
 from matrix.execution.gpus import Pool, ReservingRunner, pool_of
 from matrix.execution.installation import Installation
+from matrix.execution.overlay_builder import LOG, OverlayBuilder
 from matrix.execution.preflights import read_case
 from matrix.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
 from matrix.provision.case_overlays import replaced
+from matrix.provision.overlays import OverlaySpec
 from matrix.store.journal import Journal
 from matrix.store.paths import OUT, Paths, make_folder
 from matrix.store.run_lock import RunLock
@@ -44,6 +46,7 @@ class Session:
         self.records: list[Record] = []
         self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
         self._lock: RunLock | None = None
+        self._builder: OverlayBuilder | None = None
 
     @cached_property
     def planned(self) -> list[Planned]:
@@ -99,6 +102,21 @@ class Session:
     def _contexts(self) -> CaseContexts:
         return CaseContexts(self.installation, self.options, self.run_folder)
 
+    @cached_property
+    def builds(self) -> Mapping[str, OverlaySpec]:
+        """Return the overlays with a build of Transformer Engine, by the keys of the cases that need them."""
+        specs = {planned.key: self._contexts.build_of(planned) for planned in self.planned}
+        return {key: spec for key, spec in specs.items() if spec}
+
+    def start_builds(self) -> None:
+        """Start the builds, beside the cases that need none."""
+        builds = {spec.build: spec for spec in self.builds.values() if spec.build}
+        if builds:
+            _ = self.journal  # it makes the folder of the run
+            log = self.run_folder / LOG
+            self.say(f"builds Transformer Engine {', '.join(build.te for build in builds)}: {log}")
+            self._builder = OverlayBuilder(list(builds.values()), log)
+
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the reproduction of a case."""
         catalog = self.installation.catalog
@@ -133,6 +151,8 @@ class Session:
 
     def close(self) -> None:
         """Stop the forkserver and close the journal, if they were created."""
+        if self._builder:
+            self._builder.stop()
         if "supervisor" in self.__dict__:
             self.supervisor.__exit__(None, None, None)
         if "journal" in self.__dict__:

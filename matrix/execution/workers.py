@@ -78,8 +78,8 @@ class Groups:
 
     xdist's own for groups hands a case out again that ended its worker, and puts the group into the ids of the cases,
     which --lf then does not find. `size` is the sort key of a case; groups whose largest cases are equal are sorted by
-    their length. Of groups with as many GPUs, a worker gets one with the `overlays` of its last. `started` holds the
-    ids of the cases whose start was reported.
+    their length. Of groups that differ in the last number of `size` alone, a worker gets one with the `overlays` of its
+    last. `started` holds the ids of the cases whose start was reported.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Groups:
         workers: int,
         group: Callable[[str], str],
         started: Collection[str],
-        size: Callable[[str], tuple[int, float]] = lambda one: (0, 0.0),
+        size: Callable[[str], tuple[float, ...]] = lambda one: (),
         overlays: Callable[[str], str] = lambda one: "",
     ) -> None:
         self._workers, self._group, self._started, self._size = workers, group, started, size
@@ -164,7 +164,7 @@ class Groups:
 
     def _next(self, node: Worker) -> list[str]:
         """Remove the next group of a worker from those that wait, and return it."""
-        waiting = [(self._size(ids[0])[0], self._overlays(ids[0])) for ids in self._waiting]
+        waiting = [(self._size(ids[0])[:-1], self._overlays(ids[0])) for ids in self._waiting]
         others = [overlays for worker, overlays in self._last.items() if worker is not node]
         index = next_group(waiting, self._last.get(node, ""), others)
         self._last[node] = waiting[index][1]
@@ -230,6 +230,7 @@ class Controller:
         if self._session.planned:
             try:
                 _ = self._session.journal
+                self._session.start_builds()
             except MatrixError as error:
                 raise pytest.UsageError(str(error)) from None
 
@@ -279,9 +280,10 @@ class Controller:
         item = self._of(nodeid)
         return group(item) if item else nodeid
 
-    def _size(self, nodeid: str) -> tuple[int, float]:
+    def _size(self, nodeid: str) -> tuple[float, ...]:
+        """Return the sort key of a case: those that wait for no build first."""
         item = self._of(nodeid)
-        return size(item) if item else (0, 0.0)
+        return (item.key not in self._session.builds, *size(item)) if item else ()
 
     def _overlays(self, nodeid: str) -> str:
         item = self._of(nodeid)
@@ -311,13 +313,13 @@ def overlays(item: Planned) -> str:
     )
 
 
-def next_group(waiting: Sequence[tuple[int, str]], last: str, others: Collection[str]) -> int:
-    """Return the index of the group that a worker gets next; groups are (GPUs, overlays), the most GPUs first.
+def next_group(waiting: Sequence[tuple[object, str]], last: str, others: Collection[str]) -> int:
+    """Return the index of the group that a worker gets next; groups are (priority, overlays), sorted by priority.
 
-    Of those with the most, it is one with the overlays of the worker's last case, whose imports it may still hold;
-    else one with overlays that no other worker had last.
+    Of those with the first priority, it is one with the overlays of the worker's last case, whose imports it may still
+    hold; else one with overlays that no other worker had last.
     """
-    largest = [index for index, (gpus, _) in enumerate(waiting) if gpus == waiting[0][0]]
+    largest = [index for index, (priority, _) in enumerate(waiting) if priority == waiting[0][0]]
     same = [index for index in largest if waiting[index][1] == last]
     unused = [index for index in largest if waiting[index][1] not in others]
     return [*same, *unused, *largest][0]

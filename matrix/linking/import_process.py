@@ -9,9 +9,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
+from matrix.catalog.versions import NONE
 from matrix.linking.dynamic_linker import LinkProblem, ProblemKind, Process
 from matrix.linking.load_facts import OpenStep, PackageImport, ProvidedLibrary
 from matrix.linking.python_site import PythonSite
+from matrix.provision.installed import torch_cuda
 
 
 def started(python: PythonSite, provided: Sequence[ProvidedLibrary] = ()) -> Process:
@@ -64,14 +66,8 @@ def _listed(steps: Iterable[OpenStep], python: PythonSite) -> Iterator[OpenStep]
 
 def cuda_of(python: PythonSite) -> str:
     """Return the CUDA that torch was built for ("12.4"), "" for a build without, or without torch."""
-    for folder in python.folders:
-        try:
-            text = read_regular_text(folder / "torch/version.py")
-        except UnreadableError:
-            continue
-        match = re.search(r"^cuda\s*(?::[^=]+)?=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
-        return match[1] if match else ""
-    return ""
+    cuda = torch_cuda(*map(str, python.folders))
+    return cuda if cuda and cuda != NONE else ""
 
 
 def _exists(step: OpenStep, python: PythonSite, process: Process) -> bool:

@@ -151,7 +151,7 @@ def plan_case(
         (*case.packages, *laid(failure, cell)),
         failure.overrides,
         source=source_of(catalog, failure, MCORE, cell.stack, level),
-        te_source=source_of(catalog, failure, TE, cell.stack, level),
+        te_source=source_of(catalog, failure, TE, cell.stack, level, built=isinstance(base, Wheels) and not compiled),
         compiled=compiled,
         notes=tuple(notes),
     )
@@ -188,15 +188,21 @@ def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
     )
 
 
-def source_of(catalog: Catalog, failure: Failure, package: str, stack: Stack, level: Level) -> str:
-    """Return the source of a version that is not from PyPI: its build, or its tag in a clone; "" for PyPI."""
+def source_of(
+    catalog: Catalog, failure: Failure, package: str, stack: Stack, level: Level, *, built: bool = False
+) -> str:
+    """Return the source of a version that is not from PyPI: its build, or its tag in a clone; "" for PyPI.
+
+    `built`: a base that builds the compiled part of a release, which level gpu needs, from PyPI.
+    """
     version = stack[package]
     build = failure.builds(package).get(str(version))
     if build:
         return build.source
     if failure.clones and level is not Level.CONTRACT:
         for release in catalog.releases(package):
-            if release.version == version and release.revision:
+            released = built and level is Level.GPU and release.on_pypi
+            if release.version == version and release.revision and not released:
                 return f"{CLONE[package]}@{release.revision}"
     return ""
 

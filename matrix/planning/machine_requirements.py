@@ -7,15 +7,17 @@ GPUs, and matches again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from matrix.catalog import te_builds
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB
 from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, Wheels
 from matrix.catalog.stack import DRIVER, SM, TE
+from matrix.catalog.te_builds import Toolkit
 from matrix.catalog.versions import NONE, minor, parse
 from matrix.planning import driver_fit
 from matrix.planning.cases import CLONE
@@ -39,7 +41,8 @@ class BaseOffer:
     """What a base offers; None is unknown. `lack` is what must be installed, built or pulled before it can start.
 
     `te` is the version of its compiled Transformer Engine, "none" without one. `measured`: the version was read in the
-    base; otherwise it is the catalog's. `clones` are the names of the site's clones.
+    base; otherwise it is the catalog's. `clones` are the names of the site's clones. `toolkit` is what it builds
+    releases of Transformer Engine with, besides the compiler of the machine; None where it builds none.
     `no_helper` is the reason why the overlay of megatron-core has no compiled dataset helper, "" for one that has it.
     """
 
@@ -51,6 +54,7 @@ class BaseOffer:
     clones: frozenset[str] | None = None
     mpirun: bool | None = None
     no_helper: str = ""
+    toolkit: Toolkit | None = None
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,20 @@ def offered(
     features: Collection[str] | None = None,
     lack: str = "",
     clones: Iterable[str] | None = None,
+    cuda: str | None = None,
 ) -> BaseOffer:
-    """Return what a base offers: by its contents where they are known, else by the catalog.
+    """Return what a base offers: by its contents where they are known, else by the catalog; `cuda` is that of torch.
 
-    The environments that tox makes have no compiled Transformer Engine: overlays hold its Python only.
+    The environments that tox makes have no compiled Transformer Engine: it is built where nvcc is.
     """
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
+    toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None
     if packages is not None and features is not None:
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
-        return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names)
+        return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names, toolkit=toolkit)
     if isinstance(spec, Container):
         return BaseOffer(base, lack, spec.te, clones=names)
-    return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names)
+    return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)
 
 
 def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
@@ -128,7 +134,7 @@ Lacks = Iterator[Lack | None]
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
     yield _driver(catalog, item, machine)
     yield _cuda(offer)
-    yield _te(case, item, offer)
+    yield _te(case, item, offer, machine)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
     gpus = machine.gpus or ()
@@ -171,14 +177,27 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, cat
         yield Lack(Kind.MEMORY, f"needs {needed / GIB:.0f} GiB of memory for its limit; host has {has}")
 
 
-def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
-    """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
+def builds_te(item: Planned, offer: BaseOffer) -> bool:
+    """Return whether a release of Transformer Engine is built for a case, where the base can build it."""
+    te = item.cell.stack.version(TE)
+    built = bool(te) and item.level is Level.GPU and not item.te_source and not item.compiled
+    return built and offer.toolkit is not None and not (offer.measured and offer.te == te)
+
+
+def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
+    """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one.
+
+    A base of wheels and the current environment can build a release.
+    """
     required = item.cell.stack.version(TE)
     if item.compiled:
         return None  # its overlay has the extension
     if (not required and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
     text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
+    if required and offer.toolkit and builds_te(item, offer):
+        why = te_builds.lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
+        return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")
     if not required or (offer.te == required if offer.measured else minor(offer.te) == minor(required)):

@@ -182,7 +182,7 @@ def night(
 ) -> list[Planned]:
     """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
 
-    At level gpu also those of images, which alone have a compiled Transformer Engine.
+    At level gpu also those of images, which have a compiled Transformer Engine that is no release.
 
     The bases are those that bases.toml marks for the night, the megatron-core releases the newest patch of each minor.
     Each case has the reasons for its choice. `pairwise` makes the covering array (matrix.planning.covering).
@@ -220,7 +220,7 @@ def night(
 
 
 def possible(catalog: Catalog, item: Planned) -> bool:
-    """Return whether some machine can run a case on its base: no environment of wheels has a compiled extension."""
+    """Return whether some machine can run a case on its base: environments of wheels build releases of TE alone."""
     lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
     return lack is None or lack.kind is not Kind.TE
 

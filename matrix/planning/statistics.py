@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, Final
 
+from matrix.catalog import te_builds
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image
-from matrix.catalog.stack import BASE, DRIVER, WRITER
+from matrix.catalog.stack import BASE, DRIVER, TE, WRITER
 from matrix.planning.cases import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
-from matrix.planning.machine_requirements import BaseOffer, Placement, place, unmet
+from matrix.planning.machine_requirements import BaseOffer, Placement, builds_te, place, unmet
 from matrix.planning.packing import Demand, largest_first, schedule
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, ReasonKind
@@ -109,7 +110,8 @@ class Availability:
 
     `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
     `seconds` is the expected wall-clock time, `gpu_seconds` the sum over all GPUs that are used, `basis` the number of
-    cases by what their expected seconds rest on.
+    cases by what their expected seconds rest on. `builds` are the releases of Transformer Engine that are built for
+    them, once, beside other cases.
     """
 
     planned: int
@@ -120,14 +122,28 @@ class Availability:
     seconds: float
     gpu_seconds: float
     basis: Mapping[Basis, int]
+    builds: tuple[TeBuild, ...] = ()
+
+
+@dataclass(frozen=True)
+class TeBuild:
+    """A release of Transformer Engine that a base builds; its expected minutes, None where nobody measured one."""
+
+    base: str
+    te: str
+    minutes: float | None
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """What runs at a time: `bases` that are no images, and `workers` cases on each base. Images run one at a time."""
+    """What runs at a time: `bases` that are no images, and `workers` cases on each base. Images run one at a time.
+
+    `cores` are those of the machine.
+    """
 
     bases: int = 1
     workers: int = 1
+    cores: int = 1
 
 
 def availability(
@@ -143,11 +159,16 @@ def availability(
     basis: Counter[Basis] = Counter()
     placed: dict[str, list[Placement]] = {}
     demands: dict[str, list[Demand]] = {}
+    builds: dict[tuple[str, str], TeBuild] = {}
     for item in items:
         lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
         if lack:
             missing[lack.kind] += 1
             continue
+        if builds_te(item, offer(item.cell.base)):
+            jobs = te_builds.jobs(parallel.cores, machines[item.level].memory)
+            base, te = item.cell.base, str(item.cell.stack[TE])
+            builds[base, te] = TeBuild(base, te, te_builds.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
         placement = place(case, item, machines[item.level])
         if isinstance(placement, Placement):
@@ -167,6 +188,7 @@ def availability(
         seconds,
         sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
         {kind: basis[kind] for kind in Basis if basis[kind]},
+        tuple(builds.values()),
     )
 
 
@@ -199,4 +221,5 @@ def to_json(found: Availability) -> dict[str, Any]:
         **minutes,
         "missing": {kind.value: count for kind, count in found.missing.items()},
         "estimates": {basis.value: count for basis, count in found.basis.items()},
+        "builds": [vars(build) for build in found.builds],
     }

@@ -6,7 +6,7 @@ Images and nodes have no network, git or uv; the overlays are content-addressed 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,8 @@ from matrix.provision import package_source
 from matrix.provision.configuration import Configuration
 from matrix.provision.extension import toolkit
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
-from matrix.provision.package_source import SourceKind
+from matrix.provision.package_source import Source, SourceKind
+from matrix.provision.te_wheels import ReleaseBuild, release_build
 from matrix.verdicts.planned import Planned
 
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
@@ -35,13 +36,14 @@ class Provision:
 
 
 def overlay_specs(
-    planned: Planned, environment: PythonEnvironment, configuration: Configuration
+    planned: Planned, environment: PythonEnvironment, configuration: Configuration, sms: Collection[str] = ()
 ) -> tuple[OverlaySpec, ...]:
     """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
 
     A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
-    and needs none. Raises MatrixError when a clone that a source names is not configured, and when a base can't build
-    what is compiled: it has no interpreter on this machine and is no image.
+    and needs none. At level gpu a release of Transformer Engine has its extension, built in an environment of this
+    machine for GPUs of the compute capabilities `sms`. Raises MatrixError when a clone that a source names is not
+    configured, and when a base can't build what is compiled.
     """
     if planned.level is Level.CONTRACT:
         return ()
@@ -75,9 +77,18 @@ def overlay_specs(
             environment.path,
             planned.overrides,
             compiled if source in builds else "",
+            _build(source, planned, environment, sms),
         )
         for source in laid
     )
+
+
+def _build(
+    source: Source, planned: Planned, environment: PythonEnvironment, sms: Collection[str]
+) -> ReleaseBuild | None:
+    if planned.level is not Level.GPU or environment.image or source.kind is not SourceKind.PYPI:
+        return None
+    return release_build(source.revision, environment, sms) if source.package == TE else None
 
 
 def replaced(planned: Planned) -> dict[str, str]:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, python_code, redacted, run
@@ -80,11 +81,9 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
     ended = run(python_code(python, _BUILD, str(tree)), tree)
     wheels = list((tree / "dist").glob("*.whl"))
     if ended.code or len(wheels) != 1:
-        lines = redacted(ended.out + ended.err).splitlines()
-        got = "\n".join([line for line in lines if _ERROR.search(line)][-SHOWN:] or lines[-SHOWN:])
         raise MatrixError(
             f"Transformer Engine {content.version} does not build",
-            got=got or ended.complaint,
+            got=compiler_errors(ended),
             expected=f"these submodules, which the clone lacks: {', '.join(absent)}" if absent else None,
             fix="git submodule update --init" if absent else None,
         )
@@ -93,6 +92,12 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
     for info in folder.glob("*.dist-info"):
         shutil.rmtree(info)
     add_metadata(content, folder)
+
+
+def compiler_errors(ended: CommandResult) -> str:
+    """Return the last lines of a failed build that state an error, else its last lines."""
+    lines = redacted(ended.out + ended.err).splitlines()
+    return "\n".join([line for line in lines if _ERROR.search(line)][-SHOWN:] or lines[-SHOWN:]) or ended.complaint
 
 
 def export(content: Contents, tree: Path) -> list[str]:
@@ -119,3 +124,10 @@ def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the path of the CUDA compiler, None without one."""
     home = build_variables(environ).get("CUDA_HOME", CUDA)
     return shutil.which(NVCC, path=f"{environ.get('PATH', '')}{os.pathsep}{home}/bin")
+
+
+def nvcc_version() -> str:
+    """Return the CUDA version of this machine's compiler ("13.0"), "none" without one."""
+    compiler = nvcc()
+    match = re.search(r"release (\d+\.\d+)", _version(compiler)) if compiler else None
+    return match[1] if match else NONE

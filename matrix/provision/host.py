@@ -15,6 +15,7 @@ from matrix.catalog.machine import Cuda, Machine, Nvml
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.machine_requirements import BaseOffer, unmet
+from matrix.provision.extension import nvcc_version
 from matrix.provision.nvidia import devices
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
@@ -50,6 +51,7 @@ class LocalSite:
             return machine
         if not machine.listed and machine.driver == NONE:
             return replace(machine, cuda=Cuda(problem=machine.nvml.problem if machine.nvml else ""))
+        machine = replace(machine, nvcc=machine.nvcc or nvcc_version())
         cuda = self.user_mode()
         selected = os.environ.get(VISIBLE)
         if not cuda.problem and selected is not None and len(cuda.gpus) < (machine.listed or 0):

@@ -45,6 +45,15 @@ def site_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Pat
     return uv_environment(site_options(environ, prefix), environ, exists=Path.exists)
 
 
+def pip_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
+    """Return the variables that make pip use uv's indexes, where the site has configured uv."""
+    of_site = site_environment(environ, prefix)
+    of_uv = {**environ, **of_site}
+    shared = {"INDEX_URL": "UV_DEFAULT_INDEX", "EXTRA_INDEX_URL": "UV_INDEX", "FIND_LINKS": "UV_FIND_LINKS"}
+    given = {f"PIP_{name}": value.replace(",", " ") for name, uv in shared.items() if (value := of_uv.get(uv))}
+    return {**of_site, **given, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
 def site_options(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
     """Return the options of pip install from its files and PIP_*. Raises MatrixError as site_environment does."""
     return pip_options(read_files(pip_files(environ, prefix)), environ)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import platform
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
+from matrix.catalog.versions import NONE
 from matrix.provision.extension import NVCC, nvcc
 
 # What versions do not show (matrix.planning.machine_requirements.BaseFeature), by files in the folders of packages. The
@@ -38,7 +41,10 @@ def current() -> PythonEnvironment:
     """Return the environment of this process: a virtual environment, an image's or the system's."""
     folders = tuple(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)))
     path = Path(sys.executable)
-    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders) + here(), path)
+    features = features_in(*folders) + here()
+    return PythonEnvironment(
+        platform.python_version(), packages_in(*folders), features, path, torch_cuda=torch_cuda(*folders)
+    )
 
 
 def at(folder: Path) -> PythonEnvironment | None:
@@ -53,7 +59,8 @@ def at(folder: Path) -> PythonEnvironment | None:
     sites = [str(site) for site in folder.glob("lib/python*/site-packages")]
     if not version or not sites:
         return None
-    return PythonEnvironment(version, packages_in(*sites), features_in(*sites) + here(), path=folder / "bin" / "python")
+    python, features = folder / "bin" / "python", features_in(*sites) + here()
+    return PythonEnvironment(version, packages_in(*sites), features, python, torch_cuda=torch_cuda(*sites))
 
 
 def here() -> list[str]:
@@ -68,6 +75,16 @@ def features_in(*folders: str) -> list[str]:
         for name, patterns in FEATURES.items()
         if any(any(Path(folder).glob(pattern)) for folder in folders for pattern in patterns)
     ]
+
+
+def torch_cuda(*folders: str) -> str | None:
+    """Return the CUDA that torch was built for ("12.4"), "none" for a build without; None without torch."""
+    for folder in folders:
+        with contextlib.suppress(UnreadableError):
+            text = read_regular_text(Path(folder, "torch", "version.py"))
+            match = re.search(r"^cuda\s*(?::[^=]+)?=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+            return match[1] if match else NONE
+    return None
 
 
 def packages_in(*folders: str) -> dict[str, str]:

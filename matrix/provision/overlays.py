@@ -27,9 +27,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from matrix.catalog import te_builds
 from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.errors import MatrixError
-from matrix.provision import extension
+from matrix.provision import extension, te_wheels
 from matrix.provision.cache_folders import locked, making
 from matrix.provision.commands import CommandResult, Runner, python_module, run
 from matrix.provision.helpers import build_helper, compiler
@@ -41,6 +42,7 @@ MANIFEST = "overlay.json"
 NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release without a wheel for a Python
 OLDEST = 10  # the oldest minor of Python 3 that this project runs on
 HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
+FLASH_ATTENTION = "flash-attn"
 LAYOUT = 3  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
@@ -48,7 +50,8 @@ LAYOUT = 3  # version of the manifest and the folder; incremented when either ch
 class OverlaySpec:
     """The packages of an overlay, and its base.
 
-    With `toolkit`, what the build depends on besides its source, Transformer Engine is built with its extension.
+    With `toolkit`, what the build depends on besides its source, Transformer Engine's source tree is built with its
+    extension; with `build`, a release has its compiled library, and its extension is built for `interpreter`.
     `python` is the base's minor ("3.10"). `base` holds the packages that the base preloads (torch, numpy), name ->
     version: an overlay must not replace them. With `interpreter`, the python of the base, the dataset helper of a
     megatron-core source tree is compiled; without it the overlay has a note. `overridden` are packages of the base for
@@ -61,6 +64,7 @@ class OverlaySpec:
     interpreter: Path | None = None
     overridden: tuple[str, ...] = ()
     toolkit: str = ""
+    build: te_wheels.ReleaseBuild | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,9 @@ class Overlays:
         For an overlay that was `damaged` wheels are fetched again: uv's cache may share the damaged file.
         """
         source = content.source
-        if source.kind is SourceKind.PYPI:
+        if spec.build and spec.interpreter:
+            self.compile(spec.build, spec.interpreter, folder, spec)
+        elif source.kind is SourceKind.PYPI:
             for name in source.layout.releases:
                 requirement = f"{name}=={source.revision}"
                 library = name in source.layout.libraries
@@ -176,6 +182,28 @@ class Overlays:
                     return "no compiled dataset helper: the interpreter of the base is not available"
                 return build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
         return ""
+
+    def compile(self, build: te_wheels.ReleaseBuild, interpreter: Path, folder: Path, spec: OverlaySpec) -> None:
+        """Put a release of Transformer Engine there: its Python, library and built extension, and what they require.
+
+        The base has torch and numpy. Up to 1.11 it reads the version of flash-attn, which has no wheel: one that it
+        does not use stands in for it.
+        """
+
+        def install(wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None) -> None:
+            options = ["--python-version", spec.python]
+            result = install_wheels(wanted, folder, self.run, options, excluded=excluded)
+            if result.code:
+                raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
+
+        wheel = te_wheels.provide(build, interpreter, self.run, install)
+        wheels = [*te_builds.requirements(build.te, build.cuda).wheels, str(wheel)]
+        install(wheels, folder, {*spec.base, FLASH_ATTENTION})
+        packages = installed(folder)
+        if any(Requirement(text).name == FLASH_ATTENTION for package in packages.values() for text in package.requires):
+            info = folder / "flash_attn-1.0.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {FLASH_ATTENTION}\nVersion: 1.0.0\n")
 
     def borrow(self, wanted: str, folder: Path, python: str, damaged: bool, refusal: MatrixError) -> str:
         """Install megatron-core's wheel for an earlier Python, without its only compiled module, the dataset helper.
@@ -209,14 +237,27 @@ class Overlays:
 
 
 def install_wheels(
-    wanted: Sequence[str], folder: Path, run: Runner, options: Sequence[str] = (), seconds: float | None = None
+    wanted: Sequence[str],
+    folder: Path,
+    run: Runner,
+    options: Sequence[str] = (),
+    seconds: float | None = None,
+    excluded: Collection[str] | None = None,
 ) -> CommandResult:
-    """Install wheels into `folder` with uv, without what they require: nothing is compiled or executed."""
+    """Install wheels into `folder` with uv: nothing is compiled or executed.
+
+    With `excluded`, also what they require, without these packages.
+    """
     environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
     # --directory: the current folder may hold uv settings of another project.
-    command = [*uv(environment), "pip", "install", "--quiet", "--no-deps", "--no-build", "--directory", str(folder)]
+    command = [*uv(environment), "pip", "install", "--quiet", "--no-build", "--directory", str(folder)]
     command += ["--target", str(folder), "--python", sys.executable, *options, *wanted]
-    return run(command, environment=environment, seconds=seconds)
+    if excluded is None:
+        return run([*command, "--no-deps"], environment=environment, seconds=seconds)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write("\n".join(sorted(excluded)))
+        file.flush()
+        return run([*command, "--excludes", file.name], environment=environment, seconds=seconds)
 
 
 def intact(folder: Path) -> dict[str, Any] | None:
@@ -265,6 +306,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
         # Whether a tree gets its compiled helper: a compiler installed later makes another overlay.
         "helper": [spec.interpreter is not None, compiler() is not None] if trees else None,
         **({"toolkit": [spec.toolkit, dict(spec.base)]} if spec.toolkit else {}),
+        **({"build": spec.build.name} if spec.build else {}),
     }
     digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
     return digest, {**ingredients, "sources": [str(content.source) for content in contents]}

@@ -20,7 +20,7 @@ from matrix.catalog.schema import toml_table
 from matrix.errors import MatrixError
 from matrix.provision.commands import CommandResult, Runner, run
 from matrix.provision.downloads import IndexFile
-from matrix.provision.indexes import site_environment
+from matrix.provision.indexes import pip_environment, site_environment
 from matrix.provision.overlays import uv
 
 SECONDS: Final = 120.0  # s for a resolution; 1 - 10 s seen, most of it reading metadata
@@ -84,10 +84,7 @@ def listed_releases(
 
     uv lists none; pip, in an environment that uv makes once, does so in 1 s. It is given uv's indexes.
     """
-    environment = {**environ, **site_environment(environ), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    for of_pip, of_uv in (("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), ("PIP_EXTRA_INDEX_URL", "UV_INDEX")):
-        if environment.get(of_uv):
-            environment[of_pip] = environment[of_uv]
+    environment = {**environ, **pip_environment(environ)}
     options = ["--python-version", python, "--only-binary", ":all:"]
     command = [*uv(environment), "tool", "run", "pip", "index", "versions", package, *options]
     result = run(command, environment=environment, seconds=SECONDS)

@@ -17,7 +17,7 @@ from matrix.cli.plan import counts, pulls
 from matrix.planning import statistics
 from matrix.planning.estimates import Basis
 from matrix.planning.night import everything
-from matrix.planning.statistics import Availability
+from matrix.planning.statistics import Availability, TeBuild
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind
 from tests.schemas import items_of
@@ -136,6 +136,11 @@ def test_counts_name_what_is_missing() -> None:
     ]
     assert "1 of them on gloo in place of NCCL" in text
     assert f"     2 unavailable: {Kind.GPUS.value}" in text
+    assert "builds" not in text
+    builds = TeBuild("torch-2.15.0", "2.18.0", 2.0), TeBuild("torch-2.4.0", "1.9.0", None)
+    built = piped(*counts((), replace(AVAILABLE, builds=builds)))
+    assert "builds Transformer Engine 2.18.0 on torch-2.15.0, once: about 2 minutes" in built
+    assert "builds Transformer Engine 1.9.0 on torch-2.4.0, once: CUDA sources, never measured" in built
     nothing = piped(*counts((), replace(AVAILABLE, runs=0, shared=0, missing={}, basis={})))
     assert nothing == "7 planned, 0 run on this machine, GPUs held at once: 2\n"
 

@@ -40,6 +40,7 @@ class FakeSession:
         self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
         self.planned = [replace(planned(known), case=name) for name in CASES]
         self._verdicts, self.ran, self.debugged = verdicts, list[str](), False
+        self.builds, self.started = dict[str, object](), 0  # started: how often the builds were
 
     def reproduction(self, item: Planned) -> FakeSession:
         self.ran.append(item.case)
@@ -58,6 +59,9 @@ class FakeSession:
 
         self.debugged = True
         upstream()
+
+    def start_builds(self) -> None:
+        self.started += 1
 
     def choose(self, keys: Collection[str]) -> None:
         self.planned = [item for item in self.planned if item.key in keys]
@@ -158,6 +162,16 @@ def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: Fak
     session.ran.clear()
     run(pytester, "save_breaks", "--lf")
     assert session.ran == ["pp2"]
+
+
+def test_cases_with_a_build_come_last(pytester: pytest.Pytester, session: FakeSession) -> None:
+    """The builds start before the first case, and not where the cases are only listed."""
+    session.builds = {session.planned[0].key: object()}
+    run(pytester, "save_breaks", "--collect-only")
+    assert session.started == 0
+    run(pytester, "save_breaks")
+    assert session.started == 1
+    assert session.ran == [*CASES[1:], CASES[0]]
 
 
 RECORDER = """

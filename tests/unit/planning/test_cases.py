@@ -179,6 +179,21 @@ def test_source_of_a_version_off_pypi(version: str, clones: str, level: Level, s
     assert source_of(known, entry, MCORE, Stack({MCORE: version}), level) == source
 
 
+@pytest.mark.parametrize(
+    ("version", "level", "source"),
+    [
+        ("0.8.0", Level.GPU, ""),
+        ("0.8.0", Level.CPU, "megatron-lm@core_v0.8.0"),
+        ("0.9.0rc0+0a1b2c3", Level.GPU, "megatron-lm@0a1b2c3"),
+    ],
+)
+def test_a_release_is_built_from_the_index(version: str, level: Level, source: str) -> None:
+    """At level gpu, where an environment of wheels builds its compiled part."""
+    entry = failure(clones="no wheel", build=(BUILD,))
+    known = catalog(entry, megatron_core=CORE_RELEASES)
+    assert source_of(known, entry, MCORE, Stack({MCORE: version}), level, built=True) == source
+
+
 def test_clones_need_revisions_of_builds_and_tags() -> None:
     engine = Build(TE, "1.9.0+37280ec", "transformer-engine@37280ec", "")  # type: ignore[arg-type]
     builds, cloned = failure(build=(BUILD, engine)), failure("b", clones="no wheel")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
@@ -19,6 +19,7 @@ GIB: Final = 2**30  # bytes
 PACKAGES: Final = {"torch": "2.11.0+cu130", "numpy": "2.5.2"}
 ENGINE: Final = {"transformer-engine": "2.18.0"}
 CLONES: Final = ("megatron-lm", "transformer-engine")
+FEATURES: Final = ("cuda", "nvcc", "pkg_resources")
 H100, A100, B200 = ("NVIDIA H100", "9.0"), ("NVIDIA A100", "8.0"), ("NVIDIA B200", "10.0")
 
 
@@ -57,6 +58,26 @@ def test_one_card_runs_cases_of_25_entries() -> None:
     bare = plan(1, H100, engine=False, multicast=False)
     assert bare.entries < with_engine.entries
     assert Kind.TE in bare.lacks
+
+
+@pytest.mark.parametrize(("line", "te"), [("1.9", "1.9.0"), ("1.10", "1.10.0")])
+def test_nvcc_makes_cases_of_a_release_possible(line: str, te: str) -> None:
+    """On an environment of wheels: both sides of the report on cpu-offload-args. Without nvcc they name the fix."""
+    packages = {"torch": "2.4.0", "numpy": "1.26.4"}
+    catalog, card = load(), Gpu(*H100, 80 * GIB, False, "GPU-0")
+    offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
+    cases = [
+        item
+        for item in cases_here(catalog, "torch-2.4.0", packages, [Level.GPU], line)
+        if item.failure == "cpu-offload-args" and item.cell.stack["transformer-engine"] == te
+    ]
+    machine = Machine("580.82.07", 1, Cuda("13.0", gpus=(card,)), memory=128 * GIB)
+
+    assert len(cases) >= 5
+    assert {unmet(catalog, item, offer, replace(machine, nvcc="12.4")) for item in cases} <= {None}
+    lacks = {unmet(catalog, item, offer, replace(machine, nvcc="none")) for item in cases}
+    assert {lack and lack.kind for lack in lacks} == {Kind.TE}
+    assert all("install CUDA's toolkit 12 and set CUDA_HOME" in str(lack) for lack in lacks)
 
 
 @pytest.mark.parametrize(("gpus", "gpu"), [(2, H100), (8, H100), (8, A100), (8, B200)])

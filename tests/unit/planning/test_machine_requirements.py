@@ -12,7 +12,17 @@ from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.machine import Cuda, Gpu, Machine
 from matrix.catalog.model import Image, RequiredModule
 from matrix.catalog.schema import Identifier, Size
-from matrix.planning.machine_requirements import BaseFeature, BaseOffer, Placement, lacks, offered, place, unmet
+from matrix.catalog.te_builds import Toolkit
+from matrix.planning.machine_requirements import (
+    BaseFeature,
+    BaseOffer,
+    Placement,
+    builds_te,
+    lacks,
+    offered,
+    place,
+    unmet,
+)
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real, values
@@ -134,6 +144,44 @@ def test_te_must_be_compiled(needs: tuple[CaseNeed, ...], te: str, offer: BaseOf
     found = lack_of(replace(ON_GPU, needs=needs), gpus(2), offer, te=te)
     assert (found is None) is (expected == "")
     assert found is None or (found[0] is Kind.TE and expected in found[1])
+
+
+CUDA_12 = replace(BASE, te="none", toolkit=Toolkit(cuda="12.1", torch="2.4.0"))
+
+
+@pytest.mark.parametrize(
+    ("te", "offer", "nvcc", "expected"),
+    [
+        ("1.9.0", CUDA_12, "12.4", None),
+        ("1.9.0", CUDA_12, None, None),  # not known
+        ("1.9.0", CUDA_12, "none", "needs a compiled Transformer Engine 1.9.0: no nvcc builds it here; fix: install"),
+        ("2.18.0", CUDA_12, "12.4", "it can't be imported: it imports torch.distributed.fsdp._fully_shard"),
+        ("1.9.0", replace(CUDA_12, te="1.9.0", measured=True), "none", None),  # its own
+        ("1.10.0", replace(CUDA_12, te="1.9.0", measured=True), "12.4", None),
+        ("none", CUDA_12, "12.4", "needs a compiled Transformer Engine; torch-2.4.0 has none"),
+        ("1.9.0", replace(CUDA_12, toolkit=None), "12.4", "1.9.0; torch-2.4.0 has none"),  # an image
+    ],
+)
+def test_nvcc_builds_a_release(te: str, offer: BaseOffer, nvcc: str | None, expected: str | None) -> None:
+    lack = lack_of(replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,)), replace(gpus(2), nvcc=nvcc), offer, te=te)
+    assert (lack and lack[0]) == (Kind.TE if expected else None)
+    assert expected is None or expected in (lack or (None, ""))[1]
+
+
+def test_commits_and_other_levels_build_no_release() -> None:
+    item = item_of(ON_GPU, te="1.9.0")
+    assert builds_te(item, CUDA_12)
+    assert not builds_te(replace(item, level=Level.CPU), CUDA_12)
+    assert not builds_te(replace(item, te_source="transformer-engine@v1.8"), CUDA_12)
+    assert not builds_te(replace(item, compiled=True), CUDA_12)
+
+
+@pytest.mark.parametrize(
+    ("base", "toolkit"),
+    [("torch-2.4.0", Toolkit(cuda="12.1", torch="2.4.0")), ("ngc-24.03", None)],
+)
+def test_environments_of_wheels_have_a_toolkit(base: str, toolkit: Toolkit | None) -> None:
+    assert offered(real(), base, packages={"torch": "2.4.0"}, features=[], cuda="12.1").toolkit == toolkit
 
 
 def test_built_commit_needs_no_other_te() -> None:

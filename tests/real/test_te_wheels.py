@@ -1,0 +1,101 @@
+"""A small extension is built as Transformer Engine's is: by pip, from an sdist, in an environment with a real torch.
+
+The sdist has the name of Transformer Engine's torch extension, and a source of one file that uses torch's headers.
+Requires the package index; no nvcc, no GPU: one file of C++ alone.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.provision import te_wheels
+from matrix.provision.commands import python_code, run
+from matrix.provision.overlays import install_wheels
+from matrix.provision.te_wheels import ReleaseBuild
+
+pytestmark = pytest.mark.slow
+TE = "2.18.0"
+SETUP = """
+import os
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+from wheel.bdist_wheel import bdist_wheel
+assert os.environ["NVTE_PYTORCH_FORCE_BUILD"] == "TRUE"
+name = "transformer_engine_torch"
+setup(name=name, version="2.18.0", ext_modules=[CppExtension(name, ["a.cpp"])], cmdclass={"build_ext": BuildExtension})
+"""
+SOURCE = """
+#include <ATen/core/TensorBody.h>
+#include <pybind11/pybind11.h>
+PYBIND11_MODULE(transformer_engine_torch, module) { module.attr("bytes") = sizeof(at::Tensor); }
+"""
+
+
+def sdist(folder: Path, source: str) -> None:
+    """Write the sdist into a folder."""
+    files = {
+        "setup.py": SETUP,
+        "a.cpp": source,
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: transformer_engine_torch\nVersion: {TE}\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "setuptools.build_meta:__legacy__"\n',
+    }
+    folder.mkdir()
+    with tarfile.open(folder / f"transformer_engine_torch-{TE}.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"transformer_engine_torch-{TE}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def install(wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None) -> None:
+    result = install_wheels(wanted, folder, run, excluded=excluded)
+    assert not result.code, result.complaint
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the interpreter of an environment with torch, numpy and nothing else."""
+    folder = tmp_path_factory.mktemp("base") / "venv"
+    assert not run([sys.executable, "-m", "venv", "--without-pip", str(folder)]).code
+    target = next(folder.glob("lib/python*")) / "site-packages"
+    result = install_wheels(["torch==2.13.0", "numpy"], target, run, excluded=["triton"])
+    assert not result.code, result.complaint
+    return folder / "bin" / "python"
+
+
+def build_of(python: Path) -> ReleaseBuild:
+    torch = run(python_code(python, "import torch; print(torch.__version__)")).out.strip()
+    return ReleaseBuild(TE, f"{sys.version_info[0]}.{sys.version_info[1]}", torch, "13.0", "13.0", "1")
+
+
+def test_a_wheel_is_built_kept_and_imported(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sdist(tmp_path / "links", SOURCE)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    build = build_of(python)
+    wheel = te_wheels.provide(build, python, run, install, tmp_path / "wheels")
+    (tmp_path / "links" / f"transformer_engine_torch-{TE}.tar.gz").unlink()
+
+    assert te_wheels.provide(build, python, run, install, tmp_path / "wheels") == wheel
+    overlay = tmp_path / "overlay"
+    install([str(wheel)], overlay)
+    imported = f"import sys, torch; sys.path.insert(0, {str(overlay)!r}); import transformer_engine_torch as te"
+    assert run(python_code(python, f"{imported}; print(te.bytes)")).out.strip() == "8"
+
+
+def test_the_compilers_refusal_is_kept(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sdist(tmp_path / "links", SOURCE.replace("sizeof", "size_of"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    build = build_of(python)
+    for _ in range(2):
+        with pytest.raises(MatrixError, match="size_of") as caught:
+            te_wheels.provide(build, python, run, install, tmp_path / "wheels")
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
+    assert "refused.txt" in {path.name for path in (tmp_path / "wheels" / build.name).iterdir()}
+    assert "to build it again" in str(caught.value)

@@ -128,6 +128,7 @@ def install() -> dict[str, str]:
     torch.cuda.set_device = set_device
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.current_stream = torch.cuda.default_stream = Stream
+    torch.cuda.set_stream = lambda stream: None
     torch.cuda.stream = lambda stream: stream or Stream()
     if accelerator := getattr(torch, "accelerator", None):  # torch >= 2.6 asks it in optimizers and data loaders
         accelerator.current_stream, accelerator.current_device_index = Stream, lambda: chosen[0]
@@ -138,7 +139,8 @@ def install() -> dict[str, str]:
     )
     for name in cpu_device.FACTORIES:
         setattr(torch, name, moved(getattr(torch, name)))
-    torch.Tensor.to = moved(torch.Tensor.to)
+    torch.Tensor.to, torch.load = moved(torch.Tensor.to), moved(torch.load)
+    torch.Tensor.is_cuda = property(lambda self: True)  # upstream's Python checks it before a kernel starts
     torch.Tensor.pin_memory = lambda self, *_: self
     torch.Tensor.type = typed(torch.Tensor.type)
     distributed = torch.distributed

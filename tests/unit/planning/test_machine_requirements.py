@@ -136,6 +136,16 @@ def test_te_must_be_compiled(needs: tuple[CaseNeed, ...], te: str, offer: BaseOf
     assert found is None or (found[0] is Kind.TE and expected in found[1])
 
 
+def test_writers_te_must_be_compiled_too() -> None:
+    """A host has one Transformer Engine: it writes what it reads, and no other release's checkpoint."""
+    offer = replace(COMPILED, te="2.18.0")
+    assert lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="2.18.0") is None
+    found = lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="1.13.0")
+    assert found
+    assert found[0] is Kind.TE
+    assert "needs a compiled Transformer Engine 1.13.0; host" in found[1]
+
+
 def test_built_commit_needs_no_other_te() -> None:
     """Its overlay has the extension; the base must have nvcc, which the overlay reports."""
     item = replace(item_of(ON_GPU, te="2.6.0+0a1b2c3"), compiled=True)

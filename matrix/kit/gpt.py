@@ -57,9 +57,9 @@ def build_te_model(rank: Rank, *, embedding: str = "learned_absolute", **setting
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    sizes = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4}
+    sizes = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "hidden_dropout": 0.0}
     bf16 = {"bf16": True, "params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16}
-    config = TransformerConfig(**sizes, **bf16, **settings)
+    config = TransformerConfig(**sizes, attention_dropout=0.0, **bf16, **settings)
     model = GPTModel(
         config=config,
         transformer_layer_spec=get_gpt_layer_with_transformer_engine_spec(

@@ -44,7 +44,7 @@ MACHINES: Final = {
         {"torch": "2.4.0", "numpy": "1.26.4", "transformer-engine": "1.9.0"}, "3.10", "550.54.14", 12040
     ),
     "torch-2.15.0": Machine(
-        {"torch": "2.15.0", "numpy": "2.3.0", "transformer-engine": "2.18.0"}, "3.12", "580.65.06", 13000
+        {"torch": "2.15.0", "numpy": "2.5.5", "transformer-engine": "2.18.0"}, "3.12", "580.65.06", 13000
     ),
 }
 # What pretrain_gpt.py and userbuffers import besides, and an image has.
@@ -153,7 +153,8 @@ def environment(base: str, folder: Path) -> Rehearsals:
     (below,) = made.glob("lib/python*/site-packages")
     (site / "base.pth").write_text(f"{below}\n{engine.path}\n")
     (site / "transformer_engine_torch.stand-in.so").touch()
-    uv("pip", "install", "--python", str(python), *REQUIRES)
+    # The packages of the base are not seen by uv, which takes the newest numpy: megatron-core before 0.16 needs 1.x.
+    uv("pip", "install", "--python", str(python), *REQUIRES, f"numpy=={machine.packages['numpy']}")
     listed = subprocess.run(
         [python, "-m", "matrix.provision.installed"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -135,7 +135,7 @@ def install() -> dict[str, str]:
         accelerator.set_device_index = set_device
     major, minor = map(driver_attribute, (MAJOR, MINOR))
     torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(
-        name="Stand-in GPU", major=major, minor=minor
+        name="Stand-in GPU", major=major, minor=minor, multi_processor_count=132
     )
     for name in cpu_device.FACTORIES:
         setattr(torch, name, moved(getattr(torch, name)))

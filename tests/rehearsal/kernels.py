@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -61,7 +62,29 @@ def install() -> None:
     te.Linear.forward = linear
     te.LayerNormLinear.forward = norm_and_linear
     te.DotProductAttention.forward = attention
+    with contextlib.suppress(ImportError):  # TE >= 1.9
+        grouped(importlib.import_module("transformer_engine.pytorch.module.grouped_linear")._GroupedLinear)
     triton()
+
+
+def grouped(function: Any) -> None:
+    """Replace the products of GroupedLinear, whose own Python stays, and their gradients."""
+    import torch
+
+    linear = torch.nn.functional.linear
+    has_workspaces = "out" in inspect.signature(function.forward).parameters  # TE 2.18
+
+    def products(*arguments: Any) -> Any:
+        values, splits, settings, *others = arguments[arguments[0] is None :]  # without gradients the context is None
+        with_bias = settings[0] if isinstance(settings, tuple) else settings
+        tensors = [each for each in others if isinstance(each, torch.Tensor)]
+        weights = [each for each in tensors if each.dim() == 2]
+        biases = [each for each in tensors if each.dim() == 1] if with_bias else [None] * len(weights)
+        parts = values.split([int(size) for size in splits])
+        output = torch.cat([linear(*of_expert) for of_expert in zip(parts, weights, biases, strict=True)])
+        return (output, [None] * len(parts)) if has_workspaces else output
+
+    function.apply = function.forward = products
 
 
 def triton() -> None:

@@ -142,6 +142,8 @@ def install() -> dict[str, str]:
     torch.Tensor.to, torch.load = moved(torch.Tensor.to), moved(torch.load)
     torch.Tensor.is_cuda = property(lambda self: True)  # upstream's Python checks it before a kernel starts
     torch.Tensor.pin_memory = lambda self, *_: self
+    histc = torch.histc  # on CUDA also of integers
+    torch.histc = lambda values, *rest, **named: histc(values.float(), *rest, **named).to(values.dtype)
     torch.Tensor.type = typed(torch.Tensor.type)
     distributed = torch.distributed
     for name in ("init_process_group", "new_group"):

@@ -6,6 +6,9 @@ import contextlib
 import importlib
 import inspect
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from matrix.kit import te_extension
@@ -98,6 +101,26 @@ def triton() -> None:
         kernels: Any = importlib.import_module("transformer_engine.pytorch.triton.permutation")
         kernels.make_row_id_map = lambda routing, *_: torch.zeros(routing.shape[0], 1, dtype=torch.int32)
         kernels.permute_with_mask_map = permuted
-    with contextlib.suppress(ImportError):
-        kernels = importlib.import_module("megatron.core.transformer.custom_layers.batch_invariant_kernels")
-        kernels.matmul_persistent = lambda one, other, bias=None: one @ other
+    # megatron-core is that of the overlay or of a clone, as the case decides when it imports it.
+    product = {"matmul_persistent": lambda one, other, bias=None: one @ other}
+    sys.meta_path.insert(0, AfterImport("megatron.core.transformer.custom_layers.batch_invariant_kernels", product))
+
+
+class AfterImport(MetaPathFinder):
+    """Replaces names of a module as soon as it is imported."""
+
+    def __init__(self, module: str, names: Mapping[str, Any]) -> None:
+        self._module, self._names = module, names
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Return the module's own spec, whose loader then replaces the names; None for other modules."""
+        spec = PathFinder.find_spec(fullname, path) if fullname == self._module else None
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def replaced(module: Any) -> None:
+                execute(module)
+                vars(module).update(self._names)
+
+            setattr(spec.loader, "exec_module", replaced)  # noqa: B010
+        return spec

@@ -16,7 +16,7 @@ import pytest
 
 from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
-from matrix.catalog.stack import MCORE
+from matrix.catalog.stack import MCORE, WRITER_TE
 from matrix.execution.engine import settings
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse
@@ -127,7 +127,8 @@ def rehearsed(
 
 def selection(items: Sequence[Planned]) -> str:
     """Return the expression that selects these items of one case."""
-    releases = " or ".join(sorted({f"mcore=={item.cell.stack[MCORE]}" for item in items}))
+    stacks = (item.cell.stack for item in items)
+    releases = " or ".join(sorted({f"mcore=={stack[MCORE]} and writer_te=={stack[WRITER_TE]}" for stack in stacks}))
     return f"(failure=={items[0].failure} and case=={items[0].case} and level==gpu and ({releases}))"
 
 

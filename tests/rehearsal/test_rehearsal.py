@@ -13,7 +13,7 @@ from packaging.version import Version
 from matrix.catalog.failure import Case, Expectation, Level
 from matrix.catalog.loading import load
 from matrix.catalog.schema import Identifier
-from matrix.catalog.stack import MCORE
+from matrix.catalog.stack import MCORE, WRITER_TE
 from matrix.catalog.versions import parse
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.verdicts.outcome import OutcomeKind
@@ -40,13 +40,16 @@ CASES: dict[Key, Case] = {  # of those that differ only in what a rehearsal repl
 
 
 def planned_cases(base: str) -> dict[Key, list[Planned]]:
-    """Return the cases of level gpu that a base plans, without those whose package is built first."""
+    """Return the cases of level gpu that a base plans and has all packages of; none is built first."""
     machine = MACHINES[base]
     catalog = with_host(load(), machine.packages, machine.minor)
     cases: dict[Key, list[Planned]] = defaultdict(list)
     for item in cases_here(catalog, "host", machine.packages, [Level.GPU]):
         core = item.cell.stack[MCORE]
         userbuffers_need_mpi = item.failure == OVERLAP and isinstance(core, Version) and core < OLDEST
+        engine = item.cell.stack.version(WRITER_TE)
+        if engine and engine != machine.packages["transformer-engine"]:
+            continue  # no compiled one is beside the base's
         if (item.failure, item.case) in CASES and not getattr(core, "local", None) and not userbuffers_need_mpi:
             cases[item.failure, item.case].append(item)
     return cases

@@ -59,8 +59,21 @@ def install() -> None:
     if hasattr(attentions, "_flash_attn_version_required"):  # TE before 2.1 compares it at each call
         attentions._flash_attn_version = attentions._flash_attn_version_required
     cpp_extensions.get_cudnn_version = lambda: 90100
-    # It has the names that the extension lists, and the stand-in lists none.
-    cpp_extensions.__getattr__ = lambda name: getattr(sys.modules[te_extension.EXTENSION], name)
+
+    def product(one: Any, other: Any, *_: Any, layout: str = "TN", out_dtype: Any = None, **__: Any) -> tuple[Any, ...]:
+        # As in cuBLAS, whose matrices have their columns one after another: the second operand is the left one.
+        left, right = (other.T if layout[1] == "T" else other), (one.T if layout[0] == "T" else one)
+        return (left @ right).to(out_dtype or other.dtype), None, None, None
+
+    def extension(name: str) -> Any:
+        # The module has the names that the extension lists, and the stand-in lists none; this one is of TE 2's Python.
+        if name == "general_gemm":
+            raise AttributeError(name)
+        return getattr(sys.modules[te_extension.EXTENSION], name)
+
+    cpp_extensions.__getattr__ = extension
+    if "general_gemm" in vars(cpp_extensions):
+        cpp_extensions.general_gemm = product
     te.LayerNorm.forward = lambda module, values: norm(module, module.weight, module.bias, values)
     te.Linear.forward = linear
     te.LayerNormLinear.forward = norm_and_linear

@@ -142,6 +142,7 @@ def install() -> dict[str, str]:
     torch.Tensor.to, torch.load = moved(torch.Tensor.to), moved(torch.load)
     torch.Tensor.is_cuda = property(lambda self: True)  # upstream's Python checks it before a kernel starts
     torch.Tensor.pin_memory = lambda self, *_: self
+    torch.Tensor.record_stream = lambda self, stream: None
     histc = torch.histc  # on CUDA also of integers
     torch.histc = lambda values, *rest, **named: histc(values.float(), *rest, **named).to(values.dtype)
     torch.Tensor.type = typed(torch.Tensor.type)

@@ -67,7 +67,11 @@ class Stream:
     def wait(self, *_: Any) -> None:
         """Do nothing."""
 
-    wait_stream = wait_event = record = record_event = synchronize = wait
+    wait_stream = wait_event = record = synchronize = wait
+
+    def record_event(self, event: Stream | None = None) -> Stream:
+        """Return the event."""
+        return event or Stream()
 
     def is_capturing(self) -> bool:
         """Return False: no graph is captured."""

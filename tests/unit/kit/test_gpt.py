@@ -153,6 +153,10 @@ def test_te_model_is_bf16_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> 
     moved: list[tuple[str, str]] = []
 
     class Model(types.SimpleNamespace):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            models.append(self)
+
         def to(self, device: str, kind: str) -> Model:
             moved.append((device, kind))
             return self
@@ -170,8 +174,7 @@ def test_te_model_is_bf16_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> 
         "megatron.core.models.gpt.gpt_layer_specs",
         get_gpt_layer_with_transformer_engine_spec=lambda **experts: experts,
     )
-    model_of = lambda **named: models.append(Model(**named)) or models[-1]  # noqa: E731
-    put(monkeypatch, "megatron.core.models.gpt.gpt_model", GPTModel=model_of)
+    put(monkeypatch, "megatron.core.models.gpt.gpt_model", GPTModel=Model)
     put(monkeypatch, "megatron.core.transformer.transformer_config", TransformerConfig=Config)
     for name in ("start", "stop"):
         monkeypatch.setattr(megatron, name, lambda *_: None)

@@ -124,7 +124,11 @@ def test_call_is_read_without_torch_and_runs_with_it() -> None:
     cases = (case("read", levels=[Level.CONTRACT]), case("build", levels=[Level.GPU]))
     entry = failure(axes=(BASE, MCORE), contract=ContractCall(".call$"), case=cases)  # type: ignore[arg-type]
     known = catalog(entry, readers=(reader(),), wheels=(wheels("2.4.0"),), megatron_core=releases(["0.8.0"]))
-    runs = {(cell.base, case.name) for cell in cells_of(known, entry) for case, _ in run_in(known, entry, cell, Level)}
+    runs = {
+        (cell.base, part.name)
+        for cell in cells_of(known, entry)
+        for part, _ in run_in(known, entry, cell, tuple(Level))
+    }
     assert runs == {("no-torch", "read"), ("torch-2.4.0", "read"), ("torch-2.4.0", "build")}
 
 

@@ -194,8 +194,8 @@ def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
 
 def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]) -> Iterator[EntryProblem]:
     bases = failure.night.bases if failure.night else ()
-    if bases and not any(base.night for base in catalog.made if base.id in bases):
-        return  # `reason` states why it is in no night
+    if not failure.affected or (bases and not any(base.night for base in catalog.made if base.id in bases)):
+        return  # nothing is known to break, or `reason` states why it is in no night
     planned = {case.expectation for case in cases if case.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:

@@ -46,15 +46,50 @@ def build_model(rank: Rank, **options: Any) -> Any:
     return model.to(megatron.device(rank))
 
 
-def train(torch: Any, model: Any, batches: Iterator[Any], steps: int) -> None:
-    """Run `steps` optimizer steps."""
+def build_te_model(rank: Rank, *, embedding: str = "learned_absolute", **settings: Any) -> Any:
+    """Return a whole model of Transformer Engine's layers in bf16, on the rank's device; nothing is replaced there.
+
+    `settings` are further ones of TransformerConfig, `embedding` the positions'. All sizes are multiples of 32, as FP8
+    requires. megatron-core 0.6 and later.
+    """
+    import torch
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    sizes = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "hidden_dropout": 0.0}
+    bf16 = {"bf16": True, "params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16}
+    config = TransformerConfig(**sizes, attention_dropout=0.0, **bf16, **settings)
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=get_gpt_layer_with_transformer_engine_spec(
+            num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm
+        ),
+        vocab_size=VOCABULARY,
+        max_sequence_length=SEQUENCE,
+        position_embedding_type=embedding,
+    )
+    return model.to(megatron.device(rank), torch.bfloat16)  # as Megatron-LM's Float16Module: positions are float32
+
+
+def build(rank: Rank, **settings: Any) -> int:
+    """Start megatron-core and build build_te_model's model; return the number of its parameters."""
+    megatron.start(rank)
+    model = build_te_model(rank, **settings)
+    megatron.stop()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def train(torch: Any, model: Any, batches: Iterator[Any], steps: int) -> list[float]:
+    """Run `steps` optimizer steps; return their losses on the last pipeline stage, [] on the others."""
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
     optimizer = torch.optim.Adam(model.parameters())
     forward_backward = get_forward_backward_func()
+    losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        forward_backward(
+        losses += forward_backward(
             forward_step_func=forward_step,
             data_iterator=batches,
             model=model,
@@ -65,6 +100,7 @@ def train(torch: Any, model: Any, batches: Iterator[Any], steps: int) -> None:
             forward_only=False,
         )
         optimizer.step()
+    return [float(reported["loss"]) for reported in losses]
 
 
 def batch_stream(torch: Any, device: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, Pick, StandIn
-from matrix.catalog.model import Base, Catalog, Image, Wheels
+from matrix.catalog.model import Base, Catalog, Image, ReaderBase, Wheels
 from matrix.catalog.stack import (
     ABSENT,
     BASE,
@@ -47,9 +47,11 @@ def cells_of(
     """Return the cells that differ on the failure's axes, without the excluded ones; with `bases`, those on them.
 
     They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
-    its cases name. Those with a base or releases for which `may` returns False are left out.
+    its cases name. A call is read without torch, too. Those with a base or releases for which `may` returns False are
+    left out.
     """
-    made_bases = catalog.wheels if BASE in failure.axes else catalog.readers
+    running_bases = catalog.made if failure.contract else catalog.wheels
+    made_bases = running_bases if BASE in failure.axes else catalog.readers
     case_bases = {base for case in failure.case for base in case.bases}
     fixed: dict[str, Value] = {"failure": failure.id, DRIVER: ABSENT, SM: ABSENT, GPUS: ABSENT}
     cells = []
@@ -100,11 +102,14 @@ def versions_of(catalog: Catalog, failure: Failure, component: str, base: Base) 
 
 
 def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Collection[Level]) -> Iterable[tuple[Case, Level]]:
-    """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images."""
-    image = isinstance(catalog.base(cell.base), Image)
+    """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images.
+
+    A base without torch has no other level.
+    """
+    image, reader = (isinstance(catalog.base(cell.base), kind) for kind in (Image, ReaderBase))
     for case in failure.case:
         runs = (
-            (cell.base in case.bases if case.bases else not image)
+            (cell.base in case.bases if case.bases else not image and not reader)
             and is_complete(failure, case, cell)
             and case.is_for(cell.stack)
             and (not case.picked or any(_picks(catalog, pick, case, cell) for pick in failure.pick))

@@ -134,7 +134,7 @@ Lacks = Iterator[Lack | None]
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
     yield _driver(catalog, item, machine)
     yield _cuda(offer)
-    yield _te(case, item, offer, machine)
+    yield from (_te(case, side, offer, machine) for side in (item, item.writer) if side)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
     gpus = machine.gpus or ()

@@ -228,8 +228,9 @@ def possible(catalog: Catalog, item: Planned) -> bool:
 def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
     """Yield, for each case in each image of the night, the last bad and the first good megatron-core, or the newest.
 
-    A failure that depends on Transformer Engine uses the image's own. Where a failure has a share of the night, its
-    releases apply, and unless it depends on Transformer Engine also its bases: to the images that they are twins of.
+    Of a failure without `affected`, every megatron-core, whatever is known of it: a gate. A failure that depends on
+    Transformer Engine uses the image's own. Where a failure has a share of the night, its releases apply, and unless it
+    depends on Transformer Engine also its bases: to the images that they are twins of.
     """
     share = failure.night
     bases = share.bases if share and TE not in failure.axes else ()
@@ -247,16 +248,17 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
         cells = newest_patches(cell for cell in cells if catalog.excluded(cell.stack) is None)
         for case in (case for case in failure.case if Level.GPU in case.levels):
             sides = [(cell, expected(catalog, failure, cell.stack, case)) for cell in cells]
-            sides = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN]
-            changes = [pair for pair in itertools.pairwise(sides) if pair[0][1] is not pair[1][1]]
+            sides = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN or not failure.affected]
+            changes = [pair for pair in itertools.pairwise(sides) if pair[0][1] is not pair[1][1] and failure.affected]
             for (cell, was), (newer, becomes) in changes:
                 change = Reason(
                     ReasonKind.BOUNDARY, f"mcore {cell.stack[MCORE]} {was.value} | {newer.stack[MCORE]} {becomes.value}"
                 )
                 yield cell, frozenset({case.name}), change
                 yield newer, frozenset({case.name}), change
-            if sides and not changes:
-                yield sides[-1][0], frozenset({case.name}), Reason(ReasonKind.PICKED, f"{image.id} {image.night}")
+            others = sides[-1:] if failure.affected else sides
+            for cell, _ in () if changes else others:
+                yield cell, frozenset({case.name}), Reason(ReasonKind.PICKED, f"{image.id} {image.night}")
 
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:

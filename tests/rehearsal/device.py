@@ -67,7 +67,11 @@ class Stream:
     def wait(self, *_: Any) -> None:
         """Do nothing."""
 
-    wait_stream = wait_event = record = record_event = synchronize = wait
+    wait_stream = wait_event = record = synchronize = wait
+
+    def record_event(self, event: Stream | None = None) -> Stream:
+        """Return the event."""
+        return event or Stream()
 
     def is_capturing(self) -> bool:
         """Return False: no graph is captured."""
@@ -128,18 +132,23 @@ def install() -> dict[str, str]:
     torch.cuda.set_device = set_device
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.current_stream = torch.cuda.default_stream = Stream
+    torch.cuda.set_stream = lambda stream: None
     torch.cuda.stream = lambda stream: stream or Stream()
     if accelerator := getattr(torch, "accelerator", None):  # torch >= 2.6 asks it in optimizers and data loaders
         accelerator.current_stream, accelerator.current_device_index = Stream, lambda: chosen[0]
         accelerator.set_device_index = set_device
     major, minor = map(driver_attribute, (MAJOR, MINOR))
     torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(
-        name="Stand-in GPU", major=major, minor=minor
+        name="Stand-in GPU", major=major, minor=minor, multi_processor_count=132
     )
     for name in cpu_device.FACTORIES:
         setattr(torch, name, moved(getattr(torch, name)))
-    torch.Tensor.to = moved(torch.Tensor.to)
+    torch.Tensor.to, torch.load = moved(torch.Tensor.to), moved(torch.load)
+    torch.Tensor.is_cuda = property(lambda self: True)  # upstream's Python checks it before a kernel starts
     torch.Tensor.pin_memory = lambda self, *_: self
+    torch.Tensor.record_stream = lambda self, stream: None
+    histc = torch.histc  # on CUDA also of integers
+    torch.histc = lambda values, *rest, **named: histc(values.float(), *rest, **named).to(values.dtype)
     torch.Tensor.type = typed(torch.Tensor.type)
     distributed = torch.distributed
     for name in ("init_process_group", "new_group"):

@@ -6,23 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Case, Expectation
-from matrix.catalog.limits import NO_LIMITS
+from matrix.catalog.failure import Expectation
 from matrix.catalog.loading import load
 from matrix.catalog.model import Catalog
 from matrix.execution import installation, session
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import Reproduction
 from matrix.verdicts.planned import Planned
+from tests.rehearsal.sizes import small
 
 TARGET: Final = "tests.rehearsal.device:rehearse"
 real_job: Final = Reproduction._job
 real_reproduction: Final = session.Session.reproduction
-
-
-def small(case: Case) -> Case:
-    """Return a case with the sizes of its rehearsal, and without limits: those of its memory go with its sizes."""
-    return replace(case, arguments={**case.arguments, **case.rehearsal}, limits=NO_LIMITS)
 
 
 def small_catalog(*folders: Path) -> Catalog:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from matrix.kit import te_extension
@@ -55,9 +59,81 @@ def install() -> None:
     if hasattr(attentions, "_flash_attn_version_required"):  # TE before 2.1 compares it at each call
         attentions._flash_attn_version = attentions._flash_attn_version_required
     cpp_extensions.get_cudnn_version = lambda: 90100
-    # It has the names that the extension lists, and the stand-in lists none.
-    cpp_extensions.__getattr__ = lambda name: getattr(sys.modules[te_extension.EXTENSION], name)
+
+    def product(one: Any, other: Any, *_: Any, layout: str = "TN", out_dtype: Any = None, **__: Any) -> tuple[Any, ...]:
+        # As in cuBLAS, whose matrices have their columns one after another: the second operand is the left one.
+        left, right = (other.T if layout[1] == "T" else other), (one.T if layout[0] == "T" else one)
+        return (left @ right).to(out_dtype or other.dtype), None, None, None
+
+    def extension(name: str) -> Any:
+        # The module has the names that the extension lists, and the stand-in lists none; this one is of TE 2's Python.
+        if name == "general_gemm":
+            raise AttributeError(name)
+        return getattr(sys.modules[te_extension.EXTENSION], name)
+
+    cpp_extensions.__getattr__ = extension
+    if "general_gemm" in vars(cpp_extensions):
+        cpp_extensions.general_gemm = product
     te.LayerNorm.forward = lambda module, values: norm(module, module.weight, module.bias, values)
     te.Linear.forward = linear
     te.LayerNormLinear.forward = norm_and_linear
     te.DotProductAttention.forward = attention
+    with contextlib.suppress(ImportError):  # TE >= 1.9
+        grouped(importlib.import_module("transformer_engine.pytorch.module.grouped_linear")._GroupedLinear)
+    triton()
+
+
+def grouped(function: Any) -> None:
+    """Replace the products of GroupedLinear, whose own Python stays, and their gradients."""
+    import torch
+
+    linear = torch.nn.functional.linear
+    has_workspaces = "out" in inspect.signature(function.forward).parameters  # TE 2.18
+
+    def products(*arguments: Any) -> Any:
+        values, splits, settings, *others = arguments[arguments[0] is None :]  # without gradients the context is None
+        with_bias = settings[0] if isinstance(settings, tuple) else settings
+        tensors = [each for each in others if isinstance(each, torch.Tensor)]
+        weights = [each for each in tensors if each.dim() == 2]
+        biases = [each for each in tensors if each.dim() == 1] if with_bias else [None] * len(weights)
+        parts = values.split([int(size) for size in splits])
+        output = torch.cat([linear(*of_expert) for of_expert in zip(parts, weights, biases, strict=True)])
+        return (output, [None] * len(parts)) if has_workspaces else output
+
+    function.apply = function.forward = products
+
+
+def triton() -> None:
+    """Replace the Triton kernels that a case runs, where this Transformer Engine and megatron-core have them."""
+    import torch
+
+    def permuted(values: Any, row_id_map: Any, *rest: Any) -> tuple[Any, None, None]:
+        return values.new_zeros(rest[-3], values.shape[1]), None, None
+
+    with contextlib.suppress(ImportError):
+        kernels: Any = importlib.import_module("transformer_engine.pytorch.triton.permutation")
+        kernels.make_row_id_map = lambda routing, *_: torch.zeros(routing.shape[0], 1, dtype=torch.int32)
+        kernels.permute_with_mask_map = permuted
+    # megatron-core is that of the overlay or of a clone, as the case decides when it imports it.
+    product = {"matmul_persistent": lambda one, other, bias=None: one @ other}
+    sys.meta_path.insert(0, AfterImport("megatron.core.transformer.custom_layers.batch_invariant_kernels", product))
+
+
+class AfterImport(MetaPathFinder):
+    """Replaces names of a module as soon as it is imported."""
+
+    def __init__(self, module: str, names: Mapping[str, Any]) -> None:
+        self._module, self._names = module, names
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        """Return the module's own spec, whose loader then replaces the names; None for other modules."""
+        spec = PathFinder.find_spec(fullname, path) if fullname == self._module else None
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def replaced(module: Any) -> None:
+                execute(module)
+                vars(module).update(self._names)
+
+            setattr(spec.loader, "exec_module", replaced)  # noqa: B010
+        return spec

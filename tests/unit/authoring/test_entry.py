@@ -132,6 +132,11 @@ def test_a_night_with_one_expectation_is_reported(folder: Path) -> None:
     assert any("expects works" in one for one in found(sound(folder, works=())))
 
 
+def test_gate_expects_nothing_broken(folder: Path) -> None:
+    """Nothing is known to break it: the night has no case of that direction."""
+    assert not any(one.startswith("night") for one in found(sound(folder, affected=())))
+
+
 def test_an_entry_may_be_in_no_night(folder: Path) -> None:
     """Its only base is in none; it runs by --select."""
     share = NightShare("a base of 7 GB", ("torch-2.9.1",))  # type: ignore[arg-type]

@@ -104,14 +104,15 @@ def test_each_step_clears_the_gradients_first(monkeypatch: pytest.MonkeyPatch) -
     calls: list[str] = []
     sizes: list[dict[str, Any]] = []
 
-    def forward_backward(**keywords: Any) -> None:
+    def forward_backward(**keywords: Any) -> list[dict[str, float]]:
         calls.append("forward_backward")
         sizes.append(keywords)
+        return [{"loss": 4.5 - len(sizes)}]
 
     put(monkeypatch, "megatron.core.pipeline_parallel.schedules", get_forward_backward_func=lambda: forward_backward)
     torch = types.SimpleNamespace(optim=types.SimpleNamespace(Adam=lambda parameters: Optimizer(calls)))
     batches: Iterator[Any] = iter(())
-    gpt.train(torch, types.SimpleNamespace(parameters=tuple), batches, 2)
+    assert gpt.train(torch, types.SimpleNamespace(parameters=tuple), batches, 2) == [3.5, 2.5]
     assert calls == ["zero_grad", "forward_backward", "step"] * 2
     (keywords, _) = sizes
     assert (keywords["data_iterator"], keywords["forward_step_func"]) == (batches, gpt.forward_step)
@@ -145,3 +146,41 @@ def test_a_stage_has_its_ranks_parallel_state(monkeypatch: pytest.MonkeyPatch) -
     assert (model.pre_process, model.post_process) == (True, False)
     assert (model.vocab_size, model.max_sequence_length) == (VOCABULARY, SEQUENCE)
     assert moved == ["device of 1"]
+
+
+def test_te_model_is_bf16_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layers have the experts of the settings; all parameters become bf16, as in Megatron-LM's wrapper."""
+    moved: list[tuple[str, str]] = []
+
+    class Model(types.SimpleNamespace):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            models.append(self)
+
+        def to(self, device: str, kind: str) -> Model:
+            moved.append((device, kind))
+            return self
+
+        def parameters(self) -> list[Any]:
+            return [types.SimpleNamespace(numel=lambda: 3), types.SimpleNamespace(numel=lambda: 4)]
+
+    class Config(types.SimpleNamespace):
+        num_moe_experts, moe_grouped_gemm = None, False
+
+    models: list[Model] = []
+    put(monkeypatch, "torch", bfloat16="bf16")
+    put(
+        monkeypatch,
+        "megatron.core.models.gpt.gpt_layer_specs",
+        get_gpt_layer_with_transformer_engine_spec=lambda **experts: experts,
+    )
+    put(monkeypatch, "megatron.core.models.gpt.gpt_model", GPTModel=Model)
+    put(monkeypatch, "megatron.core.transformer.transformer_config", TransformerConfig=Config)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(megatron, name, lambda *_: None)
+    monkeypatch.setattr(megatron, "device", lambda rank: "cuda:0")
+    assert gpt.build(Rank(0, 1, "cuda", "", Path()), fp8="hybrid", num_moe_experts=4, moe_grouped_gemm=True) == 7
+    (model,) = models
+    assert (model.config.fp8, model.config.params_dtype) == ("hybrid", "bf16")
+    assert model.transformer_layer_spec == {"num_experts": 4, "moe_grouped_gemm": True}
+    assert moved == [("cuda:0", "bf16")]

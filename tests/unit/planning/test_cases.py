@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import PARITY, Build, CaseNeed, Expectation, Failure, Level, OpenPackage, StandIn
+from matrix.catalog.failure import (
+    PARITY,
+    Build,
+    CaseNeed,
+    ContractCall,
+    Expectation,
+    Failure,
+    Level,
+    OpenPackage,
+    StandIn,
+)
 from matrix.catalog.model import Image, Release
 from matrix.catalog.schema import Identifier
 from matrix.catalog.stack import (
@@ -37,6 +47,7 @@ from matrix.planning.cases import (
     package_sets,
     plan_case,
     revisions,
+    run_in,
     source_of,
     stand_in_of,
     versions_of,
@@ -106,6 +117,19 @@ def test_cells_combine_the_axes_of_a_failure() -> None:
 def test_failure_without_the_axis_base_is_read_alone() -> None:
     known = catalog(failure(axes=(MCORE,)), readers=(reader(),), megatron_core=releases(["0.8.0"]))
     assert [one.base for one in cells_of(known, known.failures[0])] == ["no-torch"]
+
+
+def test_call_is_read_without_torch_and_runs_with_it() -> None:
+    """An entry with a call and a case that runs has cells on both kinds of bases, each with its levels."""
+    cases = (case("read", levels=[Level.CONTRACT]), case("build", levels=[Level.GPU]))
+    entry = failure(axes=(BASE, MCORE), contract=ContractCall(".call$"), case=cases)  # type: ignore[arg-type]
+    known = catalog(entry, readers=(reader(),), wheels=(wheels("2.4.0"),), megatron_core=releases(["0.8.0"]))
+    runs = {
+        (cell.base, part.name)
+        for cell in cells_of(known, entry)
+        for part, _ in run_in(known, entry, cell, tuple(Level))
+    }
+    assert runs == {("no-torch", "read"), ("torch-2.4.0", "read"), ("torch-2.4.0", "build")}
 
 
 def test_bounds_are_asked_with_what_is_decided() -> None:

@@ -141,9 +141,9 @@ def cores(entry: Failure, *images: Container, **further: Any) -> list[str]:
         (["<0.8", ">=0.9"], [">=0.8,<0.9"], ["0.7.0", "0.8.0", "0.8.0", "0.9.0"]),
         (["<0.8"], [">=0.9"], ["0.7.0", "0.9.0"]),  # nobody knows 0.8
         ([">=0"], [], ["0.9.0"]),
-        ([], [">=0"], ["0.9.0"]),
+        ([], [">=0"], ["0.7.0", "0.8.0", "0.9.0"]),  # a gate
         (["<0.9"], [], ["0.8.0"]),  # the newest that is known
-        ([], [], []),
+        ([], ["<0.8"], ["0.7.0", "0.8.0", "0.9.0"]),
     ],
 )
 def test_image_has_the_sides_of_every_change(affected: list[str], works: list[str], expected: list[str]) -> None:

@@ -182,6 +182,14 @@ def test_commits_and_other_levels_build_no_release() -> None:
 )
 def test_environments_of_wheels_have_a_toolkit(base: str, toolkit: Toolkit | None) -> None:
     assert offered(real(), base, packages={"torch": "2.4.0"}, features=[], cuda="12.1").toolkit == toolkit
+def test_writers_te_must_be_compiled_too() -> None:
+    """A host has one Transformer Engine: it writes what it reads, and no other release's checkpoint."""
+    offer = replace(COMPILED, te="2.18.0")
+    assert lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="2.18.0") is None
+    found = lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="1.13.0")
+    assert found
+    assert found[0] is Kind.TE
+    assert "needs a compiled Transformer Engine 1.13.0; host" in found[1]
 
 
 def test_built_commit_needs_no_other_te() -> None:

@@ -89,10 +89,10 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
 
     Raises MatrixError for a text that names neither.
     """
-    for pair in CALL_PAIRS:
-        if pair.provider == provider.package and text.startswith(pair.consumer):
-            versions = _selected(text, pair.consumer, recording.recorded_consumers(provider, pair.consumer))
-            return [recording.recorded_calls(provider, version, pair.consumer) for version in versions]
+    for package in provider.consumers:
+        if text.startswith(package):
+            versions = _selected(text, package, recording.recorded_consumers(provider, package))
+            return [recording.recorded_calls(provider, version, package) for version in versions]
     return [reading.calls_of_project(text, provider)]
 
 
@@ -102,6 +102,5 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
     for calls, surface in product(consumers, surfaces):
         with within_limits(calls.consumer):
             breaks = find(calls, surface, history=released(provider))
-        is_recorded = any(pair.consumer == calls.consumer for pair in CALL_PAIRS)
-        results += relevance().judged(breaks) if is_recorded else breaks
+        results += relevance().judged(breaks) if calls.consumer in provider.consumers else breaks
     return results

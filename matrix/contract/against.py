@@ -54,14 +54,16 @@ def parse(text: str) -> Target:
 def default(consumer: str) -> list[Target]:
     """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
 
-    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls.
+    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls. Left out
+    are providers of which only the names that recorded packages use are recorded.
     """
     called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
     if called:
         return [parse(package) for package in called]
     declared = reading.declared_ranges(consumer)
     targets = []
-    for package in [name for name in PROVIDERS if name in declared] or [recording.MCORE]:
+    whole = [name for name, provider in PROVIDERS.items() if name in declared and provider.is_whole]
+    for package in whole or [recording.MCORE]:
         allowed = declared.get(package, SpecifierSet())
         is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
         targets.append(parse(f"{package}{allowed}" if is_met else package))

@@ -72,6 +72,11 @@ class Provider:
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether whole modules are recorded, so that the uses of any project can be compared."""
+        return self.files.pattern != NOTHING
+
+    @property
     def mention(self) -> bytes:
         """Return the text that every file which uses it contains."""
         return self.top.encode()
@@ -87,7 +92,7 @@ def _is_of(files: re.Pattern[str], module: str) -> bool:
     return any(files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
 
 
-def _providers(rows: Iterable[Mapping[str, Any]]) -> dict[str, Provider]:
+def providers_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, Provider]:
     """Return the providers of a table by package: a row states what differs from a package that is one module.
 
     Raises MatrixError for a row with an unknown key or a broken pattern.
@@ -106,7 +111,7 @@ def _providers(rows: Iterable[Mapping[str, Any]]) -> dict[str, Provider]:
     return providers
 
 
-PROVIDERS: Final = _providers(read_toml(TABLE)["provider"])
+PROVIDERS: Final = providers_in(read_toml(TABLE)["provider"])
 TRANSFORMER_ENGINE: Final = PROVIDERS["transformer-engine"]
 MEGATRON_CORE: Final = PROVIDERS["megatron-core"]
 TORCH: Final = PROVIDERS["torch"]

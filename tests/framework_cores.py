@@ -3,9 +3,11 @@
     python -m tests.framework_cores                    report breaks that tests/framework_breaks.json does not have
     python -m tests.framework_cores --write [NAME ...] record them, and write docs/frameworks.md
     python -m tests.framework_cores --wheels FOLDER    read these wheels; pip downloads nothing
+    python -m tests.framework_cores slime --clone slime=CLONE@v0.3.1
 
-pip downloads one wheel of each framework (28 MB in all), with its own configuration; nothing of it is executed. A
-framework is held against the releases that its metadata declares and all newer ones, and against every recorded
+pip downloads one wheel of each framework (28 MB in all), with its own configuration; nothing of it is executed. slime
+and NeMo-RL have no wheel: they are read from the revision of a clone; without one, the last line names them as unread.
+A framework is held against the releases that its metadata declares and all newer ones, and against every recorded
 megatron-core where it declares none. Kept are breaks that a gate refuses (`matrix.contract.finding.BREAKING`) and that
 nothing masks. The exit status is 1 for a new break: a release of either side appeared, or the reader changed.
 """
@@ -49,12 +51,13 @@ FRAMEWORKS: Final = (
     "torchtitan",
     "verl",
 )
+CLONED: Final = ("nemo-rl", "slime")  # without a wheel
 HEAD: Final = """# Which core does a framework want?
 
-The newest wheel of each framework on PyPI, held against the releases that its metadata declares and all newer ones
-(`megatrix contract --consumer`); where it declares no megatron-core, against all. A break is a call that raises or is
-misbound where a job reaches it: many need an option or a model. `python -m tests.framework_cores --write` writes this
-page; `tox run -e frameworks` reports what is new.
+The newest wheel of each framework on PyPI, and the newest tag of NeMo-RL and slime, which have none, held against the
+releases that its metadata declares and all newer ones (`megatrix contract --consumer`); where it declares no
+megatron-core, against all. A break is a call that raises or is misbound where a job reaches it: many need an option or
+a model. `python -m tests.framework_cores --write` writes this page; `tox run -e frameworks` reports what is new.
 
 | framework | package | declares | no break found | with breaks |
 |---|---|---|---|---|
@@ -85,18 +88,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare or write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to read")
+    clone = "the revision of a clone of a framework that has no wheel; several times too"
+    parser.add_argument("--clone", metavar="NAME=PATH@REV", action="append", default=[], help=clone)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("names", nargs="*", default=FRAMEWORKS, help="frameworks (default: all)")
+    parser.add_argument("names", nargs="*", default=(*FRAMEWORKS, *CLONED), help="frameworks (default: all)")
     options = parser.parse_args(argv)
     known = read_record(RECORD.read_text("utf-8")) if RECORD.exists() else []
     with tempfile.TemporaryDirectory() as folder:
-        wheels = {name: wheel_of(name, options.wheels or download(name, Path(folder))) for name in options.names}
-        fresh = [held for name, wheel in wheels.items() for held in held_against(name, wheel)]
+        clones = dict(cloned(text) for text in options.clone)
+        sources = {name: clones[name] for name in options.names if name in clones}
+        for name in [name for name in options.names if name not in CLONED]:
+            sources[name] = str(wheel_of(name, options.wheels or download(name, Path(folder))))
+        fresh = [held for name, source in sources.items() for held in held_against(name, source)]
     for line in (lines := list(new_breaks(known, fresh))):
         print(line)
-    print(f"{len(fresh)} pairs of packages, {len(lines)} new breaks")
+    unread = [name for name in options.names if name not in sources]
+    left = f"; unread without --clone: {', '.join(unread)}" if unread else ""
+    print(f"{len(fresh)} pairs of packages, {len(lines)} new breaks{left}")
     if options.write:
-        kept = [held for held in known if held.framework not in wheels]
+        kept = [held for held in known if held.framework not in sources]
         ordered = sorted([*kept, *fresh], key=lambda held: (held.framework, [*PROVIDERS].index(held.provider)))
         RECORD.write_text(json.dumps([encode(held) for held in ordered], indent=1) + "\n", "utf-8")
         PAGE.write_text(page(ordered), "utf-8")
@@ -137,17 +147,26 @@ def wheel_of(name: str, folder: Path) -> Path:
     return wheels[parse_wheel_filename(f"{name.replace('-', '_')}-{max(versions)}-py3-none-any.whl")[:2]]
 
 
-def held_against(name: str, wheel: Path) -> Iterator[Held]:
-    """Hold a wheel against each provider that it declares, and megatron-core."""
-    version = str(parse_wheel_filename(wheel.name)[1])
-    declared = reading.declared_ranges(str(wheel))
+def cloned(text: str) -> tuple[str, str]:
+    """Return the framework and the revision that NAME=PATH@REV gives. Raises MatrixError for another text."""
+    name, _, source = text.partition("=")
+    if name not in CLONED or "@" not in source:
+        raise MatrixError("not a clone of a framework", got=text, expected=f"NAME=PATH@REV, {' or '.join(CLONED)}")
+    return name, source
+
+
+def held_against(name: str, source: str) -> Iterator[Held]:
+    """Hold a wheel or a revision against each provider that it declares, and megatron-core."""
+    wheel = Path(source)
+    version = str(parse_wheel_filename(wheel.name)[1]) if wheel.suffix == ".whl" else source.rpartition("@v")[2]
+    declared = reading.declared_ranges(source)
     for package in PROVIDERS:
         if package not in declared and package != MEGATRON_CORE.package:
             continue
         provider = provider_of(package)
         releases = judged(declared.get(package), offered(provider))
         try:
-            consumers = against.consumers(str(wheel), provider)
+            consumers = against.consumers(source, provider)
         except MatrixError:
             continue  # nothing in it uses the provider
         findings = against.findings(consumers, provider, [recorded(provider, release) for release in releases])

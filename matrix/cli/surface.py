@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
     version = "version to record (default: the version of the source)"
     parser.add_argument("--as", dest="version", metavar="VERSION", help=version)
-    parser.add_argument("--api", metavar="PACKAGE", help="record the API of megatron-core or torch, not calls")
+    parser.add_argument("--api", metavar="PACKAGE", help="record the API of a package of providers.toml, not calls")
     into = f"record the calls into PACKAGE (default: of megatron-core those into {TE}, of {TE} its API)"
     parser.add_argument("--into", metavar="PACKAGE", help=into)
     parser.set_defaults(command=record_command)

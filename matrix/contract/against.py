@@ -54,14 +54,16 @@ def parse(text: str) -> Target:
 def default(consumer: str) -> list[Target]:
     """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
 
-    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls.
+    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls. Left out
+    are providers of which only the names that recorded packages use are recorded.
     """
     called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
     if called:
         return [parse(package) for package in called]
     declared = reading.declared_ranges(consumer)
     targets = []
-    for package in [name for name in PROVIDERS if name in declared] or [recording.MCORE]:
+    whole = [name for name, provider in PROVIDERS.items() if name in declared and provider.is_whole]
+    for package in whole or [recording.MCORE]:
         allowed = declared.get(package, SpecifierSet())
         is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
         targets.append(parse(f"{package}{allowed}" if is_met else package))
@@ -89,10 +91,10 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
 
     Raises MatrixError for a text that names neither.
     """
-    for pair in CALL_PAIRS:
-        if pair.provider == provider.package and text.startswith(pair.consumer):
-            versions = _selected(text, pair.consumer, recording.recorded_consumers(provider, pair.consumer))
-            return [recording.recorded_calls(provider, version, pair.consumer) for version in versions]
+    for package in provider.consumers:
+        if text.startswith(package):
+            versions = _selected(text, package, recording.recorded_consumers(provider, package))
+            return [recording.recorded_calls(provider, version, package) for version in versions]
     return [reading.calls_of_project(text, provider)]
 
 
@@ -102,6 +104,5 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
     for calls, surface in product(consumers, surfaces):
         with within_limits(calls.consumer):
             breaks = find(calls, surface, history=released(provider))
-        is_recorded = any(pair.consumer == calls.consumer for pair in CALL_PAIRS)
-        results += relevance().judged(breaks) if is_recorded else breaks
+        results += relevance().judged(breaks) if calls.consumer in provider.consumers else breaks
     return results

@@ -84,7 +84,7 @@ class ResolvedPath:
     name: str
     callables: tuple[tuple[CallSignature, bool], ...] = ()
     returns: int = 0
-    refuses: Sequence[Refusal] = ()
+    refuses: Sequence[Refusal] = field(default=(), hash=False)  # lists
 
 
 @dataclass(frozen=True)

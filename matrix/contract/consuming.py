@@ -11,27 +11,20 @@ from matrix.catalog.regular_file import within_limits
 from matrix.contract.definition import absolute, module_name, parsed, uncollected
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
-from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
+from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.reader import Reader
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 
-# By package, its files that are read. megatron.training (top-level files before core 0.7) makes the userbuffers calls.
-PARTS: Mapping[str, re.Pattern[str]] = {
-    MEGATRON_CORE.package: re.compile(r"megatron/((core|training)/.*|[^/]*)\.py"),
-    TRANSFORMER_ENGINE.package: re.compile(
-        r"(?!transformer_engine/pytorch/setup)transformer_engine/((pytorch|common|debug)/.*|[^/]*)\.py"
-    ),
-}
 CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used
 IMPORTS = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
 
 def is_part(path: str, consumer: str = MEGATRON_CORE.package) -> bool:
     """Return whether a file of a package is read: of Megatron-LM megatron.core, megatron.training, top-level files."""
-    return PARTS[consumer].fullmatch(path) is not None
+    return PROVIDERS[consumer].reads.fullmatch(path) is not None
 
 
 @uncollected()

@@ -17,7 +17,7 @@ from matrix.catalog import versions
 from matrix.catalog.kinds import KindTable, NameFact, filled
 from matrix.contract import recording
 from matrix.contract.api import ResolvedPath, Surface
-from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TORCH, TRANSFORMER_ENGINE, Provider
+from matrix.contract.provider import PROVIDERS, Provider
 from matrix.verdicts.crash import function_name
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
 from matrix.verdicts.text import mask
@@ -29,11 +29,6 @@ OF_NEW_STRING: Final = (
     'python -c "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"',
 )
 BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
-INSTALL: Final = {
-    MEGATRON_CORE.package: 'python -m pip install "megatron-core=={version}"',
-    TRANSFORMER_ENGINE.package: 'python -m pip install --no-build-isolation "transformer-engine[pytorch]=={version}"',
-    TORCH.package: 'python -m pip install "torch=={version}"',
-}
 NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
 Exists = Callable[[Surface], bool | None]  # None: not recorded
@@ -276,7 +271,7 @@ def _by_release(
         return
     version = _nearest(having, shown[-1] if shown else "")
     fact = f"{title} is in {provider.title} {spans(releases, True)}; missing in {spans(releases, False)}; {log}"
-    yield fact, INSTALL[provider.package].format(version=version)
+    yield fact, provider.install.format(package=provider.package, version=version)
 
 
 def _nearest(having: Sequence[str], installed: str) -> str:

@@ -1,23 +1,31 @@
-"""The packages whose API a consuming package uses: Transformer Engine, megatron-core, torch."""
+"""The packages whose API a consuming package uses, as providers.toml lists them: Transformer Engine, torch, others."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import matrix.catalog
+from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError, closest
 
+TABLE: Final = Path(matrix.catalog.__file__).parent / "facts" / "providers.toml"
+NOTHING: Final = "(?!)"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Provider:
-    """A package that others call.
+    """A package that others call. Providers are equal if they are the same one.
 
     `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
     the paths of its recorded files; `unread` those whose content does not count, but whose modules exist.
     `version_paths` are the names that hold its version; `comparable`: it compares as packaging's do, with text, too.
     `sparse` matches files of which only the names that recorded packages use are recorded, and the compiled library
-    that has further ones. `fix` says where its Python is.
+    that has further ones. `consumers` are the recorded packages that call it, `reads` matches its files that are read
+    as a consumer. `fix` says where its Python is, `install` how a release is installed.
     """
 
     package: str
@@ -26,11 +34,14 @@ class Provider:
     top: str
     modules: re.Pattern[str]
     files: re.Pattern[str]
-    version_paths: frozenset[str]
-    fix: str
-    unread: re.Pattern[str] = re.compile("(?!)")
-    sparse: re.Pattern[str] = re.compile("(?!)")
+    unread: re.Pattern[str]
+    sparse: re.Pattern[str]
+    reads: re.Pattern[str]
+    version_paths: Sequence[str]
+    consumers: Sequence[str] = ()
     comparable: bool = False
+    fix: str = "name a wheel, a source folder, or PATH@REV of a clone"
+    install: str = 'python -m pip install "{package}=={version}"'
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
@@ -61,6 +72,11 @@ class Provider:
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether whole modules are recorded, so that the uses of any project can be compared."""
+        return self.files.pattern != NOTHING
+
+    @property
     def mention(self) -> bytes:
         """Return the text that every file which uses it contains."""
         return self.top.encode()
@@ -76,49 +92,29 @@ def _is_of(files: re.Pattern[str], module: str) -> bool:
     return any(files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
 
 
-TRANSFORMER_ENGINE: Final = Provider(
-    package="transformer-engine",
-    key="te",
-    title="TE",
-    top="transformer_engine",
-    modules=re.compile(r"transformer_engine\w*(\..*)?"),
-    # Its Python without the other frameworks, and its pybind11 sources.
-    files=re.compile(
-        r"transformer_engine/(?!(jax|paddle|tensorflow)(/|$))(.*\.py|(.*/)?(csrc/(.*/)?[^/]*|[^/]*pybind[^/]*)\.(cpp|h))"
-    ),
-    version_paths=frozenset({"transformer_engine:__version__"}),
-    fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
-)
-MEGATRON_CORE: Final = Provider(
-    package="megatron-core",
-    key="mcore",
-    title="megatron-core",
-    top="megatron",
-    modules=re.compile(r"megatron\.(core|training)(\..*)?"),
-    files=re.compile(r"megatron/(core|training)/(?!.*\btests?/).*\.py"),
-    version_paths=frozenset(
-        {"megatron.core:__version__", "megatron:core.__version__", "megatron.core.package_info:__version__"}
-    ),
-    fix="name a megatron-core wheel or a Megatron-LM clone",
-)
-TORCH: Final = Provider(
-    package="torch",
-    key="torch",
-    title="torch",
-    top="torch",
-    modules=re.compile(r"torch(\..*)?"),
-    # Modules that megatron-core calls or extends: distributed checkpoints, FSDP, device meshes, tensors, optimizers.
-    files=re.compile(
-        r"torch/(distributed/(__init__|device_mesh|distributed_c10d|rendezvous|utils|remote_device|_functional_collectives"
-        r"|(checkpoint|fsdp|_composable|tensor|_tensor|_shard|algorithms/_checkpoint)/.*)|optim/.*|utils/checkpoint)\.py"
-    ),
-    version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
-    unread=re.compile(r"torch/distributed/[^/]*(/__init__)?\.py"),
-    sparse=re.compile(r"torch/.*\.pyi?|torch/lib/libtorch_python\.\w+"),
-    comparable=True,  # a TorchVersion
-    fix="name a wheel of torch; those for macOS are the smallest",
-)
-PROVIDERS: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}
+def providers_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, Provider]:
+    """Return the providers of a table by package: a row states what differs from a package that is one module.
+
+    Raises MatrixError for a row with an unknown key or a broken pattern.
+    """
+    providers = {}
+    for row in rows:
+        package = row["package"]
+        top = row.get("top", package.replace("-", "_"))
+        patterns = {"modules": rf"{top}(\..*)?", "files": rf"{top}/.*\.py", "unread": NOTHING, "sparse": NOTHING}
+        texts = {"key": package, "title": package, "top": top, "version_paths": [f"{top}:__version__"], **row}
+        try:
+            compiled = {name: re.compile(row.get(name, text)) for name, text in {**patterns, "reads": NOTHING}.items()}
+            providers[package] = Provider(**{**texts, **compiled})
+        except (TypeError, re.error) as error:
+            raise MatrixError("not a provider", where=f"{TABLE.name}: {package}", got=error) from None
+    return providers
+
+
+PROVIDERS: Final = providers_in(read_toml(TABLE)["provider"])
+TRANSFORMER_ENGINE: Final = PROVIDERS["transformer-engine"]
+MEGATRON_CORE: Final = PROVIDERS["megatron-core"]
+TORCH: Final = PROVIDERS["torch"]
 
 
 def provider_of(package: str) -> Provider:

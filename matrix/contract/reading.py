@@ -63,17 +63,27 @@ def _source(text: str, package: str) -> Source | None:
 
 
 def surface_of_source(text: str, provider: Provider, version: str | None = None) -> Surface:
-    """Return the surface of a wheel, a folder or PATH@REV of a provider. Raises MatrixError when there is none."""
+    """Return the surface of a wheel, a folder or PATH@REV of a provider; `version` replaces the one that it declares.
+
+    Raises MatrixError when there is none; a folder or a revision of most packages declares no version.
+    """
     if provider.package in LAYOUTS:
         return extract_surface(package_source.inspect(package_source.parse(text, provider.package)), version, provider)
-    path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
-    if path.suffix != ".whl":
-        raise MatrixError(
-            f"{provider.package} is read from wheels only", got=text, expected="FILE.whl", fix=provider.fix
-        )
-    return extract_surface(
-        package_source.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider
-    )
+    if text.endswith(".whl"):
+        path = package_source.existing(package_source.absolute(Path.cwd(), text), text)
+        wheel = Source(provider.package, SourceKind.WHEEL, str(path))
+        return extract_surface(package_source.inspect(wheel), version, provider)
+    name, files = _project(text, lambda path: provider.holds(_inside(path)))
+    if not version:
+        problem = "the version of this source is not read"
+        raise MatrixError(problem, where=text, got=name, expected="a wheel, or a version", fix="--as VERSION")
+    inside = {_inside(path): content for path, content in files.items()}
+    return _surface(inside, text, version, {"revision": name.rpartition("@")[2]}, provider)
+
+
+def _inside(path: str) -> str:
+    """Return the path in a wheel of a file of a source tree."""
+    return re.sub("^(src|python)/", "", path)
 
 
 def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:
@@ -81,9 +91,16 @@ def extract_surface(contents: Contents, version: str | None = None, provider: Pr
 
     Raises MatrixError when it holds none of the provider's Python.
     """
-    facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
-    read = partial(offering.read_offering, **facts, used=recording.used_paths(provider))
-    return _extracted(contents, provider.holds, provider.fix, read)
+    files, where = files_of(contents, provider.holds), str(contents.source)
+    return _surface(files, where, version or contents.version, _origin(contents), provider)
+
+
+def _surface(
+    files: Mapping[str, bytes], where: str, version: str, origin: Mapping[str, str], provider: Provider
+) -> Surface:
+    used = recording.used_paths(provider)
+    read = partial(offering.read_offering, version=version, origin=origin, provider=provider, used=used)
+    return _extracted(files, where, provider.fix, read)
 
 
 def extract_calls(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Calls:
@@ -95,18 +112,17 @@ def extract_calls(contents: Contents, version: str | None = None, provider: Prov
     part = partial(consuming.is_part, consumer=consumer)
     facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
     read = partial(consuming.read_calls, **facts, consumer=consumer, part=part)
-    return _extracted(contents, part, PROVIDERS[consumer].fix, read)
+    return _extracted(files_of(contents, part), str(contents.source), PROVIDERS[consumer].fix, read)
 
 
-def _extracted(contents: Contents, part: Select, fix: str, read: Callable[[Mapping[str, bytes]], Facts]) -> Facts:
-    files = files_of(contents, part)
+def _extracted(files: Mapping[str, bytes], where: str, fix: str, read: Callable[[Mapping[str, bytes]], Facts]) -> Facts:
     if not any(path.endswith(".py") for path in files):
-        raise MatrixError("the source has no Python files of the package", where=str(contents.source), fix=fix)
+        raise MatrixError("the source has no Python files of the package", where=where, fix=fix)
     try:
-        with within_limits(str(contents.source), PROJECT_S):
+        with within_limits(where, PROJECT_S):
             return read(files)
     except SyntaxError as error:
-        raise _unparsable(str(contents.source), error, "package") from None
+        raise _unparsable(where, error, "package") from None
 
 
 def _unparsable(where: str, got: object, kind: str) -> MatrixError:
@@ -151,7 +167,7 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
     the provider, or on a broken file.
     """
     name, files = _project(text, _is_product)
-    files = {path: text for path, text in files.items() if not provider.files.fullmatch(path.removeprefix("src/"))}
+    files = {path: text for path, text in files.items() if not provider.files.fullmatch(_inside(path))}
     if not any(provider.top.encode() in content for content in files.values()):
         raise MatrixError(
             f"nothing in this project uses {provider.package}",

@@ -26,7 +26,6 @@ from typing import Any, get_args
 from matrix.catalog import versions
 from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import LARGEST, read_regular
-from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract.api import Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
 from matrix.contract.provider import Provider
@@ -155,7 +154,7 @@ def recorded_calls(provider: Provider, version: str, consumer: str = MCORE) -> C
 
 def used_paths(provider: Provider) -> set[str]:
     """Return what the recorded calls use of a provider whose API has an archive, by path."""
-    archives = [archive_of(provider, pair.consumer) for pair in CALL_PAIRS if pair.provider == provider.package]
+    archives = [archive_of(provider, consumer) for consumer in provider.consumers]
     lines = [line for path in archives if path.exists() for line in read_archive(path).values()]
     records = map(json.loads, lines)
     return {path for record in records for path in (*(row[1] for row in record["uses"]), *record.get("fitting", ()))}

@@ -8,7 +8,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from matrix.errors import MatrixError
-from tests.framework_cores import PAGE, RECORD, Held, judged, new_breaks, page, read_record, wheel_of
+from tests import framework_cores
+from tests.framework_cores import PAGE, RECORD, Held, cloned, judged, main, new_breaks, page, read_record, wheel_of
 
 RELEASES = ("0.15.0", "0.16.0", "0.17.0")
 KEY = "megatron.core.f in train: f() got an unexpected keyword argument 'x'"
@@ -56,3 +57,17 @@ def test_newest_wheel_of_a_folder_is_read(tmp_path: Path) -> None:
     assert wheel_of("ms-swift", tmp_path).name == "ms_swift-0.10.0-py3-none-any.whl"
     with pytest.raises(MatrixError, match="no wheel of this package"):
         wheel_of("verl", tmp_path)
+
+
+def test_framework_without_a_wheel_is_read_from_a_clone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framework_cores, "held_against", lambda name, source: [held()] if source == "a@v1" else [])
+    assert main(["slime", "nemo-rl", "--clone", "slime=a@v1"]) == 0
+    assert capsys.readouterr().out == "1 pairs of packages, 0 new breaks; unread without --clone: nemo-rl\n"
+
+
+@pytest.mark.parametrize("text", ["verl=a@v1", "slime=a", "slime"])
+def test_other_clones_are_refused(text: str) -> None:
+    with pytest.raises(MatrixError, match="not a clone of a framework"):
+        cloned(text)

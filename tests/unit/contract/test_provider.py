@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.contract.provider import MEGATRON_CORE, TORCH, TRANSFORMER_ENGINE, Provider, provider_of
+from matrix.contract import recording
+from matrix.contract.provider import (
+    MEGATRON_CORE,
+    PROVIDERS,
+    TORCH,
+    TRANSFORMER_ENGINE,
+    Provider,
+    provider_of,
+    providers_in,
+)
 from matrix.errors import MatrixError
 from tests.unit.contract.sources import breaks, project, torch
 
@@ -21,6 +30,27 @@ from tests.unit.contract.sources import breaks, project, torch
 )
 def test_provider_is_found_by_any_of_its_names(name: str, provider: Provider) -> None:
     assert provider_of(name) is provider
+
+
+def test_row_of_a_plain_package_is_its_name() -> None:
+    plain = providers_in([{"package": "fused-adam"}])["fused-adam"]
+    assert (plain.key, plain.title, plain.top) == ("fused-adam", "fused-adam", "fused_adam")
+    assert plain.owns("fused_adam.ops")
+    assert not plain.owns("fused_adam_cuda")
+    assert plain.holds("fused_adam/ops/__init__.py")
+    assert not plain.holds("tests/fused_adam/x.py")
+
+
+@pytest.mark.parametrize("row", [{"package": "a", "file": "a/.*"}, {"package": "a", "files": "("}])
+def test_broken_row_is_refused(row: dict[str, str]) -> None:
+    with pytest.raises(MatrixError, match="not a provider"):
+        providers_in([row])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
+def test_every_provider_and_its_callers_are_recorded(provider: Provider) -> None:
+    assert recording.recorded_surfaces(provider)
+    assert all(recording.recorded_consumers(provider, consumer) for consumer in provider.consumers)
 
 
 def test_other_package_is_refused() -> None:

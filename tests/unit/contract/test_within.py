@@ -216,3 +216,13 @@ def test_refusal_survives_the_record(tmp_path) -> None:  # type: ignore[no-untyp
     read = recording.read_surface(path)
     assert read.refused == {"transformer_engine.pytorch:f": [["AssertionError", "g"]]}
     assert surface.returned == {"megatron.core.a:f": 2}
+
+
+def test_refused_call_behind_a_break_is_masked() -> None:
+    surface = core({"a.py": "def f(g=None):\n    assert g\n", "b.py": ""})
+    calls = project("from megatron.core.a import f\nimport megatron.core.b as b\ndef train():\n    b.gone()\n    f()\n")
+
+    assert [(one.message, bool(one.masked)) for one in find(calls, surface)] == [
+        ("module 'megatron.core.b' has no attribute 'gone'", False),
+        ("f() raises AssertionError without 'g'", True),
+    ]

@@ -141,6 +141,9 @@ class Evaluator(Expressions):
             callees = self._attribute(func, called=True)
         else:
             callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
+        for guard, callee in callees:
+            if callee == Literal(None):
+                self.end("TypeError", node, guard)
         owner = self._instance_of(func)
         call = Invocation(node, *self.arguments(node), owner)
         return gather(pair for guard, callee in callees for pair in under(guard, self._result(callee, guard, call)))

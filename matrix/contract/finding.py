@@ -37,7 +37,7 @@ from matrix.verdicts.outcome import Raised
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
-OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
+OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
 EARLIER: Final = "raises before"
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
@@ -73,6 +73,7 @@ class Finding:
     masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
+    end: Site | None = None  # the line that raises `exception` because one was caught at the call site before
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
@@ -87,6 +88,7 @@ class Finding:
         sides[PROVIDERS[provider].key] = self.provider
         facts = {name: value for name, value in vars(self).items() if name not in SIDES}
         record = sides | {name: value for name, value in facts.items() if value or name not in OPTIONAL}
+        record |= {"end": str(self.end)} if self.end else {}
         return record | {"call_site": str(self.call_site), "kind": self.kind.value}
 
 
@@ -146,13 +148,16 @@ def find(
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
                 earlier = stops.setdefault((use.site.path, use.site.function), [])
                 earlier.append((use.site, sight.rest(use.guard)))
-            if (visible := _visible(use, break_.guard, sight)) is False:
+            end = _end(calls, use, sight) if break_.swallowed else None
+            if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
-            kind = _kind(use, break_, min(reached, break_.truth))
-            texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
+            kind = FindingKind.DEFINITE if end else _kind(use, break_, min(reached, break_.truth))
+            message = f"{break_.message}; raises {end.effect} at {end.site}" if end else break_.message
+            texts = describe(visible, title), kind, message, break_.signature, end.effect if end else break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
-            finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
-            findings.setdefault((callee, use.site, kind, break_.message), finding)
+            site = end.site if end else None
+            finding = Finding(calls.version, version, callee, use.site, *texts, masked, end=site, packages=packages)
+            findings.setdefault((callee, use.site, kind, message), finding)
     return list(findings.values())
 
 
@@ -191,6 +196,12 @@ def _before(
         earlier = stops.get((use.site.path, use.site.function), ())
         sites = [site for site, stop in earlier if site.line < use.site.line and _implies(judge.rest(use.guard), stop)]
     return f"{min(sites)} {EARLIER}" if sites else ""
+
+
+def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
+    """Return the first line that certainly raises after the exception of a use was caught, None without one."""
+    ends = calls.ends.get(use.path, ())
+    return next((end for end in ends if judge.truth(end.guard) > Truth.UNCLEAR), None)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:

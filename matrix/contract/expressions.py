@@ -42,6 +42,8 @@ from matrix.contract.value import (
     values_of,
 )
 
+PARTS = {"amp_C": "apex"}  # compiled modules beside their package
+
 
 class Library(Protocol):
     """The part of the consuming package that its bodies use."""
@@ -349,4 +351,5 @@ def text_of(node: ast.AST | None) -> str | None:
 
 def installed(module: str) -> Guard:
     """Return the condition that the package of a module is installed."""
-    return Config(f"{module.partition('.')[0]} is installed")
+    top = module.partition(".")[0]
+    return Config(f"{PARTS.get(top, top)} is installed")

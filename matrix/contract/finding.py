@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, ResolvedPath, Surface
 from matrix.contract.binding import BindingError, Misplacement, bind, misbound
@@ -57,6 +57,16 @@ class FindingKind(str, Enum):
 BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
 
 
+class End(NamedTuple):
+    """The exception in which a caught one ends, and the line that raises it."""
+
+    exception: str
+    site: Site
+
+    def __str__(self) -> str:
+        return f"{self.exception} at {self.site}"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One break of the contract between a consuming package and a release of a provider."""
@@ -73,13 +83,18 @@ class Finding:
     masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
-    end: Site | None = None  # the line that raises `exception` because one was caught at the call site before
+    end: End | None = None  # in which it ends where `exception` is caught, None where nothing raises
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
     def raised(self) -> Raised:
         """The break as an exception: Python's own, or a Misbound where Python raises nothing."""
-        return Raised(self.exception or "Misbound", self.message)
+        return Raised(self.end.exception if self.end else self.exception or "Misbound", self.message)
+
+    @property
+    def line(self) -> Site:
+        """The line that raises: the end, or the call site itself."""
+        return self.end.site if self.end else self.call_site
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -152,12 +167,11 @@ def find(
             if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
             kind = FindingKind.DEFINITE if end else _kind(use, break_, min(reached, break_.truth))
-            message = f"{break_.message}; raises {end.effect} at {end.site}" if end else break_.message
-            texts = describe(visible, title), kind, message, break_.signature, end.effect if end else break_.exception
+            texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
-            site = end.site if end else None
-            finding = Finding(calls.version, version, callee, use.site, *texts, masked, end=site, packages=packages)
-            findings.setdefault((callee, use.site, kind, message), finding)
+            finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
+            finding = replace(finding, end=End(end.effect, end.site)) if end else finding
+            findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 
 

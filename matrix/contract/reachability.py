@@ -29,6 +29,7 @@ from matrix.contract.scope import ClassDefinition
 from matrix.contract.uses import Use
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
+MOST_ENDS = 3  # recorded lines that raise because of one missing path; the first that is reached is shown
 NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
 
 
@@ -90,7 +91,11 @@ class Reaches:
     def finish(self) -> list[Use]:
         """Return the reachable uses with their complete guards."""
         swallowed = {draft.use.path for draft in self.drafts if draft.swallowed}
-        drafts = [draft for draft in self.drafts if draft.use.kind != "end" or draft.use.path in swallowed]
+        drafts = [draft for draft in self.drafts if draft.use.kind != "end"]
+        ends = [draft for draft in self.drafts if draft.use.kind == "end" and draft.use.path in swallowed]
+        ends.sort(key=lambda draft: (draft.function not in self.checking, *draft.use.site[:2], draft.use.path))
+        for path in sorted(swallowed):
+            drafts += [draft for draft in ends if draft.use.path == path][:MOST_ENDS]
         for use, function in [(draft.use, draft.function) for draft in drafts if draft.kept]:
             if end := self.rethrows.get(use.site.path):
                 drafts.append(PendingUse(end._replace(path=use.path, guard=use.guard, here=use.here), function))

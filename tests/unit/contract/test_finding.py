@@ -252,7 +252,7 @@ CONFIG = """
 def ends(files: dict[str, str] | str, offered: str = "") -> list[tuple[str, str, str, str]]:
     """Return kind, exception, guard and end of each finding."""
     calls = mcore(files)
-    return [(f.kind.value, f.exception, f.guard, str(f.end or "")) for f in find(calls, te(offered))]
+    return [(f.kind.value, f.raised.type, f.guard, str(f.line) if f.end else "") for f in find(calls, te(offered))]
 
 
 def test_missing_name_ends_in_the_check_of_a_configuration() -> None:
@@ -368,7 +368,7 @@ def test_stored_exception_ends_where_it_is_raised(handler: str, kind: FindingKin
     """FileSystemWriterAsync of core 0.6 - 0.11: the writer stores the exception, the main process raises another."""
     offered = torch({"checkpoint/__init__.py": "", "checkpoint/filesystem.py": "def _write_item(a, b, c): ..."})
     [finding] = find(project(WRITER.format(handler), TORCH), offered)
-    end = "train.py:13 Writer.results" if kind is FindingKind.DEFINITE else "None"
+    end = "RuntimeError at train.py:13 Writer.results" if kind is FindingKind.DEFINITE else "None"
     assert (finding.kind, str(finding.end)) == (kind, end)
 
 

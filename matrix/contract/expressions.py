@@ -24,6 +24,7 @@ from matrix.contract.value import (
     Anything,
     Choice,
     Fact,
+    FixedVersion,
     InPackage,
     Keywords,
     Literal,
@@ -269,7 +270,7 @@ class Expressions(ABC):
             choice, name = self.value(item), text_of(key)
             if name is not None:
                 keywords = keywords.put(name)
-                if len(choice) == 1 and isinstance(choice[0][1], (Literal, Outside)):
+                if len(choice) == 1 and isinstance(choice[0][1], (Literal, Outside, Fact, FixedVersion)):
                     keywords = replace(keywords, items=(*keywords.items, (name, choice[0][1])))
             elif key is None:
                 keywords = keywords.updated(values_of([choice]), (), more=len(choice) > 1)

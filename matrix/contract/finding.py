@@ -138,8 +138,10 @@ def find(
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
-    added = {use.path for use in calls.uses if use.kind == "patch" and unpatched.truth(use.guard) is not Truth.NO}
+    patches = [use for use in calls.uses if use.kind == "patch"]
+    unpatched = Judge(surface, version, mended={use.path for use in patches})
+    # `if hasattr(m, "f"): m.f = g` adds nothing.
+    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
@@ -255,7 +257,7 @@ def _fits(
         return True  # without other releases, only a call can show that a replacement does not fit
     if isinstance(target, Absent):
         is_private = form.kind == "method" and form.arguments is None
-        is_own = any(f"{form.path}.".startswith(f"{path}.") for path in added)
+        is_own = any(f"{form.path}.".startswith(path if path[-1] == ":" else f"{path}.") for path in added)
         return (not replaces and is_own) or not (target.sure or is_private)
     if replaces:
         return not (form.signature and surface.calls_of(form.path))

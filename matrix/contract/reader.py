@@ -132,8 +132,7 @@ class Reader:
         self.names.own = joined
 
     def _if(self, node: ast.If) -> None:
-        is_run = not dotted(node.test).endswith("TYPE_CHECKING")
-        condition = self.expressions.truth(node.test) if is_run else False
+        condition = self.expressions.truth(node.test)
         end, scope = self.branch(node.body, condition, self.expressions.narrowed(node.test))
         else_end, else_scope = self.branch(node.orelse, negate(condition))
         if end is not False and else_end is not False:
@@ -297,6 +296,8 @@ class Reader:
         elif isinstance(target, ast.Subscript):
             self.expressions.value(target.slice)
             name = text_of(target.slice)
+            if name and dotted(target.value) == "sys.modules" and self.library.provider.owns(name):
+                self.expressions.use("patch", f"{name}:", target, True, bound="object")
             self.expressions.change(target.value, lambda keywords: keywords.put(name) if name else keywords.opened())
 
     def _named(self, name: str, choice: Choice) -> Choice:

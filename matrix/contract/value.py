@@ -194,6 +194,10 @@ class Outside(OfTheRun):
 
     path: str
 
+    def truth(self, text: str) -> Guard:
+        """Return the condition of the run; a type checker alone sees TYPE_CHECKING as true."""
+        return not self.path.endswith("TYPE_CHECKING") and super().truth(text)
+
     def attribute(self, name: str) -> Value:
         """Return a name of this module, or an attribute of this name."""
         return Outside(f"{self.path}.{name}")

@@ -216,8 +216,11 @@ def _before(
 
 def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
     """Return the first line that certainly raises after the exception of a use was caught, None without one."""
-    ends = calls.ends.get(use.path, ())
-    return next((end for end in ends if judge.truth(end.guard) > Truth.UNCLEAR), None)
+    for end in calls.ends.get(use.path, ()):
+        is_its_own = end.site.path == use.site.path or (use.path, end.site.path) not in calls.catching
+        if is_its_own and judge.truth(end.guard) > Truth.UNCLEAR:
+            return end
+    return None
 
 
 def _implies(guard: Guard, other: Guard) -> bool:

@@ -96,6 +96,11 @@ class Calls:
         return ends
 
     @cached_property
+    def catching(self) -> frozenset[tuple[str, str]]:
+        """The paths whose failure is caught, with the file: what a file catches itself is not that of another."""
+        return frozenset((use.path, use.site.path) for use in self.uses if use.swallowed)
+
+    @cached_property
     def forms(self) -> Mapping[Use, Sequence[int]]:
         """The forms of the uses, each with the places of its uses.
 

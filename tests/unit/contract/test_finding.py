@@ -391,3 +391,10 @@ def test_state_of_the_provider_is_a_condition_of_the_run(start: str, kind: str) 
     """
     offered = te({"pytorch/ep.py": f"    {start}\n    def bootstrap(group): ...\n"})
     assert [finding.kind.value for finding in find(mcore(source), offered)] == [kind]
+
+
+def test_end_is_that_of_its_own_file() -> None:
+    """Another file that catches the same failure has another fallback."""
+    source = "try:\n    from transformer_engine.pytorch import adam\nexcept ImportError:\n    adam = None\n"
+    files = {"a.py": f"{source}def step():\n    return adam(1) if adam else 0\n", "b.py": f"{source}adam(1)\n"}
+    assert [row[0] for row in ends(files)] == ["silently-off", "definite"]

@@ -69,7 +69,7 @@ def calls_of(pair: CallPair, catalog: Catalog, stack: Stack, jobs: Sequence[User
         stands = standing_of(way, silent=not finding.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
         needs = way.needs or (
-            "" if finding.call_site.function else f"when {component_title(pair.consumer)} is imported"
+            "" if finding.line.function else f"when {component_title(pair.consumer)} is imported"
         )
         key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, needs, flags, job.place)
         alike[key] = (*alike.get(key, ()), finding)
@@ -119,4 +119,4 @@ def _reached(finding: Finding, ways: Sequence[FunctionReach], arguments: JobArgu
     """Return whether a command reaches the line by one of the ways; without any, its guard decides."""
     if ways:
         return reached(ways, lambda way: True, arguments)
-    return Reached(Reach.OPEN, when=finding.guard or f"{finding.call_site.function} runs")
+    return Reached(Reach.OPEN, when=finding.guard or f"{finding.line.function} runs")

@@ -4,6 +4,7 @@ An entry of a module is recorded as
     "(a,b=1)"            a function and its signature
     ">module:name"       a name of another module of the package (">module:" is a module)
     "="                  a value
+    "=?"                 True or False, which functions of the module change
     "~"                  something from outside the package, or unknown
     "!"                  nothing: of a module whose names are recorded where they are used, one that is missing
     {"bases": [...], "members": {...}}   a class; bases are written like entries; "own": attributes of its instances
@@ -30,6 +31,7 @@ Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
 Refusal: TypeAlias = "list[str]"  # [exception, parameter without which it is raised; "" is always]
 MISSING = "!"
+STATE = "=?"
 REDIRECTS = "sys.modules"
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 FEWEST = 2  # arguments by which a call of an object, or of such a method, is recognised
@@ -166,6 +168,11 @@ class Surface:
         callables = target.callables if isinstance(target, ResolvedPath) else ()
         results = {signature.takes(parameter) for signature, _ in callables}
         return results.pop() if len(results) == 1 else None
+
+    def changes(self, path: str) -> bool:
+        """Return whether functions of its own module change the truth value at `path`."""
+        targets = self._reached(path)
+        return isinstance(targets, list) and any(target.entry == STATE for target in targets)
 
     def calls_of(self, path: str) -> list[OwnCall]:
         """Return the provider's own calls that may be to the method or function at `path`."""

@@ -16,7 +16,7 @@ from matrix.errors import MatrixError
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = re.compile(
-    r"abstractmethod|api_method|append_parent_docstring|assume_constant_result|cache|compile|contextmanager|deprecated"
+    r"abstractmethod|api_method|append_parent_docstring|assume_constant_result|cache|compile|contextmanager|copy_signature|deprecated"
     r"|(dropout|jit)_fuser|experimental_(api|fn)|fp32_compute|internal_api|lru_cache|no_grad|no_torch_dynamo"
     r"|nvtx_decorator|once_differentiable|override|profile|script|wraps|_(dcp_method|exception|time)_logger"
     r"|_disable_dynamo(_if_unsupported)?|_use_grad_for_differentiable"
@@ -95,7 +95,20 @@ def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool
     return mark + signature_text(arguments)
 
 
+def forwarded(node: ast.FunctionDef) -> str:
+    """Return the callee to which a function that takes anything passes it all, "" for another function."""
+    if ast.unparse(node.args).removeprefix("self, ") != "*args, **kwargs":
+        return ""
+    parts = list(ast.walk(node))
+    is_used_once = sum(isinstance(part, ast.Name) and part.id in ("args", "kwargs") for part in parts) == 2
+    callees = [ast.unparse(part) for part in parts if isinstance(part, ast.Call) and len(part.keywords) == 1]
+    passing = [text.removesuffix("(*args, **kwargs)") for text in callees if text.endswith("(*args, **kwargs)")]
+    return passing[0] if passing and is_used_once else ""
+
+
 def _member(node: ast.stmt, members: Names, fields: list[str]) -> None:
+    if isinstance(node, ast.FunctionDef) and node.name == "__init__" and forwarded(node) == "super().__init__":
+        return  # it takes what the inherited one takes
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         members[node.name] = function_entry(node, member=True)
     elif isinstance(node, ast.ClassDef):

@@ -141,6 +141,9 @@ class Evaluator(Expressions):
             callees = self._attribute(func, called=True)
         else:
             callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
+        for guard, callee in callees:
+            if callee == Literal(None):
+                self.end("TypeError", node, guard)
         owner = self._instance_of(func)
         call = Invocation(node, *self.arguments(node), owner)
         return gather(pair for guard, callee in callees for pair in under(guard, self._result(callee, guard, call)))
@@ -258,6 +261,9 @@ class Evaluator(Expressions):
         if path == "importlib.import_module":
             modules = [(guard, self.import_module(name, call.node)) for guard, name in texts if isinstance(name, str)]
             return gather(modules) or UNKNOWN
+        if path == "importlib.util.find_spec" and len(texts) == 1 and self.provider.owns(str(texts[0][1])):
+            offered = Offers(f"{texts[0][1]}:")
+            return merge(offered, only(Fact(True)), only(Literal(None)))
         if path == "functools.partial":
             passed = call.arguments
             partly = Arguments(passed.positional[1:], passed.keywords, starred=True, open_keywords=True)
@@ -277,7 +283,7 @@ class Evaluator(Expressions):
         return choice if all(argument in classes for argument in arguments) else UNKNOWN
 
     def _hasattr(self, node: ast.Call) -> Choice:
-        name = _text(node, 1)
+        name = _name(self.value(node.args[1]))
         owners = self.value(node.args[0])
         return only(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
 
@@ -325,6 +331,26 @@ class Evaluator(Expressions):
             takes = [(guard, Takes(value.path, "**")) for guard, value in choice if isinstance(value, ParametersOf)]
             if takes:
                 return only(Fact(any_of(*(all_of(guard, condition) for guard, condition in takes))))
+        return self._joined(node, any_of)
+
+    def _all(self, node: ast.Call) -> Choice:
+        return self._joined(node, all_of)
+
+    def _joined(self, node: ast.Call, join: Callable[..., Guard]) -> Choice:
+        """Evaluate any() or all() of a list, or of a comprehension over constants."""
+        items = node.args[0] if node.args else None
+        if isinstance(items, (ast.List, ast.Tuple, ast.Set)):
+            return only(Fact(join(*map(self.truth, items.elts))))
+        loops = items.generators if isinstance(items, (ast.GeneratorExp, ast.ListComp)) else []
+        names = self.value(loops[0].iter) if len(loops) == 1 and not loops[0].ifs else ()
+        constants = names[0][1].value if len(names) == 1 and isinstance(names[0][1], Literal) else None
+        if isinstance(constants, tuple) and isinstance(items, (ast.GeneratorExp, ast.ListComp)):
+            outer, guards = self.names.own, list[Guard]()
+            for constant in constants:
+                self.names.own = {**outer, dotted(loops[0].target): only(Literal(constant))}
+                guards.append(self.truth(items.elt))
+            self.names.own = outer
+            return only(Fact(join(*guards)))
         choices, _ = self.arguments(node)
         return only(OF_TE if any(value.of_te for value in values_of(choices)) else ANYTHING)
 
@@ -333,6 +359,7 @@ class Evaluator(Expressions):
         return only(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
 
     _BUILTINS: ClassVar[Mapping[str, Callable[[Evaluator, ast.Call], Choice]]] = {
+        "all": _all,
         "any": _any,
         "dict": _new_dict,
         "getattr": _getattr,
@@ -361,6 +388,12 @@ def _existence(owner: Value, name: str) -> Value:
         return Fact(hasattr(owner.value, name))
     extends_te = isinstance(owner, Instance) and bool(owner.blueprint.provided_bases())
     return Anything(of_te=owner.of_te or isinstance(owner, Reference) or extends_te)
+
+
+def _name(choice: Choice) -> str:
+    """Return the string that a value certainly is, "" for another value."""
+    value = choice[0][1] if len(choice) == 1 else None
+    return value.value if isinstance(value, Literal) and isinstance(value.value, str) else ""
 
 
 def _text(node: ast.Call, position: int) -> str:

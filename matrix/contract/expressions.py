@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from matrix.contract.condition import WORDS, compared, shortened, shown, written
 from matrix.contract.definition import dotted, function_entry
 from matrix.contract.flow import Flow
-from matrix.contract.guard import Config, Guard, Loads, Unclear, all_of, any_of, negate
+from matrix.contract.guard import Config, Guard, Loads, Unclear, all_of, any_of, missing, negate
 from matrix.contract.provider import Provider
 from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
@@ -24,6 +24,7 @@ from matrix.contract.value import (
     Anything,
     Choice,
     Fact,
+    FixedVersion,
     InPackage,
     Keywords,
     Literal,
@@ -41,6 +42,8 @@ from matrix.contract.value import (
     truth_of,
     values_of,
 )
+
+PARTS = {"amp_C": "apex"}  # compiled modules beside their package
 
 
 class Library(Protocol):
@@ -143,6 +146,18 @@ class Expressions(ABC):
         if kind in ("attribute", "call") or (kind == "method" and arguments):
             self.flow.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
+    def end(self, error: str, node: ast.AST, cause: Guard) -> None:
+        """Record an exception that `cause` raises here, if it is that a name of the provider is missing."""
+        attempt, number = self.flow.catcher(error)
+        is_caught = attempt is not None and not isinstance(attempt.handlers[number].body[-1], ast.Raise)
+        if self.recorder is None or is_caught:
+            return
+        reached = all_of(self.recorder.base, self.flow.here(), cause)
+        leading = all_of(*self.flow.path[1::2], cause)  # without what earlier statements of the function exclude
+        site = Site(self.location.path, getattr(node, "lineno", 0), self.location.function)
+        for path in sorted(missing(cause)):
+            self.recorder.record(Use("end", path, site, reached, leading, effect=error), ())
+
     def loaded(self, path: str) -> Guard:
         """Return the guard under which a path loads; importing the provider itself succeeds, since it is installed."""
         return True if path == f"{self.provider.top}:" else Loads(path)
@@ -191,6 +206,8 @@ class Expressions(ABC):
         owners = self._attribute(base, whole=False) if isinstance(base, ast.Attribute) else self.value(base)
         alternatives: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
+            if owner == Literal(None):
+                self.end("AttributeError", node, guard)
             for condition, value in self._member(owner, node, guard, called=called):
                 if whole and not called and is_read and isinstance(value, Reference):
                     name = owner.name if isinstance(owner, Instance) else ""
@@ -253,7 +270,7 @@ class Expressions(ABC):
             choice, name = self.value(item), text_of(key)
             if name is not None:
                 keywords = keywords.put(name)
-                if len(choice) == 1 and isinstance(choice[0][1], (Literal, Outside)):
+                if len(choice) == 1 and isinstance(choice[0][1], (Literal, Outside, Fact, FixedVersion)):
                     keywords = replace(keywords, items=(*keywords.items, (name, choice[0][1])))
             elif key is None:
                 keywords = keywords.updated(values_of([choice]), (), more=len(choice) > 1)
@@ -335,4 +352,5 @@ def text_of(node: ast.AST | None) -> str | None:
 
 def installed(module: str) -> Guard:
     """Return the condition that the package of a module is installed."""
-    return Config(f"{module.partition('.')[0]} is installed")
+    top = module.partition(".")[0]
+    return Config(f"{PARTS.get(top, top)} is installed")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, ResolvedPath, Surface
 from matrix.contract.binding import BindingError, Misplacement, bind, misbound
@@ -37,7 +37,7 @@ from matrix.verdicts.outcome import Raised
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
-OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
+OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
 EARLIER: Final = "raises before"
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
@@ -57,6 +57,16 @@ class FindingKind(str, Enum):
 BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
 
 
+class End(NamedTuple):
+    """The exception in which a caught one ends, and the line that raises it."""
+
+    exception: str
+    site: Site
+
+    def __str__(self) -> str:
+        return f"{self.exception} at {self.site}"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One break of the contract between a consuming package and a release of a provider."""
@@ -73,12 +83,18 @@ class Finding:
     masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
+    end: End | None = None  # in which it ends where `exception` is caught, None where nothing raises
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
     def raised(self) -> Raised:
         """The break as an exception: Python's own, or a Misbound where Python raises nothing."""
-        return Raised(self.exception or "Misbound", self.message)
+        return Raised(self.end.exception if self.end else self.exception or "Misbound", self.message)
+
+    @property
+    def line(self) -> Site:
+        """The line that raises: the end, or the call site itself."""
+        return self.end.site if self.end else self.call_site
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -87,6 +103,7 @@ class Finding:
         sides[PROVIDERS[provider].key] = self.provider
         facts = {name: value for name, value in vars(self).items() if name not in SIDES}
         record = sides | {name: value for name, value in facts.items() if value or name not in OPTIONAL}
+        record |= {"end": str(self.end)} if self.end else {}
         return record | {"call_site": str(self.call_site), "kind": self.kind.value}
 
 
@@ -121,8 +138,10 @@ def find(
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
-    added = {use.path for use in calls.uses if use.kind == "patch" and unpatched.truth(use.guard) is not Truth.NO}
+    patches = [use for use in calls.uses if use.kind == "patch"]
+    unpatched = Judge(surface, version, mended={use.path for use in patches})
+    # `if hasattr(m, "f"): m.f = g` adds nothing.
+    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
@@ -146,12 +165,14 @@ def find(
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
                 earlier = stops.setdefault((use.site.path, use.site.function), [])
                 earlier.append((use.site, sight.rest(use.guard)))
-            if (visible := _visible(use, break_.guard, sight)) is False:
+            end = _end(calls, use, sight) if break_.swallowed else None
+            if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
-            kind = _kind(use, break_, min(reached, break_.truth))
+            kind = FindingKind.DEFINITE if end else _kind(use, break_, min(reached, break_.truth))
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
+            finding = replace(finding, end=End(end.effect, end.site)) if end else finding
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 
@@ -193,6 +214,15 @@ def _before(
     return f"{min(sites)} {EARLIER}" if sites else ""
 
 
+def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
+    """Return the first line that certainly raises after the exception of a use was caught, None without one."""
+    for end in calls.ends.get(use.path, ()):
+        is_its_own = end.site.path == use.site.path or (use.path, end.site.path) not in calls.catching
+        if is_its_own and judge.truth(end.guard) > Truth.UNCLEAR:
+            return end
+    return None
+
+
 def _implies(guard: Guard, other: Guard) -> bool:
     parts = set(guard_parts(guard))
     return parts.issuperset(guard_parts(other)) or set(guard_parts(all_of(guard, other))) == parts
@@ -230,7 +260,7 @@ def _fits(
         return True  # without other releases, only a call can show that a replacement does not fit
     if isinstance(target, Absent):
         is_private = form.kind == "method" and form.arguments is None
-        is_own = any(f"{form.path}.".startswith(f"{path}.") for path in added)
+        is_own = any(f"{form.path}.".startswith(path if path[-1] == ":" else f"{path}.") for path in added)
         return (not replaces and is_own) or not (target.sure or is_private)
     if replaces:
         return not (form.signature and surface.calls_of(form.path))

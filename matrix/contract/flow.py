@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, all_of, any_of, negate
 from matrix.contract.reachability import PendingUse
-from matrix.contract.scope import ClassDefinition, FunctionDefinition, Scope, bound_names
+from matrix.contract.scope import ClassDefinition, FunctionDefinition, Scope, bound_names, walk_all
 from matrix.contract.uses import CATCHES
 from matrix.contract.value import ANYTHING, Choice, Literal, Outside, Reference, values_of
+
+SENDING = ("append", "put", "put_nowait", "send", "set_exception")  # methods that keep their argument
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Attempt:
         for number, handler in enumerate(self.handlers):
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
             names = {dotted(kind).rpartition(".")[2] if kind else "" for kind in types}
-            if names & {error, *CATCHES[error], "Exception", "BaseException", ""}:
+            if names & {error, *CATCHES.get(error, ()), "Exception", "BaseException", ""}:
                 return number
         return None
 
@@ -60,6 +62,7 @@ class Attempt:
                 draft.refused += caught
             elif caught:
                 draft.swallowed += caught
+                draft.kept = draft.kept or _keeps(self.handlers[number])
                 draft.effect = draft.effect or effect
                 draft.fallback = draft.fallback or fallback
 
@@ -113,6 +116,18 @@ class Flow:
             if number is not None:
                 return attempt, number
         return None, 0
+
+
+def _keeps(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler stores, returns or sends the exception itself, by itself or in a tuple."""
+    values: list[ast.expr | None] = []
+    for part in walk_all(handler.body) if handler.name else ():
+        if isinstance(part, (ast.Assign, ast.Return)):
+            values.append(part.value)
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in SENDING:
+            values += part.args
+    items = [item for value in values for item in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return any(isinstance(item, ast.Name) and item.id == handler.name for item in items)
 
 
 def _plain(choice: Choice) -> str:

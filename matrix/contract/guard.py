@@ -7,6 +7,7 @@ A guard is one of
     Loads("transformer_engine.pytorch:RMSNorm")    an import or an attribute before this line did not fail
     Takes("transformer_engine.pytorch:fp8_model_init", "recipe")   the parameter exists (inspect.signature)
     Config("config.tp_comm_overlap")    a condition of the run, independent of TE
+    Holds("transformer_engine.pytorch.ep:_BOOTSTRAPPED")   the truth value of a constant
     Unclear("len(signature(...)) > 3")  a condition on TE whose form is not understood
     Not(guard) / AllOf(guards) / AnyOf(guards)
 The constructors `negate`, `all_of` and `any_of` simplify; nothing else builds a tree. Equal guards are one object, so
@@ -82,6 +83,13 @@ class Config(metaclass=_Sharing):
 
 
 @dataclass(frozen=True, eq=False)
+class Holds(metaclass=_Sharing):
+    """The constant at `path` is true: unclear, but a condition of the run where TE's own functions change it."""
+
+    path: str
+
+
+@dataclass(frozen=True, eq=False)
 class Unclear(metaclass=_Sharing):
     """A condition on TE whose form is not understood."""
 
@@ -109,8 +117,9 @@ class AnyOf(metaclass=_Sharing):
     parts: tuple[Guard, ...]
 
 
-Guard: TypeAlias = bool | TeVersion | Offers | Loads | Takes | Config | Unclear | Not | AllOf | AnyOf
+Guard: TypeAlias = bool | TeVersion | Offers | Loads | Takes | Holds | Config | Unclear | Not | AllOf | AnyOf
 
+INSTALLED = " is installed"  # the end of the condition that another package is there
 OPPOSITE = {">=": "<", "<": ">=", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 
 
@@ -215,6 +224,25 @@ def leaves(guard: Guard) -> frozenset[Guard]:
 
 
 @lru_cache(maxsize=65536)
+def missing(guard: Guard) -> frozenset[str]:
+    """Return the paths of which each is enough, if it does not load, for a guard that else never holds."""
+    if _loading(guard) is not False:
+        return frozenset()
+    paths = {leaf.path for leaf in leaves(guard) if isinstance(leaf, Loads)}
+    return frozenset(path for path in paths if _loading(guard, path) is not False)
+
+
+@lru_cache(maxsize=65536)
+def _loading(guard: Guard, absent: str = "") -> Guard:
+    """Return a guard where every path but `absent` loads."""
+    if isinstance(guard, (AllOf, AnyOf)):
+        return rejoined(guard, (_loading(part, absent) for part in guard.parts))
+    if isinstance(guard, Not):
+        return negate(_loading(guard.part, absent))
+    return guard.path != absent if isinstance(guard, Loads) else guard
+
+
+@lru_cache(maxsize=65536)
 def size(guard: Guard) -> int:
     """Return the number of conditions in a guard, each as often as it occurs."""
     if isinstance(guard, (AllOf, AnyOf)):
@@ -230,7 +258,7 @@ def guard_parts(guard: Guard) -> tuple[Guard, ...]:
 def names_te(guard: Guard) -> bool:
     """Return whether a guard depends on Transformer Engine."""
     return isinstance(guard, bool) or any(
-        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)
+        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Holds, Unclear)) for leaf in leaves(guard)
     )
 
 
@@ -251,6 +279,9 @@ class Offer(Protocol):
 
     def takes(self, path: str, parameter: str) -> bool | None:
         """Return whether the callable at `path` has that parameter; None if the surface does not record it."""
+
+    def changes(self, path: str) -> bool:
+        """Return whether functions of its own module change the truth value at `path`."""
 
 
 COMPARE: dict[str, Callable[[Version, Version], bool]] = {">=": ge, ">": gt, "<=": le, "<": lt, "==": eq, "!=": ne}
@@ -307,6 +338,8 @@ class Judge:
             return Truth.REACHABLE if not offered and guard.path in self._added else _known(offered)
         if isinstance(guard, Takes):
             return _known(self._surface.takes(guard.path, guard.parameter))
+        if isinstance(guard, Holds):
+            return Truth.REACHABLE if self._surface.changes(guard.path) else Truth.UNCLEAR
         return Truth.UNCLEAR if isinstance(guard, Unclear) else _known(guard)
 
     def _weakest(self, parts: Iterable[Guard]) -> Truth:
@@ -336,12 +369,13 @@ def _text(guard: Guard, title: str, *, top: bool = False) -> str:
         return f"has {guard.path.rstrip(':').replace(':', '.')}"
     if isinstance(guard, Takes):
         return f"{guard.path.replace(':', '.')} takes {guard.parameter}"
-    if isinstance(guard, Config):
-        return guard.text
+    if isinstance(guard, (Config, Holds)):
+        return guard.text if isinstance(guard, Config) else guard.path.replace(":", ".")
     if isinstance(guard, Unclear):
         return f"{guard.text} (not understood)"
     if isinstance(guard, Not):
-        return f"not {_text(guard.part, title)}"
+        text = _text(guard.part, title)
+        return f"{text.removesuffix(INSTALLED)} is not installed" if text.endswith(INSTALLED) else f"not {text}"
     word = " and " if isinstance(guard, AllOf) else " or "
     joined = word.join(_text(part, title) for part in guard.parts)
     return joined if top else f"({joined})"

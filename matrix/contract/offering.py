@@ -15,14 +15,14 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from matrix.contract.api import MISSING, REDIRECTS, Entry, Surface
+from matrix.contract.api import MISSING, REDIRECTS, STATE, Entry, Surface
 from matrix.contract.definition import (
     ENUMERATIONS,
     Names,
     absolute,
-    called,
     class_entry,
     dotted,
+    forwarded,
     function_entry,
     module_name,
     parsed,
@@ -36,7 +36,6 @@ PYBIND_NAME = re.compile(
 )
 COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
 FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module
-COPIED = "copy_signature"  # a decorator of megatron.core.typed_torch
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
@@ -93,6 +92,7 @@ class _ModuleReader(ast.NodeVisitor):
         self, name: str, is_package: bool, sources: frozenset[str], tree: ast.Module, provider: Provider
     ) -> None:
         self.name, self.is_package, self.sources, self.tree, self.provider = name, is_package, sources, tree, provider
+        self.state = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
         self.names: Names = {}  # in a branch, those that it leaves
         self.imports: set[str] = set()
         self.stars: list[str] = []
@@ -108,11 +108,10 @@ class _ModuleReader(ast.NodeVisitor):
         """Skip a statement that defines no names."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Read a function; one that takes anything and states whose signature it has passes all on to that function."""
-        copied = [decorator for decorator in node.decorator_list if dotted(called(decorator)) == COPIED]
-        source = dotted(copied[0].args[0]) if copied and isinstance(copied[0], ast.Call) and copied[0].args else ""
-        is_passed = ast.unparse(node.args) == "*args, **kwargs" and source in self.names
-        self.names[node.name] = f">{self.name}:{source}" if is_passed else function_entry(node)
+        """Read a function; one that passes all of its arguments on has the signature of their function."""
+        entry, callee = function_entry(node), forwarded(node)
+        is_passed = entry.endswith(")") and callee in self.names
+        self.names[node.name] = f">{self.name}:{callee}" if is_passed else entry
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         """Read a coroutine."""
@@ -210,7 +209,8 @@ class _ModuleReader(ast.NodeVisitor):
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
                     self.public = _texts(value)
-                self.names[target.id] = self._value(value)
+                is_state = target.id in self.state and isinstance(value, ast.Constant) and isinstance(value.value, bool)
+                self.names[target.id] = STATE if is_state else self._value(value)
             elif isinstance(target, (ast.Tuple, ast.List)):
                 self.names |= {element.id: "=" for element in target.elts if isinstance(element, ast.Name)}
 

@@ -29,6 +29,7 @@ from matrix.contract.scope import ClassDefinition
 from matrix.contract.uses import Use
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
+MOST_ENDS = 3  # recorded lines that raise because of one missing path; the first that is reached is shown
 NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
 
 
@@ -63,6 +64,7 @@ class PendingUse:
     swallowed: list[str] = field(default_factory=list)
     effect: str = ""
     fallback: bool = False
+    kept: bool = False  # the handler stores the exception, for a line that raises it later
     refused: list[str] = field(default_factory=list)
 
 
@@ -74,18 +76,30 @@ class Reaches:
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # guards that hold for every configuration
+    checking: set[Function] = field(default_factory=set)  # the functions that have these checks
     constructors: dict[ClassDefinition, Function] = field(default_factory=dict)  # of classes that were read
+    rethrows: dict[str, Use] = field(default_factory=dict)  # file -> the line that raises for a stored exception
     _reached: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
         """Add the guards that hold for every configuration whose checks, in `function`, passed."""
+        self.checking.add(function)
         self.checks += [
             part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
         ]
 
     def finish(self) -> list[Use]:
         """Return the reachable uses with their complete guards."""
-        return [use for use in map(self._finished, self.drafts) if use.guard is not False]
+        swallowed = {draft.use.path for draft in self.drafts if draft.swallowed}
+        drafts = [draft for draft in self.drafts if draft.use.kind != "end"]
+        ends = [draft for draft in self.drafts if draft.use.kind == "end" and draft.use.path in swallowed]
+        ends.sort(key=lambda draft: (draft.function not in self.checking, *draft.use.site[:2], draft.use.path))
+        for path in sorted(swallowed):
+            drafts += [draft for draft in ends if draft.use.path == path][:MOST_ENDS]
+        for use, function in [(draft.use, draft.function) for draft in drafts if draft.kept]:
+            if end := self.rethrows.get(use.site.path):
+                drafts.append(PendingUse(end._replace(path=use.path, guard=use.guard, here=use.here), function))
+        return [use for use in map(self._finished, drafts) if use.guard is not False]
 
     def _finished(self, draft: PendingUse) -> Use:
         use = draft.use
@@ -95,11 +109,15 @@ class Reaches:
             passed = [pair for pair in arguments.keywords if self._checked(reached, pair[1]) is not False]
             arguments = arguments._replace(keywords=tuple(passed))
         checks = self._checks_on(reached, *(guard for _, guard in (arguments.keywords if arguments else ())))
-        possible = self._checked(reached) is not False
-        guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.guard) if possible else False
+        is_check = use.kind == "end" and draft.function in self.checking
+        checks = [] if is_check else checks
+        possible = is_check or self._checked(reached) is not False
+        guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.here) if possible else False
         swallowed, refused = tuple(draft.swallowed), tuple(draft.refused)
-        use = use._replace(guard=guard, here=use.guard, arguments=arguments)
-        return use._replace(swallowed=swallowed, refused=refused, effect=draft.effect, fallback=draft.fallback)
+        use = use._replace(guard=guard, arguments=arguments)
+        return use._replace(
+            swallowed=swallowed, refused=refused, effect=draft.effect or use.effect, fallback=draft.fallback
+        )
 
     def _checked(self, *guards: Guard) -> Guard:
         """Return the guards and the checks on their configuration; False if the checks exclude them."""

@@ -8,14 +8,15 @@ therefore no finding of its own.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from matrix.contract.definition import absolute, dotted, function_entry
+from matrix.contract.definition import absolute, called, dotted, function_entry
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.expressions import installed, text_of
 from matrix.contract.flow import Attempt
-from matrix.contract.guard import Config, Guard, all_of, any_of, names_te, negate
+from matrix.contract.guard import Config, Guard, all_of, any_of, guard_parts, missing, names_te, negate
 from matrix.contract.reachability import Function, Recorder, elsewhere, is_local
 from matrix.contract.scope import (
     ClassDefinition,
@@ -30,6 +31,7 @@ from matrix.contract.scope import (
     set_attributes,
     walk_all,
 )
+from matrix.contract.uses import Site, Use
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
@@ -45,6 +47,7 @@ from matrix.contract.value import (
     under,
 )
 
+STORED = re.compile(r"isinstance\([\w.]+, (Base)?Exception\)")  # an exception that was caught elsewhere
 MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
 
 
@@ -129,8 +132,7 @@ class Reader:
         self.names.own = joined
 
     def _if(self, node: ast.If) -> None:
-        is_run = not dotted(node.test).endswith("TYPE_CHECKING")
-        condition = self.expressions.truth(node.test) if is_run else False
+        condition = self.expressions.truth(node.test)
         end, scope = self.branch(node.body, condition, self.expressions.narrowed(node.test))
         else_end, else_scope = self.branch(node.orelse, negate(condition))
         if end is not False and else_end is not False:
@@ -141,7 +143,20 @@ class Reader:
             self.flow.assume(any_of(all_of(condition, end), all_of(negate(condition), else_end)))
 
     def _assert(self, node: ast.Assert) -> None:
-        self.flow.assume(self.expressions.truth(node.test))
+        holds = self.expressions.truth(node.test)
+        self.expressions.end("AssertionError", node, negate(holds))
+        self.flow.assume(holds)
+
+    def _raise(self, node: ast.Raise) -> None:
+        name = dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+        if self.recorder and name:
+            error = name if name[0].isupper() else "Exception"
+            inner, function = self.flow.path[-2:], self.recorder.function
+            self.expressions.end(error, node, all_of(*inner, function.guard if function and not inner[1:] else True))
+            if any(isinstance(part, Config) and STORED.fullmatch(part.text) for part in guard_parts(inner[0])):
+                site = Site(self.location.path, node.lineno, self.location.function)
+                self.recorder.reaches.rethrows.setdefault(site.path, Use("end", "", site, True, effect=error))
+        self._leave(node)
 
     def _leave(self, node: ast.Raise | ast.Break | ast.Continue) -> None:
         self.expressions.parts(node)
@@ -281,6 +296,8 @@ class Reader:
         elif isinstance(target, ast.Subscript):
             self.expressions.value(target.slice)
             name = text_of(target.slice)
+            if name and dotted(target.value) == "sys.modules" and self.library.provider.owns(name):
+                self.expressions.use("patch", f"{name}:", target, True, bound="object")
             self.expressions.change(target.value, lambda keywords: keywords.put(name) if name else keywords.opened())
 
     def _named(self, name: str, choice: Choice) -> Choice:
@@ -310,6 +327,12 @@ class Reader:
         for alias in node.names:
             name = f"{source}.{alias.name}"  # `from megatron import core`
             value: Value = InPackage(source, alias.name) if is_inside else Outside(name)
+            if is_inside and self.library.mentions(source):
+                choice = self.expressions.settled(only(value))
+                bound = any_of(*(guard for guard, _ in choice))
+                if missing(negate(bound)):
+                    self.expressions.end("ImportError", node, negate(bound))
+                    self.flow.may_fail("ImportError", bound)
             if is_provided:
                 value = self._import_provided(source, alias.name, node)
             elif owns(name) and not owns(source) and not self.library.is_module(name):
@@ -394,7 +417,7 @@ class Reader:
                     evaluator.use("override", path, method.node, guard, bound=blueprint.name, signature=signature)
         self.waiting += body.waiting
 
-    _raise = _break = _continue = _leave
+    _break = _continue = _leave
     _trystar = _try  # Python 3.11
 
 

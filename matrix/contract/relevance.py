@@ -66,7 +66,7 @@ class ArgumentCheck:
 
     def hides(self, finding: Finding) -> bool:
         """Return whether no arguments reach a finding."""
-        is_call = finding.call_site.function in self.functions and finding.callee.endswith(self.callee)
+        is_call = finding.line.function in self.functions and finding.callee.endswith(self.callee)
         is_provided = finding.packages[1] == self.package and finding.provider in self.provided
         return is_call and is_provided and (self.mcore is None or finding.consumer in self.mcore)
 
@@ -99,17 +99,21 @@ class FailedImport:
 
 @dataclass(frozen=True)
 class FunctionReach(ReachedBy):
-    """The arguments of a training command that reach functions of `package`, or the import of its modules."""
+    """The arguments of a training command that reach functions of `package`, or the import of its modules.
+
+    Of a function that raises for several missing names, `callee` is a part of the path of one.
+    """
 
     functions: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    callee: str = ""
     package: str = MCORE
 
     def covers(self, finding: Finding) -> bool:
         """Return whether it states how a line is reached."""
-        site = finding.call_site
+        site = finding.line
         is_stated = site.function in self.functions if site.function else site.path in self.modules
-        return is_stated and finding.packages[0] == self.package
+        return is_stated and finding.packages[0] == self.package and self.callee in finding.callee
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class Relevance:
         raised = [finding for finding in findings if finding.kind in caught]
         judged = []
         for finding in findings:
+            if finding.end and any(check.hides(finding) for check in self.check):
+                finding = replace(finding, kind=FindingKind.SILENTLY_OFF, end=None)
             rare = implausible(finding.consumer, finding.provider, *finding.packages[::-1])
             feature = next((feature for feature in self.feature if feature.matches(finding)), None)
             if finding.kind is FindingKind.SILENTLY_OFF and feature:

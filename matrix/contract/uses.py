@@ -48,8 +48,9 @@ class Use(NamedTuple):
 
     `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "method" (a call to a method of an
     object, or a read of its private attribute; its class is known by an annotation, a constructor or isinstance),
-    "override" (a method of a subclass) or "patch" (an assignment to something of the provider); `signature` is that of
-    the override or the patch. `bound`: the class of the object, or super, from which the last attribute is read.
+    "override" (a method of a subclass), "patch" (an assignment to something of the provider) or "end" (the line raises
+    the exception `effect` because `path` is missing, which was caught before); `signature` is that of the override or
+    the patch. `bound`: the class of the object, or super, from which the last attribute is read.
     `swallowed` lists the exceptions that the surrounding code catches and does not raise again, `effect` is the
     assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another part of the provider,
     which is a use of its own. `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the
@@ -86,6 +87,20 @@ class Calls:
     fitting: Sequence[str] = ()
 
     @cached_property
+    def ends(self) -> Mapping[str, Sequence[Use]]:
+        """The exceptions in which missing paths end, by path; the checks of configurations come first, as in a run."""
+        ends: dict[str, list[Use]] = {}
+        for use in sorted(self.uses, key=lambda use: not use.site.function.endswith("__post_init__")):
+            if use.kind == "end":
+                ends.setdefault(use.path, []).append(use)
+        return ends
+
+    @cached_property
+    def catching(self) -> frozenset[tuple[str, str]]:
+        """The paths whose failure is caught, with the file: what a file catches itself is not that of another."""
+        return frozenset((use.path, use.site.path) for use in self.uses if use.swallowed)
+
+    @cached_property
     def forms(self) -> Mapping[Use, Sequence[int]]:
         """The forms of the uses, each with the places of its uses.
 
@@ -93,6 +108,8 @@ class Calls:
         """
         forms: dict[Use, list[int]] = {}
         for index, use in enumerate(self.uses):
+            if use.kind == "end":
+                continue
             arguments = use.arguments
             if arguments:
                 arguments = arguments._replace(keywords=tuple((name, on is True) for name, on in arguments.keywords))

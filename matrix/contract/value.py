@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from matrix.catalog import versions
-from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, names_te, negate, size
+from matrix.contract.guard import Config, Guard, Holds, TeVersion, Unclear, all_of, any_of, names_te, negate, size
 
 MOST_PARTS = 400  # conditions in the guard of a value; beyond it the value is unknown: one of TE 2.18 never ends
 MOST_CHOICES = 12  # values of one name; the widest seen in any release is 5. Beyond it the name is OF_TE
@@ -86,8 +86,8 @@ class Reference(Value):
         return only(self.attribute(name))
 
     def truth(self, text: str) -> Guard:
-        """Return the guard under which it is true: unclear for a constant, whose value is not recorded."""
-        return Unclear(text) if self.is_constant else True
+        """Return the guard under which it is true; the value of a constant is not recorded."""
+        return Holds(self.path) if self.is_constant else True
 
     @property
     def is_constant(self) -> bool:
@@ -193,6 +193,10 @@ class Outside(OfTheRun):
     """A module or name from neither package, by dotted path."""
 
     path: str
+
+    def truth(self, text: str) -> Guard:
+        """Return the condition of the run; a type checker alone sees TYPE_CHECKING as true."""
+        return not self.path.endswith("TYPE_CHECKING") and super().truth(text)
 
     def attribute(self, name: str) -> Value:
         """Return a name of this module, or an attribute of this name."""

@@ -104,7 +104,10 @@ def table(
             if finding.kind is kind:
                 breaks[_break(finding)].append(finding)
         lines += [f"{kind.value}: {meaning}", ""] if breaks else []
-        for group in breaks.values():
+        groups = list(breaks.values())
+        if kind is FindingKind.SILENTLY_OFF:  # nothing stops the job: what the most pairs lose comes first
+            groups.sort(key=len, reverse=True)
+        for group in groups:
             lines += [*_entry(group, mcore, te, titles), *(f"    {line}" for line in known(group[-1])), ""]
     total = _counted(findings, MEANING, always=MEANING.keys() - RARE)
     return "\n".join([f"{_pairs(len(mcore) * len(te))}: {total}", "", *lines]).rstrip("\n") + "\n"
@@ -118,7 +121,9 @@ def _entry(
     yield f"  {newest.callee}"
     yield f"    {newest.message}"
     yield f"    at {newest.call_site}" + (f", where {newest.guard}" if newest.guard else "")
-    for title, text in (("signature ", newest.signature), ("lost: ", newest.lost), ("masked: ", newest.masked)):
+    end = str(newest.end or "")
+    facts = (("ends in ", end), ("signature ", newest.signature), ("lost: ", newest.lost), ("masked: ", newest.masked))
+    for title, text in facts:
         if text:
             yield f"    {title}{text}"
     partners: dict[str, set[str]] = defaultdict(set)

@@ -361,3 +361,36 @@ def test_copied_signature_is_that_of_its_source() -> None:
     calls = project("from megatron.core.specs import get_spec\nget_spec(num_experts=1, legacy=True)")
     message = "get_submodules() got an unexpected keyword argument 'legacy'"
     assert breaks(calls, core({"specs.py": specs})) == [("definite", message)]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return get_submodules(*args, **kwargs)", True),
+        ("return ModuleSpec(module=None, submodules=get_submodules(*args, **kwargs))", True),
+        ("kwargs.pop('legacy', None)\n    return get_submodules(*args, **kwargs)", False),
+        ("return get_submodules(**kwargs)", False),
+        ("return build(*args, **kwargs)", False),
+    ],
+)
+def test_function_that_passes_all_on_has_the_signature_of_its_callee(body: str, expected: bool) -> None:
+    specs = (
+        f"from x import build\ndef get_submodules(num_experts=None): ...\ndef get_spec(*args, **kwargs):\n    {body}\n"
+    )
+    calls = project("from megatron.core.specs import get_spec\nget_spec(num_experts=1, legacy=True)")
+    message = "get_submodules() got an unexpected keyword argument 'legacy'"
+    assert breaks(calls, core({"specs.py": specs})) == [("definite", message)] * expected
+
+
+def test_constructor_that_passes_all_on_is_that_of_its_base() -> None:
+    layers = """
+class Layer:
+    def __init__(self, config): ...
+class MoELayer(Layer):
+    def __init__(self, *args, **kwargs):
+        self.is_moe = True
+        super().__init__(*args, **kwargs)
+"""
+    calls = project("from megatron.core.layers import MoELayer\nMoELayer(config=1, legacy=True)")
+    message = "Layer.__init__() got an unexpected keyword argument 'legacy'"
+    assert breaks(calls, core({"layers.py": layers})) == [("definite", message)]

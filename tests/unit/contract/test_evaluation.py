@@ -316,3 +316,68 @@ def test_replacement_behind_a_decorator_has_any_signature() -> None:
     fork = project("import megatron.core.schedule as schedule\n@unknown\ndef step(x): ...\nschedule.step = step\n")
 
     assert breaks(fork, core({"schedule.py": "def step(x, y): ...\ndef run(x):\n    step(x, y=1)\n"})) == []
+
+
+MODULE = "from megatron.core import x\nimport importlib.util, sys, typing, types\nimport megatron.core\n"
+CORE_VERSION = "from packaging.version import Version\nCORE = Version(megatron.core.__version__)\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if typing.TYPE_CHECKING:\n    from megatron.core.gone import Y",
+        "if typing.TYPE_CHECKING or False:\n    from megatron.core.gone import Y",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from megatron.core.gone import Y",
+        f"{CORE_VERSION}TABLE = {{'gone': CORE >= Version('0.17')}}\nif TABLE['gone']:\n    x.gone()",
+        f"{CORE_VERSION}SINCE = {{'gone': Version('0.17')}}\ndef has(name):\n    return CORE >= SINCE[name]\n"
+        "if has('gone'):\n    x.gone()",
+        "if all(hasattr(x, name) for name in ('f', 'gone')):\n    x.gone()",
+        "if all([hasattr(x, 'f'), hasattr(x, 'gone')]):\n    x.gone()",
+        "if any((hasattr(x, 'gone'), False)):\n    x.gone()",
+        "HAVE = hasattr(x, 'gone')\nif HAVE:\n    x.gone()",
+        "HAVE = getattr(x, 'gone', None) is not None\nif HAVE:\n    x.gone()",
+        "def patch():\n    x.gone = 1\npatch()\nx.gone()",
+        "setattr(x, 'gone', 1)\nx.gone()",
+        "sys.modules['megatron.core.gone'] = types.ModuleType('gone')\nfrom megatron.core.gone import Y",
+        "if importlib.util.find_spec('megatron.core.gone'):\n    from megatron.core.gone import Y",
+        "HAVE = importlib.util.find_spec('megatron.core.gone') is not None\nif HAVE:\n    import megatron.core.gone",
+    ],
+)
+def test_idiom_of_consumers_is_a_guard(code: str) -> None:
+    assert breaks(project(MODULE + code), core({"x.py": "def f(): ..."})) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if not typing.TYPE_CHECKING:\n    x.gone()",
+        f"{CORE_VERSION}TABLE = {{'gone': CORE >= Version('0.1')}}\nif TABLE['gone']:\n    x.gone()",
+        "if any(hasattr(x, name) for name in ('f', 'gone')):\n    x.gone()",
+        "if all([hasattr(x, 'f')]):\n    x.gone()",
+        "if importlib.util.find_spec('megatron.core.x'):\n    x.gone()",
+        "if hasattr(x, 'gone'):\n    x.gone = 1\nx.gone()",
+    ],
+)
+def test_idiom_that_holds_is_no_guard(code: str) -> None:
+    message = "module 'megatron.core.x' has no attribute 'gone'"
+    assert breaks(project(MODULE + code), core({"x.py": "def f(): ..."})) == [("definite", message)]
+
+
+def test_class_attribute_of_a_decorator_is_a_condition() -> None:
+    """Megatron-Bridge passes arguments to a provider only where a decorator has set PROVIDER_CLASS."""
+    source = """
+        from megatron.core.x import Provider
+        def register(provider):
+            def wrap(cls):
+                cls.PROVIDER_CLASS = provider
+                return cls
+            return wrap
+        class Bridge:
+            PROVIDER_CLASS = None
+            def provide(self, values):
+                if self.PROVIDER_CLASS is not None:
+                    return self.PROVIDER_CLASS(rope=1)
+        @register(Provider)
+        class MLABridge(Bridge): ...
+    """
+    assert breaks(project(source), core({"x.py": "class Provider:\n    def __init__(self, a=1): ..."})) == []

@@ -1,7 +1,10 @@
 """The kinds of findings and their contents."""
 
+import pytest
+
 from matrix.contract.finding import FindingKind, find
-from tests.unit.contract.sources import broken, findings, mcore, te
+from matrix.contract.provider import TORCH
+from tests.unit.contract.sources import broken, findings, mcore, project, te, torch
 
 OFFLOAD = """
     def get_cpu_offload_context(enabled=False, num_layers=1, {}offload_activations=True, offload_weights=True): ...
@@ -210,3 +213,188 @@ def test_keyword_of_some_versions_is_missing_on_others() -> None:
     assert broken(source, "def get(*, group): ...", "1.9") == [
         ("definite", "get() missing 1 required keyword-only argument: 'group'")
     ]
+
+
+EXTENSION = """
+    try:
+        from transformer_engine.pytorch import FusedRoPE
+        def fused_rope(t):
+            return FusedRoPE(t)
+    except ImportError:
+        pass
+    try:
+        from transformer_engine.pytorch import permute
+        fused_permute = permute
+    except ImportError:
+        fused_permute = None
+"""
+ROPE = """
+    try:
+        from apex.functional import fused_rope
+    except ImportError:
+        try:
+            from megatron.core.extension import fused_rope
+        except:
+            fused_rope = None
+"""
+CONFIG = """
+    class TransformerConfig:
+        def __post_init__(self):
+            if self.seq < 1:
+                raise ValueError("too short")
+            if self.apply_rope_fusion:
+                from megatron.core.rope import fused_rope
+                if fused_rope is None:
+                    raise ValueError("apply_rope_fusion is not available.")
+"""
+
+
+def ends(files: dict[str, str] | str, offered: str = "") -> list[tuple[str, str, str, str]]:
+    """Return kind, exception, guard and end of each finding."""
+    calls = mcore(files)
+    return [(f.kind.value, f.raised.type, f.guard, str(f.line) if f.end else "") for f in find(calls, te(offered))]
+
+
+def test_missing_name_ends_in_the_check_of_a_configuration() -> None:
+    """FusedRoPEFunc in core 0.10 - 0.12: no name remains, another module makes it None, a third one raises."""
+    files = {"extension.py": EXTENSION.replace("permute", "FusedRoPE"), "rope.py": ROPE, "config.py": CONFIG}
+    end = "megatron/core/config.py:9 TransformerConfig.__post_init__"
+    expected = ("definite", "ValueError", "config.apply_rope_fusion and apex is not installed", end)
+    assert expected in ends(files)
+    assert ends(files, "FusedRoPE = 1") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "exception", "line"),
+    [
+        ("if fused_permute is None:\n        raise ValueError('too old')", "ValueError", 11),
+        ("assert fused_permute is not None, 'too old'", "AssertionError", 10),
+        ("fused_permute(tokens)", "TypeError", 10),
+        ("fused_permute.apply(tokens)", "AttributeError", 10),
+        (
+            "if fused_permute is not None:\n        return fused_permute(tokens)\n    raise RuntimeError",
+            "RuntimeError",
+            12,
+        ),
+    ],
+)
+def test_name_that_is_none_ends_where_it_is_needed(code: str, exception: str, line: int) -> None:
+    """fused_permute of moe_utils.py."""
+    source = f"""
+try:
+    from transformer_engine.pytorch import permute as fused_permute
+except ImportError:
+    fused_permute = None
+
+
+def run(tokens):
+    \"\"\"Permute.\"\"\"
+    {code}
+"""
+    assert ends(source) == [("definite", exception, "", f"megatron/core/adapter.py:{line} run")]
+    assert ends(source, "def permute(tokens): ...") == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "return fused_permute(tokens) if fused_permute else tokens",
+        "if fused_permute is None:\n        if tokens is None:\n            raise ValueError('no tokens')",
+        "try:\n        fused_permute(tokens)\n    except TypeError:\n        pass",
+        "if is_te_min_version('2.0'):\n        fused_permute(tokens)",
+    ],
+)
+def test_name_that_is_none_is_silent_where_none_is_allowed(code: str) -> None:
+    """A raise of the slow path is about its own arguments."""
+    source = f"""
+from megatron.core.utils import is_te_min_version
+try:
+    from transformer_engine.pytorch import permute as fused_permute
+except ImportError:
+    fused_permute = None
+def run(tokens):
+    {code}
+"""
+    assert [row[0] for row in ends(source)] == ["silently-off"]
+
+
+def test_stub_that_raises_is_an_end() -> None:
+    source = """
+    try:
+        from transformer_engine.pytorch import permute
+        def run(tokens):
+            return permute(tokens)
+    except ImportError:
+        def run(tokens):
+            raise ImportError("Please install a newer TE.")
+    """
+    assert ends(source) == [("definite", "ImportError", "", "megatron/core/adapter.py:8 run")]
+
+
+def test_import_of_a_name_that_is_not_bound_is_an_end() -> None:
+    files = {
+        "transformer_engine.py": EXTENSION.replace("permute", "FusedRoPE"),
+        "rope.py": "from .transformer_engine import fused_rope\n",
+    }
+    assert ("definite", "ImportError", "", "megatron/core/rope.py:1") in ends(files)
+
+
+WRITER = """
+    from torch.distributed.checkpoint.filesystem import _write_item
+    class Writer:
+        def write(self, items, queue):
+            try:
+                output = [_write_item(item, 1) for item in items]
+            except Exception as error:
+                {}
+            queue.put(output)
+        def results(self):
+            results = self.queue.get()
+            if isinstance(results, Exception):
+                raise RuntimeError("Worker failure") from results
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        ("output = (0, error)", FindingKind.DEFINITE),
+        ("queue.put(error)", FindingKind.DEFINITE),
+        ("output = str(error)", FindingKind.SILENTLY_OFF),
+        ("logger.error(error)", FindingKind.SILENTLY_OFF),
+    ],
+)
+def test_stored_exception_ends_where_it_is_raised(handler: str, kind: FindingKind) -> None:
+    """FileSystemWriterAsync of core 0.6 - 0.11: the writer stores the exception, the main process raises another."""
+    offered = torch({"checkpoint/__init__.py": "", "checkpoint/filesystem.py": "def _write_item(a, b, c): ..."})
+    [finding] = find(project(WRITER.format(handler), TORCH), offered)
+    end = "RuntimeError at train.py:13 Writer.results" if kind is FindingKind.DEFINITE else "None"
+    assert (finding.kind, str(finding.end)) == (kind, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        ("_STARTED = False\n    def begin():\n        global _STARTED\n        _STARTED = True", "definite"),
+        ("_STARTED = compute()", "possible"),
+        ("_STARTED = False", "possible"),
+    ],
+)
+def test_state_of_the_provider_is_a_condition_of_the_run(start: str, kind: str) -> None:
+    """ep._BOOTSTRAPPED is False until ep_bootstrap sets it; a constant that nothing sets may be what a build has."""
+    source = """
+    from transformer_engine.pytorch import ep
+    def run(group):
+        if ep._STARTED:
+            return
+        ep.bootstrap(group, 1)
+    """
+    offered = te({"pytorch/ep.py": f"    {start}\n    def bootstrap(group): ...\n"})
+    assert [finding.kind.value for finding in find(mcore(source), offered)] == [kind]
+
+
+def test_end_is_that_of_its_own_file() -> None:
+    """Another file that catches the same failure has another fallback."""
+    source = "try:\n    from transformer_engine.pytorch import adam\nexcept ImportError:\n    adam = None\n"
+    files = {"a.py": f"{source}def step():\n    return adam(1) if adam else 0\n", "b.py": f"{source}adam(1)\n"}
+    assert [row[0] for row in ends(files)] == ["silently-off", "definite"]

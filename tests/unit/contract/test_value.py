@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Judge, Not, TeVersion, Truth, Unclear, all_of, negate
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Guard,
+    Holds,
+    Judge,
+    Not,
+    TeVersion,
+    Truth,
+    Unclear,
+    all_of,
+    negate,
+)
 from matrix.contract.value import (
     MOST_CHOICES,
     MOST_PARTS,
@@ -140,8 +153,8 @@ def test_last_value_of_a_keyword_counts() -> None:
         (Outside("torch.cuda"), Config("text"), False),
         (Reference("transformer_engine.pytorch:Linear"), True, False),
         (Reference("transformer_engine.pytorch:"), True, False),
-        (Reference("transformer_engine.pytorch:ep._STARTED"), Unclear("text"), False),
-        (Reference("transformer_engine.pytorch.ep:HAVE_NCCL"), Unclear("text"), False),
+        (Reference("transformer_engine.pytorch:ep._STARTED"), Holds("transformer_engine.pytorch:ep._STARTED"), False),
+        (Reference("transformer_engine.pytorch.ep:HAVE_NCCL"), Holds("transformer_engine.pytorch.ep:HAVE_NCCL"), False),
         (Reference("transformer_engine.pytorch:MHA"), True, False),
     ],
 )

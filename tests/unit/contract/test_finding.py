@@ -1,6 +1,8 @@
 """The kinds of findings and their contents."""
 
-from matrix.contract.finding import FindingKind, find
+import pytest
+
+from matrix.contract.finding import FindingKind, changed, find
 from tests.unit.contract.sources import broken, findings, mcore, te
 
 OFFLOAD = """
@@ -210,3 +212,36 @@ def test_keyword_of_some_versions_is_missing_on_others() -> None:
     assert broken(source, "def get(*, group): ...", "1.9") == [
         ("definite", "get() missing 1 required keyword-only argument: 'group'")
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "old", "new", "message"),
+    [
+        ("make(1)", "size, fast=True", "size, fast=False", "without 'fast': its default is False, not True"),
+        ("make(1, fast=True)", "size, fast=True", "size, fast=False", None),
+        ("make(1, False)", "size, fast=True", "size, fast=False", None),
+        ("make(*sizes)", "size, fast=True", "size, fast=False", None),
+        ("make(1, **options)", "size, fast=True", "size, fast=False", None),
+        ("make(1)", "size, fast=True", "size, fast=None", None),  # the release decides
+        ("make(1)", "size, fast=False", "size, fast='deprecated'", None),
+        ("make(1)", "size, scale=0", "size, scale=0.0", None),
+        ("is_te_min_version('2.3.0') and make(1)", "size, fast=True", "size, fast=False", None),
+    ],
+)
+def test_argument_left_out_gets_a_changed_default(call: str, old: str, new: str, message: str | None) -> None:
+    """What stands for "as this release likes", and a call written for the new default, are no change."""
+    calls = mcore(
+        f"""
+from megatron.core.utils import is_te_min_version
+from transformer_engine.pytorch import make
+
+def build(sizes, options):
+    {call}
+"""
+    )
+    tested, later = (
+        te(f"def make({parameters}): ...", version) for parameters, version in ((old, "2.2.0"), (new, "2.3.0"))
+    )
+
+    assert [finding.message for finding in changed(calls, later, tested)] == [message] * (message is not None)
+    assert changed(calls, tested, tested) == []

@@ -1,23 +1,27 @@
 """Mine API mismatches that projects mended, and count those that the reader finds in the commit before.
 
-    python bench/contract_recall.py --provider PACKAGE=CLONE_OR_WHEELS ... --consumer CLONE ... [--most 60] [--list]
+    python bench/contract_recall.py --provider PACKAGE=CLONE_OR_WHEELS ... --consumer CLONE ... [--most 60]
+    python bench/contract_recall.py --truths bench/contract_truths.toml --consumer CLONE ...
 
-A truth is mined from histories alone, without the reader. A commit removes or guards one of these in a file, and some
-releases of the provider lack it while others have it: an imported name, an attribute of an imported module or class, a
-keyword of a call to an imported name. Both sides are read with `ast`:
-of the provider every release's modules, names and parameters (tags of a clone, or a folder of wheels), of the consumer
-the two blobs of the file. Names are compared as they are written; there is no evaluation, no guard and no scope.
+The first line mines truths from histories alone, without the reader, and prints them as TOML. A commit removes or
+guards one of these in a file, and some releases of the provider lack it while others have it: an imported name, an
+attribute of an imported module or class, a keyword of a call to an imported name. Both sides are read with `ast`: of
+the provider every release's modules, names and parameters (tags of a clone, or a folder of wheels), of the consumer two
+blobs of the file. Names are compared as they are written; there is no evaluation, no guard and no scope. The changed
+files of a history come in drawn order (`--seed`) until `--most` truths of each project are mined.
 
-A truth is a file of such a commit. The reader finds it if it has a finding that names one of its symbols, at its line
-in the parent commit, for the release that lacks it and is nearest to one that has it; the file is read alone. Behind is
-one that it finds at its line, with the break that raises before it: with that release the code does not come to it.
-`--seed` draws `--most` truths. docs/contract_sample.md has the judgement of the others.
+The second line runs the reader on recorded truths. A truth is a file of such a commit. The reader finds it if it has a
+finding that names one of its symbols, at its line in the parent commit, for the release that lacks it and is nearest to
+one that has it; the file is read alone. Behind is one that it finds at its line, with the break that raises before it:
+with that release the code does not come to it. contract_truths.toml states of each truth whether it is a mismatch, by
+reading (`no_mismatch` has the reason against), and of a missed one the class.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import random
 import re
 import subprocess
@@ -26,10 +30,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.consuming import read_calls
@@ -39,6 +44,8 @@ from matrix.contract.provider import Provider, provider_of
 
 SINCE: Final = "2023-06-01"  # before it no framework called megatron-core
 FOUND, BEHIND, MISSED = "found", "found behind another break", "missed"
+NO_MISMATCH: Final = "no mismatch"
+WORD: Final = re.compile(rb"\w+")
 NEAR: Final = 3  # lines between an argument and the statement that it is part of
 # What a version's code may stand in; a use there is guarded already.
 GUARDED: Final = re.compile(
@@ -109,30 +116,59 @@ class Truth(NamedTuple):
     lacks: Sequence[Lack]
 
     def __str__(self) -> str:
-        return f"{self.consumer.parent.name} {self.commit[:10]} {self.path} x {self.provider.package}"
+        return f"{project(self.consumer)} {self.commit[:10]} {self.path} x {self.provider.package}"
+
+    def to_toml(self) -> str:
+        """Return a row of contract_truths.toml."""
+        lacks = [[*lack.symbol, [lack.line, lack.release, lack.works]] for lack in self.lacks]
+        values = {
+            "project": project(self.consumer),
+            "commit": self.commit,
+            "path": self.path,
+            "provider": self.provider.package,
+            "lacks": lacks,
+        }
+        return "\n".join(["[[truth]]", f"# {self.subject}", *(f"{k} = {json.dumps(v)}" for k, v in values.items()), ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--provider", action="append", required=True, help="PACKAGE=CLONE, or a folder of wheels")
-    parser.add_argument("--consumer", type=Path, action="append", required=True, help="a clone with history")
+    parser.add_argument("--provider", action="append", default=[], help="PACKAGE=CLONE, or a folder of wheels")
+    parser.add_argument("--consumer", type=Path, action="append", required=True, help="OWNER+NAME/CLONE, with history")
+    parser.add_argument("--truths", type=Path, help="a file of recorded truths, on which the reader is run")
     parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--seed", type=int, default=35)
-    parser.add_argument("--list", action="store_true", help="print the truths only")
     options = parser.parse_args()
-    truths: list[Truth] = []
+    if options.truths:
+        judge(options.truths, options.consumer)
+        return
     for text in options.provider:
         package, _, source = text.partition("=")
         offers = apis(package, Path(source))
-        clones = [clone for clone in options.consumer if clone != Path(source)]
-        truths += [truth for clone in clones for truth in mined(clone, provider_of(package), offers)]
-    drawn = random.Random(options.seed).sample(truths, min(options.most, len(truths)))
+        for clone in options.consumer:
+            if clone != Path(source):
+                order = random.Random(f"{options.seed} {project(clone)}")
+                truths = mined(clone, provider_of(package), offers, order)
+                for truth in islice(truths, options.most):
+                    print(truth.to_toml(), flush=True)
+
+
+def judge(file: Path, clones: Sequence[Path]) -> None:
+    """Run the reader on the truths of a file, and print the counts."""
     counts: Counter[str] = Counter()
-    for truth in sorted(drawn, key=str):
-        word = "mined" if options.list else judgement(truth)
+    by_project = {project(clone): clone for clone in clones}
+    for row in read_toml(file)["truth"]:
+        lacks = [Lack(Symbol(*symbol), *rest) for *symbol, (*rest,) in row["lacks"]]
+        truth = Truth(by_project[row["project"]], row["commit"], "", row["path"], provider_of(row["provider"]), lacks)
+        word = NO_MISMATCH if "no_mismatch" in row else judgement(truth)
         counts[word] += 1
-        print(f"{word} {truth}: {truth.subject}", *(f"    {lack}" for lack in truth.lacks), sep="\n", flush=True)
-    print(f"{dict(counts)} of {len(truths)} mined")
+        print(f"{word} {truth}: {row.get('no_mismatch') or row.get('missed', '')}", *lacks, sep="\n    ", flush=True)
+    print(dict(counts))
+
+
+def project(clone: Path) -> str:
+    """Return owner/name of a clone."""
+    return clone.parent.name.replace("+", "/")
 
 
 # ---------------------------------------------------------------- provider
@@ -231,8 +267,10 @@ def add(api: Api, name: str, arguments: ast.arguments) -> None:
 # ---------------------------------------------------------------- consumer
 
 
-def changes(clone: Path) -> Iterator[tuple[str, str, str, bytes, bytes]]:
-    """Yield (commit, subject, path, content before, content after) of each changed Python file."""
+def changes(
+    clone: Path, is_read: Callable[[str], bool], source: random.Random
+) -> Iterator[tuple[str, str, str, bytes, bytes]]:
+    """Yield (commit, subject, path, content before, content after) of each changed Python file, in drawn order."""
     options = (f"--since={SINCE}", "--raw", "-r", "--no-abbrev", "--no-renames", "--diff-filter=M")
     log = git(clone, "log", "--no-merges", *options, "--format=%x01%H%x09%s", "HEAD", "--", "*.py")
     rows: list[tuple[str, str, str, str, str]] = []
@@ -241,9 +279,11 @@ def changes(clone: Path) -> Iterator[tuple[str, str, str, bytes, bytes]]:
         commit, _, subject = head.partition("\t")
         for fields, path in (line.split("\t") for line in lines if line.startswith(":")):
             old, new = fields.split()[2:4]
-            rows.append((commit, subject, path, old, new))
-    for first in range(0, len(rows), 500):
-        part = rows[first : first + 500]
+            if is_read(path):
+                rows.append((commit, subject, path, old, new))
+    source.shuffle(rows)
+    for first in range(0, len(rows), 200):
+        part = rows[first : first + 200]
         contents = blobs(clone, [blob for row in part for blob in row[3:]])
         for commit, subject, path, old, new in part:
             if old in contents and new in contents:
@@ -304,15 +344,19 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def mined(clone: Path, provider: Provider, offers: Mapping[str, Api]) -> Iterator[Truth]:
-    """Yield the truths of a project's history."""
-    words = varying(offers)
-    for commit, subject, path, old, new in changes(clone):
-        if provider.top.encode() not in old or provider.files.fullmatch(path) or "test" in path:
+def mined(clone: Path, provider: Provider, offers: Mapping[str, Api], source: random.Random) -> Iterator[Truth]:
+    """Yield the truths of a project's history, in drawn order."""
+    owners = varying(offers)
+    borders: dict[Symbol, tuple[str, str] | None] = {}
+    for commit, subject, path, old, new in changes(
+        clone, lambda path: not provider.files.fullmatch(path) and "test" not in path, source
+    ):
+        if provider.top.encode() not in old:
             continue
-        kept = set(new.splitlines())
-        removed = {word for line in set(old.splitlines()) - kept for word in re.findall(rb"\w+", line)}
-        if removed.isdisjoint(words):
+        # Before both are parsed: a removed line has a name that varies, and the file that of its owner.
+        removed = {word for line in {*old.splitlines()}.difference(new.splitlines()) for word in WORD.findall(line)}
+        words = set(WORD.findall(old))
+        if not any(words & owners[word] for word in removed & owners.keys()):
             continue
         try:
             before, after = used(old, provider), used(new, provider)
@@ -321,7 +365,9 @@ def mined(clone: Path, provider: Provider, offers: Mapping[str, Api]) -> Iterato
         rest = new.decode("utf-8", "replace")
         lacks: list[Lack] = []
         for symbol, line in before.symbols.items():
-            border = symbol not in after.symbols and nearest(symbol, offers)
+            if symbol not in borders:
+                borders[symbol] = nearest(symbol, offers)
+            border = symbol not in after.symbols and borders[symbol]
             # What only older releases lack is mended where the new text still has it, under a guard.
             if border and (parse(border[0]) > parse(border[1]) or re.search(rf"\b{symbol.name}\b", rest)):
                 lacks.append(Lack(symbol, line, *border))
@@ -329,16 +375,18 @@ def mined(clone: Path, provider: Provider, offers: Mapping[str, Api]) -> Iterato
             yield Truth(clone, commit, subject, path, provider, lacks)
 
 
-def varying(offers: Mapping[str, Api]) -> set[bytes]:
-    """Return the words that are a name or a parameter in some releases and not in others."""
-    words: set[str] = set()
+def varying(offers: Mapping[str, Api]) -> dict[bytes, set[bytes]]:
+    """Return the names and parameters that some releases lack, each with the last names of its owners."""
+    words: dict[bytes, set[bytes]] = {}
     for kind in ("names", "parameters"):
-        owners = {owner for api in offers.values() for owner in getattr(api, kind)}
-        for owner in owners:
+        for owner in {owner for api in offers.values() for owner in getattr(api, kind)}:
             every = [getattr(api, kind).get(owner, set()) for api in offers.values()]
-            words |= set.union(*every) - set.intersection(*every)
-            words |= {owner.rpartition(".")[2]} if not all(every) else set()
-    return {word.encode() for word in words}
+            last = owner.rpartition(".")[2].encode()
+            for word in set.union(*every) - set.intersection(*every):
+                words.setdefault(word.encode(), set()).add(last)
+            if not all(every):  # the module or class itself, which is a name of its parent
+                words.setdefault(last, set()).add(last)
+    return words
 
 
 def nearest(symbol: Symbol, offers: Mapping[str, Api]) -> tuple[str, str] | None:
@@ -355,11 +403,9 @@ def nearest(symbol: Symbol, offers: Mapping[str, Api]) -> tuple[str, str] | None
 
 def judgement(truth: Truth) -> str:
     """Return FOUND for a finding that names a symbol at its line in the parent commit, BEHIND for a masked one."""
-    source = git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}").encode()
-    project = truth.consumer.parent.name
-    calls = read_calls(
-        {truth.path: source}, "parent", provider=truth.provider, consumer=project, part=lambda path: True
-    )
+    files = {truth.path: git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}").encode()}
+    name = project(truth.consumer)
+    calls = read_calls(files, "parent", provider=truth.provider, consumer=name, part=lambda path: True)
     word = MISSED
     for symbol, line, release, _ in truth.lacks:
         for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):

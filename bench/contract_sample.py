@@ -1,32 +1,40 @@
 """Draw findings for manual confirmation, to estimate the precision of the contract level.
 
     python bench/contract_sample.py [--seed N] [--parts core-te,core-torch,te-torch,other]
+    python bench/contract_sample.py [--seed N] --project WHEEL_OR_FOLDER_OR_PATH@REV ...
 
 The sample has 100 findings in four parts: 40 definite ones of megatron-core and Transformer Engine, 20 of megatron-core
 and torch, 20 of Transformer Engine and torch, and 20 of all three that raise nothing at the line (misbound, override,
 ignored). A draw with equal probability repeats one wrong kind of finding over hundreds of pairs and misses a rare one.
 So kinds of break (callee, calling function, message) are drawn first, then one finding of each; where there are fewer
-kinds than findings, each kind comes again with another pair. Only what the command shows without --all is drawn. The
-seed reproduces the sample from the same records. docs/contract_sample.md has a sample and its judgement.
+kinds than findings, each kind comes again with another pair. Only what the command shows without --all is drawn. Kinds
+that docs/contract_sample.md does not name come first: a kind that was judged true says nothing about a new one. The
+seed reproduces the sample from the same records and the same page, which has a sample and its judgement.
+
+With --project the sample has 60 breaks that a gate refuses, one kind of each project in turn, against all recorded
+releases of every provider.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import product
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
 from typing import Final
 
-from matrix.contract.finding import Finding, FindingKind, find
-from matrix.contract.pairs import released
-from matrix.contract.provider import provider_of
-from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers, recorded_surface, recorded_surfaces
-from matrix.contract.relevance import is_yanked, relevance
+from matrix.contract import against
+from matrix.contract.finding import BREAKING, Finding, FindingKind
+from matrix.contract.provider import PROVIDERS, provider_of
+from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers
+from matrix.contract.relevance import is_yanked
 
 DEFINITE: Final = (FindingKind.DEFINITE,)
-OTHERS: Final = (FindingKind.MISBOUND, FindingKind.OVERRIDE, FindingKind.IGNORED)
+OTHERS: Final = (FindingKind.MISBOUND, FindingKind.OVERRIDE, FindingKind.IGNORED, FindingKind.CHANGED)
 PAIRS: Final = ((MCORE, TE), (MCORE, "torch"), (TE, "torch"))
 PARTS: Final = {  # pairs of packages, kinds, findings
     "core-te": (PAIRS[:1], DEFINITE, 40),
@@ -34,20 +42,62 @@ PARTS: Final = {  # pairs of packages, kinds, findings
     "te-torch": (PAIRS[2:], DEFINITE, 20),
     "other": (PAIRS, OTHERS, 20),
 }
+OF_PROJECTS: Final = 60  # findings
+JUDGED: Final = Path(__file__).parents[1] / "docs" / "contract_sample.md"
+ROW: Final = re.compile(r"`([\w.]+)(?:\((\w+)=\))?` in `([^`]+)`")  # callee, argument, calling function
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas")
+    parser.add_argument("--project", action="append", default=[], help="a framework, in place of the parts")
     options = parser.parse_args()
     print(f"seed {options.seed}")
+    if options.project:
+        source = random.Random(f"{options.seed} projects")
+        samples = [drawn(of_project(text), OF_PROJECTS, source)[0] for text in options.project]
+        turns = (finding for turn in zip_longest(*samples) for finding in turn if finding)
+        show([finding for finding, _ in zip(turns, range(OF_PROJECTS), strict=False)])
+        return
     for part in options.parts.split(","):
         pairs, kinds, size = PARTS[part]
         findings = [finding for pair in pairs for finding in shown(*pair) if finding.kind in kinds]
         sample, classes = drawn(findings, size, random.Random(f"{options.seed} {part}"))
-        print(f"\n{part}: {len(sample)} of {len(findings)} findings in {classes} kinds of break\n")
+        new = len({kind_of(finding) for finding in findings if not is_judged(finding)})
+        print(f"\n{part}: {len(sample)} of {len(findings)} findings in {classes} kinds of break, {new} of them new\n")
         show(sample)
+
+
+def of_project(text: str) -> list[Finding]:
+    """Return what breaks in a project with any recorded release of any provider, and nothing masks."""
+    findings: list[Finding] = []
+    for provider in PROVIDERS.values():
+        surfaces = against.parse(provider.package).surfaces()
+        findings += against.findings(against.consumers(text, provider), provider, surfaces)
+    return [finding for finding in findings if finding.kind in BREAKING and not finding.masked]
+
+
+@cache
+def judged() -> list[tuple[str, str, str]]:
+    """Return the kinds of break that were judged: callee, argument, calling function."""
+    return ROW.findall(JUDGED.read_text())
+
+
+def is_judged(finding: Finding) -> bool:
+    """Return whether a finding of the same callee, argument and calling function was judged."""
+    function = finding.call_site.function or "the module"
+    return any(
+        function == caller
+        and f".{finding.callee}".endswith(f".{callee}")
+        and (not argument or f"'{argument}'" in finding.message)
+        for callee, argument, caller in judged()
+    )
+
+
+def kind_of(finding: Finding) -> tuple[str, str, str]:
+    """Return the kind of a break."""
+    return finding.callee, finding.call_site.function, finding.message
 
 
 def shown(consumer: str, package: str) -> list[Finding]:
@@ -55,17 +105,17 @@ def shown(consumer: str, package: str) -> list[Finding]:
     provider = provider_of(package)
     versions = [text for text in recorded_consumers(provider, consumer) if not is_yanked(consumer, text)]
     consumers = [recorded_calls(provider, version, consumer) for version in versions]
-    offers = [recorded_surface(provider, version) for version in recorded_surfaces(provider)]
-    pairs = (relevance().judged(find(*pair, history=released(provider))) for pair in product(consumers, offers))
-    return [finding for every in pairs for finding in every if not finding.masked and not finding.implausible]
+    findings = against.findings(consumers, provider, against.parse(package).surfaces())
+    return [finding for finding in findings if not finding.masked and not finding.implausible]
 
 
 def drawn(findings: Sequence[Finding], size: int, source: random.Random) -> tuple[list[Finding], int]:
     """Return the sample, and the number of kinds of break."""
     classes: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
-        classes[finding.callee, finding.call_site.function, finding.message].append(finding)
+        classes[kind_of(finding)].append(finding)
     stacks = [source.sample(same, len(same)) for same in source.sample(list(classes.values()), len(classes))]
+    stacks.sort(key=lambda stack: is_judged(stack[0]))
     rounds = (stack[turn] for turn in range(size) for stack in stacks if turn < len(stack))
     return [finding for finding, _ in zip(rounds, range(size), strict=False)], len(classes)
 

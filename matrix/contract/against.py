@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Final
 
@@ -14,10 +15,10 @@ from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
 from matrix.contract.api import Surface
-from matrix.contract.finding import Finding, find
+from matrix.contract.finding import Finding, changed, find
 from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
-from matrix.contract.relevance import is_yanked, relevance
+from matrix.contract.relevance import days_between, is_yanked, relevance
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 
@@ -102,7 +103,18 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
     """Return the findings of consumers in releases of a provider, by consumer, then by release."""
     results: list[Finding] = []
     for calls, surface in product(consumers, surfaces):
+        is_recorded = calls.consumer in provider.consumers
+        tested = _tested(calls.consumer, calls.version, provider) if is_recorded else surfaces[0]
         with within_limits(calls.consumer):
-            breaks = find(calls, surface, history=released(provider))
-        results += relevance().judged(breaks) if calls.consumer in provider.consumers else breaks
+            breaks = find(calls, surface, history=released(provider)) + changed(calls, surface, tested)
+        results += relevance().judged(breaks) if is_recorded else breaks
     return results
+
+
+@cache
+def _tested(consumer: str, version: str, provider: Provider) -> Surface:
+    """Return the newest release of a provider that is not newer than a recorded release that calls it."""
+    releases = recording.recorded_surfaces(provider)
+    ages = ((days_between(version, release, provider.package, consumer), release) for release in releases)
+    older = [(age, release) for age, release in ages if age is not None and age >= 0]
+    return recorded(provider, min(older, default=(0, releases[0]))[1])

@@ -7,7 +7,7 @@ short, "..." otherwise; it never contains a comma.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -39,6 +39,13 @@ class CallSignature:
     def accepted(self) -> frozenset[str]:
         """Return the names that can be passed by keyword."""
         return frozenset(self.named[self.unnamed :])
+
+    @cached_property
+    def defaults(self) -> Mapping[str, object]:
+        """Return the defaults that are literals and not None, which often stands for the value of the release."""
+        items = (item.partition("=") for item in self.text[1:-1].split(","))
+        literals = ((name, ast.literal_eval(default)) for name, _, default in items if default not in ("", "..."))
+        return {name: value for name, value in literals if value is not None}
 
     def takes(self, name: str) -> bool:
         """Return whether a parameter has that name; "**": whether it takes any keyword."""

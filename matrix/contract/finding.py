@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, ResolvedPath, Surface
@@ -51,6 +51,7 @@ class FindingKind(str, Enum):
     MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
     OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
     IGNORED = "ignored"  # no exception: a dataclass of pydantic drops a keyword that other releases take
+    CHANGED = "changed"  # no exception: an argument that is left out has another default than in the tested release
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
 
 
@@ -175,6 +176,40 @@ def find(
             finding = replace(finding, end=End(end.effect, end.site)) if end else finding
             findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
+
+
+def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
+    """Return the calls that leave out an argument whose default is not that of the release they were tested with.
+
+    A call that a guard keeps from one of both releases was written for the other.
+    """
+    title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
+    judges = [Judge(release, release.version) for release in (tested, surface)]
+    findings: dict[tuple[object, ...], Finding] = {}
+    for form, numbers in calls.forms.items():
+        for message, signature in _other_defaults(form, surface, tested):
+            for use in (calls.uses[number] for number in numbers):
+                if all(judge.truth(use.guard) for judge in judges):
+                    callee = use.path.replace(":", ".")
+                    texts = describe(judges[1].rest(use.here), title), FindingKind.CHANGED, message, signature
+                    finding = Finding(calls.version, surface.version, callee, use.site, *texts, packages=packages)
+                    findings.setdefault((callee, use.site, message), finding)
+    return list(findings.values())
+
+
+def _other_defaults(form: Use, surface: Surface, tested: Surface) -> Iterator[tuple[str, str]]:
+    """Yield (message, signature) for each argument that a call leaves out, and whose default differs."""
+    arguments = form.arguments
+    if form.kind != "call" or not arguments or arguments.starred or arguments.open_keywords:
+        return
+    sides = [release.lookup(form.path, via_instance=bool(form.bound)) for release in (tested, surface)]
+    callables = [side.callables for side in sides if isinstance(side, ResolvedPath) and len(side.callables) == 1]
+    for ((old, _),), ((new, bound),) in pairwise(callables):
+        passed = {*new.slots[: bound + len(arguments.positional)], *dict(arguments.keywords)}
+        for name in sorted((old.defaults.keys() & new.defaults.keys()) - passed):
+            before, now = old.defaults[name], new.defaults[name]
+            if before != now and type(before) is type(now):  # else it is "deprecated"
+                yield f"without '{name}': its default is {now!r}, not {before!r}", new.text
 
 
 def _unfitting(

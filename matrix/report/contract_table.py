@@ -11,7 +11,7 @@ from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider
 from matrix.contract.relevance import MOST_DAYS, days_between
 
-RARE = (FindingKind.OVERRIDE, FindingKind.IGNORED)  # not counted where there is none
+RARE = (FindingKind.OVERRIDE, FindingKind.IGNORED, FindingKind.CHANGED)  # not counted where there is none
 TITLES = ("megatron-core", "Transformer Engine")  # of consumer and provider
 Known = Callable[[Finding], Iterable[str]]
 Break = tuple[str, str, str]  # the same in several releases, at other lines: callee, function, message
@@ -21,6 +21,7 @@ MEANING = {
     FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
     FindingKind.OVERRIDE: "the provider calls what this code replaces with arguments that the replacement refuses",
     FindingKind.IGNORED: "no exception: a dataclass drops a keyword argument that other releases take",
+    FindingKind.CHANGED: "no exception: an argument that is left out has another default than in the tested release",
     FindingKind.POSSIBLE: "it depends on a guard or a definition that was not understood",
     FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is silently off or replaced",
 }

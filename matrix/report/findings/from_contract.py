@@ -18,6 +18,7 @@ SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
     FindingKind.OVERRIDE: Severity.WARNING,
     FindingKind.POSSIBLE: Severity.WARNING,
     FindingKind.IGNORED: Severity.WARNING,
+    FindingKind.CHANGED: Severity.NOTE,
     FindingKind.SILENTLY_OFF: Severity.NOTE,
 }
 

@@ -157,3 +157,28 @@ def test_broken_metadata_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\noptional-dependencies = ['torch']\n")
     with pytest.raises(MatrixError, match="project"):
         against.default(str(tmp_path))
+
+
+def test_project_is_tested_with_the_oldest_release(tmp_path: Path) -> None:
+    """megatron-core 0.13 made True of is_pipeline_first_stage's default of ignore_virtual."""
+    use = "from megatron.core import parallel_state\nparallel_state.is_pipeline_first_stage()\n"
+    target = against.parse("megatron-core>=0.12,<0.14")
+    calls = against.consumers(str(tree(tmp_path, {"train.py": use})), target.provider)
+
+    findings = against.findings(calls, target.provider, target.surfaces())
+
+    assert {(finding.kind, finding.provider) for finding in findings} == {
+        (FindingKind.CHANGED, "0.13.0"),
+        (FindingKind.CHANGED, "0.13.1"),
+    }
+
+
+def test_recorded_consumer_is_tested_with_its_contemporary() -> None:
+    """megatron-core 0.6.0 appeared with TE 1.5, where offload_weights was True."""
+    calls = against.consumers("megatron-core==0.6.0", TRANSFORMER_ENGINE)
+    surfaces = against.parse("transformer-engine").surfaces()
+
+    findings = against.findings(calls, TRANSFORMER_ENGINE, surfaces)
+
+    versions = [finding.provider for finding in findings if finding.kind is FindingKind.CHANGED]
+    assert versions[0] == "2.3.0"

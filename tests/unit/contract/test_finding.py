@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.finding import FindingKind, find
+from matrix.contract.finding import FindingKind, changed, find
 from matrix.contract.provider import TORCH
 from tests.unit.contract.sources import broken, findings, mcore, project, te, torch
 
@@ -398,3 +398,34 @@ def test_end_is_that_of_its_own_file() -> None:
     source = "try:\n    from transformer_engine.pytorch import adam\nexcept ImportError:\n    adam = None\n"
     files = {"a.py": f"{source}def step():\n    return adam(1) if adam else 0\n", "b.py": f"{source}adam(1)\n"}
     assert [row[0] for row in ends(files)] == ["silently-off", "definite"]
+@pytest.mark.parametrize(
+    ("call", "old", "new", "message"),
+    [
+        ("make(1)", "size, fast=True", "size, fast=False", "without 'fast': its default is False, not True"),
+        ("make(1, fast=True)", "size, fast=True", "size, fast=False", None),
+        ("make(1, False)", "size, fast=True", "size, fast=False", None),
+        ("make(*sizes)", "size, fast=True", "size, fast=False", None),
+        ("make(1, **options)", "size, fast=True", "size, fast=False", None),
+        ("make(1)", "size, fast=True", "size, fast=None", None),  # the release decides
+        ("make(1)", "size, fast=False", "size, fast='deprecated'", None),
+        ("make(1)", "size, scale=0", "size, scale=0.0", None),
+        ("is_te_min_version('2.3.0') and make(1)", "size, fast=True", "size, fast=False", None),
+    ],
+)
+def test_argument_left_out_gets_a_changed_default(call: str, old: str, new: str, message: str | None) -> None:
+    """What stands for "as this release likes", and a call written for the new default, are no change."""
+    calls = mcore(
+        f"""
+from megatron.core.utils import is_te_min_version
+from transformer_engine.pytorch import make
+
+def build(sizes, options):
+    {call}
+"""
+    )
+    tested, later = (
+        te(f"def make({parameters}): ...", version) for parameters, version in ((old, "2.2.0"), (new, "2.3.0"))
+    )
+
+    assert [finding.message for finding in changed(calls, later, tested)] == [message] * (message is not None)
+    assert changed(calls, tested, tested) == []

@@ -51,7 +51,8 @@ class ForkserverChild:
     """The state of the forkserver. `broken` maps a module to the error of its import; absent modules are left out.
 
     `printed` is the output of an overlay server's imports, which comes first in the log of each rank, and `path` is
-    sys.path after them: setuptools, which megatron-core imports, adds a folder.
+    sys.path after them: setuptools, which megatron-core imports, adds a folder. `changes` are the variables that they
+    set, None for one that they remove: torch.compile sets some.
     """
 
     pid: int
@@ -60,6 +61,7 @@ class ForkserverChild:
     broken: dict[str, str] = field(default_factory=dict)
     printed: bytes = b""
     path: list[str] = field(default_factory=list)
+    changes: dict[str, str | None] = field(default_factory=dict)
 
     def close_inherited(self) -> None:
         """Close the inherited descriptors in a rank just forked.
@@ -110,8 +112,10 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     threads = len([*Path("/proc/self/task").iterdir()]) > 1
     status = STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY
     if of_overlay and status == READY:
-        # A rank's variables replace those of its server.
-        status = FAILED if serving.broken else READY if os.environ == environ else CHANGED
+        names = {name for name, _ in os.environ.items() ^ environ.items()}
+        serving.changes = {name: os.environ.get(name) for name in names}
+        own = any(str(serving.folder) in (value or "") for value in serving.changes.values())  # not a rank's folder
+        status = FAILED if serving.broken else CHANGED if own else READY
     os.write(serving.lifeline, status)
     return serving
 
@@ -250,6 +254,9 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
     # A process of the forkserver would start its children by forkserver too; other processes use the default.
     multiprocessing.set_start_method(None, force=True)
     sys.path[:] = serving.path or spec["path"]
+    for name, value in serving.changes.items():
+        os.environ.pop(name, None)
+        os.environ.update({} if value is None else {name: value})
     work(spec, result.fileno(), stacks.fileno())
 
 

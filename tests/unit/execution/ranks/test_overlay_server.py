@@ -29,7 +29,7 @@ def body(rank):
     if {daemon}:
         os.environ["PATH"] = os.defpath
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    return os.getppid(), sys.path
+    return os.getppid(), sys.path, os.environ.get("SET"), os.environ.get("USER")
 """
 THREAD = "import threading\ntimer = threading.Timer(60, print)\ntimer.daemon = True\ntimer.start()"
 Run = Callable[..., Outcome]
@@ -77,8 +77,17 @@ def test_ranks_have_the_sys_path_of_the_imports(run: Run, tmp_path: Path) -> Non
     own, changed = (run(text).ranks[1].value[1] for text in ("import threading\n" + THREAD, ""))
     assert changed == own
     outcome = run("sys.path.append('/elsewhere')", "another")
+    assert outcome.ranks[0].value[2] is None
     assert outcome.ranks[1].value[1] == [str(tmp_path / "another"), *own[1:], "/elsewhere"]
     assert outcome.attempts == ()
+
+
+def test_ranks_have_the_variables_of_the_imports(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As torch.compile sets some."""
+    monkeypatch.setenv("USER", "someone")
+    outcome = run("os.environ['SET'] = '1'; del os.environ['USER']")
+    assert [end.value[2:] for end in outcome.ranks] == [["1", None]] * 2
+    assert (imports(tmp_path), outcome.attempts) == (1, ())
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_ranks_have_the_sys_path_of_the_imports(run: Run, tmp_path: Path) -> Non
         ("raise RuntimeError('no GPU')", "fail"),
         (THREAD, "leave a thread"),
         ("from matrix.provision.nvidia import cuda\ncuda.initialised = lambda: True", "start CUDA"),
-        ("os.environ['SET'] = '1'", "change the environment"),
+        ("os.environ['SET'] = os.environ['TORCH_EXTENSIONS_DIR']", "a folder of the process"),
         ("if 'RANK' not in os.environ: os._exit(7)", "end the process"),
         ("import time\nif 'RANK' not in os.environ: time.sleep(60)", "take as long as the case may"),
     ],

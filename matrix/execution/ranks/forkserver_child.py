@@ -50,7 +50,9 @@ SCHEDULED: Final = "SLURM_JOBID"
 class ForkserverChild:
     """The state of the forkserver. `broken` maps a module to the error of its import; absent modules are left out.
 
-    `printed` is the output of an overlay server's imports, which comes first in the log of each rank.
+    `printed` is the output of an overlay server's imports, which comes first in the log of each rank, and `path` is
+    sys.path after them: setuptools, which megatron-core imports, adds a folder. `changes` are the variables that they
+    set, None for one that they remove: torch.compile sets some.
     """
 
     pid: int
@@ -58,6 +60,8 @@ class ForkserverChild:
     folder: Path
     broken: dict[str, str] = field(default_factory=dict)
     printed: bytes = b""
+    path: list[str] = field(default_factory=list)
+    changes: dict[str, str | None] = field(default_factory=dict)
 
     def close_inherited(self) -> None:
         """Close the inherited descriptors in a rank just forked.
@@ -108,9 +112,10 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     threads = len([*Path("/proc/self/task").iterdir()]) > 1
     status = STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY
     if of_overlay and status == READY:
-        # A rank's variables and sys.path replace those of its server.
-        changed = (dict(os.environ), sys.path) != (environ, request["path"])
-        status = FAILED if serving.broken else CHANGED if changed else READY
+        names = {name for name, _ in os.environ.items() ^ environ.items()}
+        serving.changes = {name: os.environ.get(name) for name in names}
+        own = any(str(serving.folder) in (value or "") for value in serving.changes.values())  # not a rank's folder
+        status = FAILED if serving.broken else CHANGED if own else READY
     os.write(serving.lifeline, status)
     return serving
 
@@ -155,7 +160,7 @@ def hold(task: str, listener: socket.socket, alive: Connection) -> None:
     for number, stream in enumerate(streams, 1):
         os.dup2(stream, number)
         os.close(stream)
-    serving.broken, serving.printed = base.broken, os.pread(printed, PRINTED, 0)
+    serving.broken, serving.printed, serving.path = base.broken, os.pread(printed, PRINTED, 0), sys.path[:]
     os.close(printed)
     ends = os.dup(alive.fileno())  # the server closes it in its children, where `alive` would close it again
     alive.close()
@@ -248,7 +253,10 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
         os.write(2, serving.printed)
     # A process of the forkserver would start its children by forkserver too; other processes use the default.
     multiprocessing.set_start_method(None, force=True)
-    sys.path[:] = spec["path"]
+    sys.path[:] = serving.path or spec["path"]
+    for name, value in serving.changes.items():
+        os.environ.pop(name, None)
+        os.environ.update({} if value is None else {name: value})
     work(spec, result.fileno(), stacks.fileno())
 
 

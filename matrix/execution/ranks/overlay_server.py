@@ -33,7 +33,7 @@ REASONS: Final = {
     forkserver_child.STARTED_CUDA: "they start CUDA",
     forkserver_child.STARTED_THREADS: "they leave a thread",
     forkserver_child.FAILED: "they fail",
-    forkserver_child.CHANGED: "they change the environment or sys.path",
+    forkserver_child.CHANGED: "they set a variable to a folder of the process",
 }
 
 

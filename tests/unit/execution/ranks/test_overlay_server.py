@@ -25,11 +25,11 @@ print("imported by", os.environ.get("RANK"), sys.modules.get("transformer_engine
 BODY = """
 def body(rank):
     import megatron.core
-    import os, subprocess
+    import os, subprocess, sys
     if {daemon}:
         os.environ["PATH"] = os.defpath
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    return os.getppid()
+    return os.getppid(), sys.path, os.environ.get("SET"), os.environ.get("USER")
 """
 THREAD = "import threading\ntimer = threading.Timer(60, print)\ntimer.daemon = True\ntimer.start()"
 Run = Callable[..., Outcome]
@@ -55,7 +55,7 @@ def imports(folder: Path) -> int:
 
 def parents(outcome: Outcome) -> set[Any]:
     assert outcome.kind is OutcomeKind.PASSED, outcome.reason
-    return {end.value for end in outcome.ranks}
+    return {end.value[0] for end in outcome.ranks}
 
 
 def test_jobs_of_an_overlay_share_its_imports(run: Run, supervisor: Supervisor, tmp_path: Path) -> None:
@@ -72,14 +72,31 @@ def test_output_of_the_imports_is_in_each_log(run: Run, tmp_path: Path) -> None:
         assert (tmp_path / "logs" / f"rank-{rank}.log").read_text() == "imported by None None\n"
 
 
+def test_ranks_have_the_sys_path_of_the_imports(run: Run, tmp_path: Path) -> None:
+    """As setuptools changes it, which megatron-core >= 0.14 imports."""
+    own, changed = (run(text).ranks[1].value[1] for text in ("import threading\n" + THREAD, ""))
+    assert changed == own
+    outcome = run("sys.path.append('/elsewhere')", "another")
+    assert outcome.ranks[0].value[2] is None
+    assert outcome.ranks[1].value[1] == [str(tmp_path / "another"), *own[1:], "/elsewhere"]
+    assert outcome.attempts == ()
+
+
+def test_ranks_have_the_variables_of_the_imports(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As torch.compile sets some."""
+    monkeypatch.setenv("USER", "someone")
+    outcome = run("os.environ['SET'] = '1'; del os.environ['USER']")
+    assert [end.value[2:] for end in outcome.ranks] == [["1", None]] * 2
+    assert (imports(tmp_path), outcome.attempts) == (1, ())
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("raise RuntimeError('no GPU')", "fail"),
         (THREAD, "leave a thread"),
         ("from matrix.provision.nvidia import cuda\ncuda.initialised = lambda: True", "start CUDA"),
-        ("os.environ['SET'] = '1'", "change the environment or sys.path"),
-        ("sys.path.append('/elsewhere')", "change the environment or sys.path"),
+        ("os.environ['SET'] = os.environ['TORCH_EXTENSIONS_DIR']", "a folder of the process"),
         ("if 'RANK' not in os.environ: os._exit(7)", "end the process"),
         ("import time\nif 'RANK' not in os.environ: time.sleep(60)", "take as long as the case may"),
     ],

@@ -181,7 +181,9 @@ class Maker:
         if project.is_installed():
             return project.wheel(self._wheels)
         environ = {**os.environ, **site_environment()}
-        command = [*uv(environ), "build", "--quiet", "--wheel", "--out-dir", str(self._wheels), str(project.folder())]
+        # --directory: the current folder may hold uv settings of another project.
+        command = [*uv(environ), "build", "--quiet", "--directory", str(project.folder()), "--wheel"]
+        command += ["--out-dir", str(self._wheels)]
         ended = self._run(command, environment=environ)
         wheels = [*self._wheels.glob(f"megatrix-{__version__}-*.whl")]
         if ended.code or len(wheels) != 1:

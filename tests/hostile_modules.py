@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.provision.project import ROOT
-from tests.founding import NORM
+from tests.founding import NORM, SAVE
 
 COMMON: Final = ("tox", "uv", "pytest", "torch", "packaging", "virtualenv", "megatron", "transformer_engine", "hostile")
 LOADED: Final = ("sitecustomize", "usercustomize", "conftest", "toxfile", "setup", "reproduction", "preflight")
@@ -39,6 +39,7 @@ SETTINGS: Final = {
 WITHIN: Final = f"base==no-torch and failure=={NORM}"
 HERE: Final = f"failure=={NORM} and te==1.12.0 and mcore==0.9.0"
 BISECT: Final = ("--axis", "mcore", "--base", "torch-2.4.0", "--good", "0.7.0", "--bad", "0.8.0")
+ONE: Final = f"failure=={SAVE} and mcore==0.8.0"
 QUICK: Final = (
     (0, ("plan", "--within", WITHIN)),
     (0, ("run", "--here", "--no-cache", "--select", HERE, "--out", "{out}")),
@@ -46,6 +47,10 @@ QUICK: Final = (
     (3 if find_spec("tox") else 2, ("run", "--within", WITHIN, "--out", "{out}")),
     (0, ("explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
     (2, ("build", "no-such-image")),
+    (
+        2,
+        ("bundle", "--level", "cpu", "--python", "3.11", "--base", "torch-2.13.0", "--select", ONE, "--out", "{out}/b"),
+    ),
     (0, ("completion", "bash")),
     (0, ("fit", "torch=2.9.1", "--offline")),
     (2, ("parity", "--mcore", "no-such-core", "--layout", "tp=2", "--out", "{out}/none")),

@@ -52,8 +52,9 @@ start(folder, sys.argv[1:])
 
 @dataclass(frozen=True)
 class BundleContents:
-    """What a bundle has to hold: files of the index, clones, and releases without a wheel with the reason."""
+    """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel."""
 
+    project: Path
     files: tuple[IndexFile, ...]
     clones: tuple[str, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +62,12 @@ class BundleContents:
     @property
     def size(self) -> int:
         """Return the bytes that it takes, as the index and earlier fetches of the clones state them."""
-        return sum(file.size for file in self.files) + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+        project_size = self.project.stat().st_size
+        return (
+            project_size
+            + sum(file.size for file in self.files)
+            + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+        )
 
 
 class Maker:
@@ -109,7 +115,9 @@ class Maker:
                         raise
                     lines = str(error.got).splitlines()  # "No solution found", then its cause
                     missing[f"{name}=={version}" if version else name] = lines[1 % len(lines)].strip()
-        return BundleContents(tuple({file.name: file for file in files}.values()), needed.clones, missing)
+        return BundleContents(
+            self._project(), tuple({file.name: file for file in files}.values()), needed.clones, missing
+        )
 
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Path | None = None
@@ -163,7 +171,7 @@ class Maker:
     ) -> Bundle:
         """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
         with _room(self._folder):
-            wheel = self._project()
+            wheel = contents.project
             self._download(contents)
             sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
             names = {wheel.name, *(file.name for file in contents.files)}
@@ -181,7 +189,9 @@ class Maker:
         if project.is_installed():
             return project.wheel(self._wheels)
         environ = {**os.environ, **site_environment()}
-        command = [*uv(environ), "build", "--quiet", "--wheel", "--out-dir", str(self._wheels), str(project.folder())]
+        # --directory: the current folder may hold uv settings of another project.
+        command = [*uv(environ), "build", "--quiet", "--directory", str(project.folder()), "--wheel"]
+        command += ["--out-dir", str(self._wheels)]
         ended = self._run(command, environment=environ)
         wheels = [*self._wheels.glob(f"megatrix-{__version__}-*.whl")]
         if ended.code or len(wheels) != 1:

@@ -31,7 +31,7 @@ def script() -> str:
     ("words", "offered"),
     [
         (("megatrix", ""), {*COMMANDS}),
-        (("megatrix", "b"), {"bisect", "build"}),
+        (("megatrix", "b"), {"bisect", "build", "bundle"}),
         (("megatrix", "check", "--up"), {"--upgrade"}),
         (("megatrix", "catalog", "ver"), {"verify"}),
         (("megatrix", "completion", "z"), {"zsh"}),

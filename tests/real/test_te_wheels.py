@@ -29,7 +29,7 @@ from matrix.provision.te_wheels import ReleaseBuild
 pytestmark = pytest.mark.slow
 BASE, RELEASES = os.environ.get("MEGATRIX_TE_BASE", ""), os.environ.get("MEGATRIX_TE_BUILDS", "").split()
 NOT_ASKED = pytest.mark.skip("not run: MEGATRIX_TE_BASE and MEGATRIX_TE_BUILDS name no environment and releases")
-TE = "2.18.0"
+TE = "2.18.99"  # not in the index, whose own source would be taken
 SETUP = """
 import os
 from setuptools import setup
@@ -37,7 +37,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 from wheel.bdist_wheel import bdist_wheel
 assert os.environ["NVTE_PYTORCH_FORCE_BUILD"] == "TRUE"
 name = "transformer_engine_torch"
-setup(name=name, version="2.18.0", ext_modules=[CppExtension(name, ["a.cpp"])], cmdclass={"build_ext": BuildExtension})
+setup(name=name, version="2.18.99", ext_modules=[CppExtension(name, ["a.cpp"])], cmdclass={"build_ext": BuildExtension})
 """
 SOURCE = """
 #include <ATen/core/TensorBody.h>

@@ -92,6 +92,7 @@ def test_a_wheel_is_built_kept_and_imported(tmp_path: Path, python: Path, monkey
 
     assert te_wheels.provide(build, python, run, install, tmp_path / "wheels") == wheel
     overlay = tmp_path / "overlay"
+    overlay.mkdir()
     install([str(wheel)], overlay)
     imported = f"import sys, torch; sys.path.insert(0, {str(overlay)!r}); import transformer_engine_torch as te"
     assert run(python_code(python, f"{imported}; print(te.bytes)")).out.strip() == "8"

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ from matrix.errors import MatrixError
 from matrix.provision.commands import STOP_S, python_code
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.overlays import Overlays, OverlaySpec
+
+Builds = Mapping[str, OverlaySpec]  # overlays with a build of Transformer Engine, by the keys of the cases
 
 LOG: Final = "builds.log"  # in the folder of the run
 _CODE: Final = "from matrix.execution import overlay_builder; overlay_builder.main()"
@@ -56,7 +58,7 @@ class OverlayBuilder:
         for number in (signal.SIGINT, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self._process.pid, number)
-                self._process.wait(STOP_S)
+                self._process.wait(3 * STOP_S)  # it ends its own command first, which takes up to STOP_S
                 return
 
 

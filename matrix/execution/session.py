@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,14 +16,13 @@ from matrix.execution import interrupt
 from matrix.execution.case_context import CaseContexts, Options
 from matrix.execution.gpus import Pool, ReservingRunner, pool_of
 from matrix.execution.installation import Installation
-from matrix.execution.overlay_builder import LOG, OverlayBuilder
+from matrix.execution.overlay_builder import LOG, Builds, OverlayBuilder
 from matrix.execution.preflights import read_case
 from matrix.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.execution.relay import JournalSink, Sender
 from matrix.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.planning.packing import Demand
 from matrix.provision.case_overlays import replaced
-from matrix.provision.overlays import OverlaySpec
 from matrix.store.journal import Journal
 from matrix.store.paths import OUT, Paths, make_folder
 from matrix.store.run_lock import RunLock
@@ -103,7 +102,7 @@ class Session:
         return CaseContexts(self.installation, self.options, self.run_folder)
 
     @cached_property
-    def builds(self) -> Mapping[str, OverlaySpec]:
+    def builds(self) -> Builds:
         """Return the overlays with a build of Transformer Engine, by the keys of the cases that need them."""
         specs = {planned.key: self._contexts.build_of(planned) for planned in self.planned}
         return {key: spec for key, spec in specs.items() if spec}

@@ -41,9 +41,8 @@ def overlay_specs(
     """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
 
     A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
-    and needs none. At level gpu a release of Transformer Engine has its extension, built in an environment of this
-    machine for GPUs of the compute capabilities `sms`. Raises MatrixError when a clone that a source names is not
-    configured, and when a base can't build what is compiled.
+    and needs none. At level gpu a release of Transformer Engine is built with its extension, for GPUs of the compute
+    capabilities `sms`. Raises MatrixError for a clone that is not configured, and where a base can't build.
     """
     if planned.level is Level.CONTRACT:
         return ()

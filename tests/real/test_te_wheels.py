@@ -2,11 +2,16 @@
 
 The sdist has the name of Transformer Engine's torch extension, and a source of one file that uses torch's headers.
 Requires the package index; no nvcc, no GPU: one file of C++ alone.
+
+Releases themselves take half an hour of one core each, an nvcc, and an environment with a torch of its CUDA:
+
+    MEGATRIX_TE_BASE=.tox/torch2.11.0 MEGATRIX_TE_BUILDS="2.9.0 2.18.0" tox run -e slow -- -k release
 """
 
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tarfile
 from collections.abc import Collection, Sequence
@@ -15,13 +20,16 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision import te_wheels
+from matrix.provision import installed, te_wheels
 from matrix.provision.commands import python_code, run
-from matrix.provision.overlays import install_wheels
+from matrix.provision.overlays import Overlays, OverlaySpec, install_wheels
+from matrix.provision.package_source import Source, SourceKind
 from matrix.provision.te_wheels import ReleaseBuild
 
 pytestmark = pytest.mark.slow
-TE = "2.18.0"
+BASE, RELEASES = os.environ.get("MEGATRIX_TE_BASE", ""), os.environ.get("MEGATRIX_TE_BUILDS", "").split()
+NOT_ASKED = pytest.mark.skip("not run: MEGATRIX_TE_BASE and MEGATRIX_TE_BUILDS name no environment and releases")
+TE = "2.18.99"  # not in the index, whose own source would be taken
 SETUP = """
 import os
 from setuptools import setup
@@ -29,7 +37,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 from wheel.bdist_wheel import bdist_wheel
 assert os.environ["NVTE_PYTORCH_FORCE_BUILD"] == "TRUE"
 name = "transformer_engine_torch"
-setup(name=name, version="2.18.0", ext_modules=[CppExtension(name, ["a.cpp"])], cmdclass={"build_ext": BuildExtension})
+setup(name=name, version="2.18.99", ext_modules=[CppExtension(name, ["a.cpp"])], cmdclass={"build_ext": BuildExtension})
 """
 SOURCE = """
 #include <ATen/core/TensorBody.h>
@@ -84,6 +92,7 @@ def test_a_wheel_is_built_kept_and_imported(tmp_path: Path, python: Path, monkey
 
     assert te_wheels.provide(build, python, run, install, tmp_path / "wheels") == wheel
     overlay = tmp_path / "overlay"
+    overlay.mkdir()
     install([str(wheel)], overlay)
     imported = f"import sys, torch; sys.path.insert(0, {str(overlay)!r}); import transformer_engine_torch as te"
     assert run(python_code(python, f"{imported}; print(te.bytes)")).out.strip() == "8"
@@ -99,3 +108,33 @@ def test_the_compilers_refusal_is_kept(tmp_path: Path, python: Path, monkeypatch
         monkeypatch.setenv("PIP_FIND_LINKS", "")
     assert "refused.txt" in {path.name for path in (tmp_path / "wheels" / build.name).iterdir()}
     assert "to build it again" in str(caught.value)
+
+
+USE = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import transformer_engine.pytorch as te
+print("imported", te.__file__)
+te.Linear(8, 8)
+"""
+
+
+@pytest.mark.parametrize("te", RELEASES or [pytest.param("", marks=NOT_ASKED)])
+def test_a_release_works_up_to_the_driver(te: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library of the driver is an empty stand-in; the wheel stays in the folder of wheels."""
+    environment = installed.at(Path(BASE).absolute())
+    assert environment
+    assert environment.path
+    build = te_wheels.release_build(te, environment, {"9.0"})
+    base = {name: environment.packages[name] for name in ("torch", "numpy")}
+    release = Source("transformer-engine", SourceKind.PYPI, revision=te)
+    spec = OverlaySpec((release,), environment.minor, base, environment.path, build=build)
+    overlay = Overlays(tmp_path, run).provide(spec)
+
+    (tmp_path / "empty.c").touch()
+    driver = tmp_path / "libcuda.so.1"
+    assert not run(["cc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", str(driver), str(tmp_path / "empty.c")]).code
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    used = run(python_code(environment.path, USE, str(overlay.path)))
+    assert "imported" in used.out, used.complaint
+    assert "driver" in used.err.splitlines()[-1].lower(), used.complaint

@@ -32,7 +32,7 @@ from matrix.catalog.versions import spans
 from matrix.contract import against, reading, recording
 from matrix.contract.finding import BREAKING
 from matrix.contract.pairs import recorded
-from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, Provider, provider_of
+from matrix.contract.provider import MEGATRON_CORE, Provider, provider_of
 from matrix.contract.relevance import is_yanked
 from matrix.errors import MatrixError
 
@@ -51,6 +51,7 @@ FRAMEWORKS: Final = (
     "torchtitan",
     "verl",
 )
+PACKAGES: Final = ("transformer-engine", "megatron-core", "torch")
 CLONED: Final = ("nemo-rl", "slime")  # without a wheel
 HEAD: Final = """# Which core does a framework want?
 
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(fresh)} pairs of packages, {len(lines)} new breaks{left}")
     if options.write:
         kept = [held for held in known if held.framework not in sources]
-        ordered = sorted([*kept, *fresh], key=lambda held: (held.framework, [*PROVIDERS].index(held.provider)))
+        ordered = sorted([*kept, *fresh], key=lambda held: (held.framework, PACKAGES.index(held.provider)))
         RECORD.write_text(json.dumps([encode(held) for held in ordered], indent=1) + "\n", "utf-8")
         PAGE.write_text(page(ordered), "utf-8")
     return 0 if options.write else int(bool(lines))
@@ -160,7 +161,7 @@ def held_against(name: str, source: str) -> Iterator[Held]:
     wheel = Path(source)
     version = str(parse_wheel_filename(wheel.name)[1]) if wheel.suffix == ".whl" else source.rpartition("@v")[2]
     declared = reading.declared_ranges(source)
-    for package in PROVIDERS:
+    for package in PACKAGES:
         if package not in declared and package != MEGATRON_CORE.package:
             continue
         provider = provider_of(package)

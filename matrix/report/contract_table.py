@@ -12,7 +12,7 @@ from matrix.contract.provider import PROVIDERS, Provider
 from matrix.contract.relevance import MOST_DAYS, days_between
 
 RARE = (FindingKind.OVERRIDE, FindingKind.IGNORED, FindingKind.CHANGED)  # not counted where there is none
-TITLES = ("megatron-core", "Transformer Engine")  # of consumer and provider
+TITLE = "Transformer Engine"  # of the provider
 Known = Callable[[Finding], Iterable[str]]
 Break = tuple[str, str, str]  # the same in several releases, at other lines: callee, function, message
 MOST = 10**6  # days, of releases without a date
@@ -50,7 +50,7 @@ def releases(
     lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
     newest = {_break(finding): number for number, version in enumerate(versions) for finding in by_version[version]}
     ordered = sorted(findings, key=lambda finding: -newest[_break(finding)])
-    text = "\n".join([*lines, table(ordered, consumers, versions, (TITLES[0], provider.title))])
+    text = "\n".join([*lines, table(ordered, consumers, versions, provider.title)])
     left_out = f"a {provider.title} that the core does not declare, or one more than {MOST_DAYS} days older"
     return text if len(findings) == len(judged) else text + _left_out(judged, left_out)
 
@@ -91,7 +91,7 @@ def table(
     findings: Sequence[Finding],
     mcore: Sequence[str],
     te: Sequence[str],
-    titles: tuple[str, str] = TITLES,
+    title: str = TITLE,
     known: Known = lambda finding: (),
 ) -> str:
     """Return the findings between releases `mcore` and `te` (oldest first) as text, worst kind first.
@@ -109,14 +109,12 @@ def table(
         if kind is FindingKind.SILENTLY_OFF:  # nothing stops the job: what the most pairs lose comes first
             groups.sort(key=len, reverse=True)
         for group in groups:
-            lines += [*_entry(group, mcore, te, titles), *(f"    {line}" for line in known(group[-1])), ""]
+            lines += [*_entry(group, mcore, te, title), *(f"    {line}" for line in known(group[-1])), ""]
     total = _counted(findings, MEANING, always=MEANING.keys() - RARE)
     return "\n".join([f"{_pairs(len(mcore) * len(te))}: {total}", "", *lines]).rstrip("\n") + "\n"
 
 
-def _entry(
-    findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], titles: tuple[str, str]
-) -> Iterator[str]:
+def _entry(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], title: str) -> Iterator[str]:
     """Yield the lines of a break, with the releases that have it."""
     newest = findings[-1]
     yield f"  {newest.callee}"
@@ -124,9 +122,9 @@ def _entry(
     yield f"    at {newest.call_site}" + (f", where {newest.guard}" if newest.guard else "")
     end = str(newest.end or "")
     facts = (("ends in ", end), ("signature ", newest.signature), ("lost: ", newest.lost), ("masked: ", newest.masked))
-    for title, text in facts:
+    for label, text in facts:
         if text:
-            yield f"    {title}{text}"
+            yield f"    {label}{text}"
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in findings:
         partners[finding.consumer].add(finding.provider)
@@ -135,8 +133,9 @@ def _entry(
         by_partners[frozenset(providers)].append(version)
     for te_versions, mcore_versions in by_partners.items():
         # A project has one version.
-        consumer = f"{titles[0]} {spans(mcore_versions, mcore)}  x  " if newest.packages[0] in PROVIDERS else ""
-        yield f"    {consumer}{titles[1]} {spans(te_versions, te)}"
+        package = PROVIDERS.get(newest.packages[0])
+        consumer = f"{package.title} {spans(mcore_versions, mcore)}  x  " if package else ""
+        yield f"    {consumer}{title} {spans(te_versions, te)}"
 
 
 def _pairs(count: int) -> str:

@@ -181,3 +181,10 @@ def test_override_is_no_failure_of_a_gate(fork: Path, capsys: pytest.CaptureFixt
 
     assert run("contract", "--consumer", str(fork), "--against", "megatron-core==0.16.1", "--json") == 0
     assert [line["kind"] for line in items_of(capsys.readouterr().out, "contract")] == ["override"]
+
+
+def test_pairs_name_their_consumer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("contract", "--consumer", "transformer-engine==1.13.0", "--against", "torch==2.1.2") == 1
+    out = capsys.readouterr().out
+    assert "    TE 1.13.0  x  torch 2.1.2\n" in out
+    assert "megatron-core" not in out

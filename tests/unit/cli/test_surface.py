@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tomllib
 
+from matrix.catalog.schema import toml_table
 from matrix.contract import recording
 from matrix.contract.provider import PROVIDERS, providers_in
 from matrix.errors import MatrixError
@@ -68,7 +68,7 @@ def test_page_adds_a_provider(
 ) -> None:
     """Its row and its commands, on a package whose second release drops a parameter that megatron-core passes."""
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    rows = [row for kind, text in blocks if kind == "toml" for row in tomllib.loads(text)["provider"]]
+    rows = [row for kind, text in blocks if kind == "toml" for row in toml_table(text, "page")["provider"]]
     for package, provider in providers_in(rows).items():
         monkeypatch.setitem(PROVIDERS, package, provider)
     monkeypatch.chdir(tmp_path)

@@ -68,9 +68,7 @@ def calls_of(pair: CallPair, catalog: Catalog, stack: Stack, jobs: Sequence[User
         job, way = reaching(jobs, partial(_reached, finding, ways))
         stands = standing_of(way, silent=not finding.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
-        needs = way.needs or (
-            "" if finding.line.function else f"when {component_title(pair.consumer)} is imported"
-        )
+        needs = way.needs or ("" if finding.line.function else f"when {component_title(pair.consumer)} is imported")
         key = BreakingCalls((), stands, way.certain, way.reach is Reach.MISSING, needs, flags, job.place)
         alike[key] = (*alike.get(key, ()), finding)
     return tuple(

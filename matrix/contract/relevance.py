@@ -135,7 +135,7 @@ class Relevance:
         judged = []
         for finding in findings:
             if finding.end and any(check.hides(finding) for check in self.check):
-                finding = replace(finding, kind=FindingKind.SILENTLY_OFF, end=None)
+                finding = replace(finding, kind=FindingKind.SILENTLY_OFF, guard="", end=None)
             rare = implausible(finding.consumer, finding.provider, *finding.packages[::-1])
             feature = next((feature for feature in self.feature if feature.matches(finding)), None)
             if finding.kind is FindingKind.SILENTLY_OFF and feature:

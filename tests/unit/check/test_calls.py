@@ -53,6 +53,7 @@ def test_job_with_the_options_will_break() -> None:
     assert [one.needs for one in result.calls if not one.missing] == [
         "only when the file gives a module such a recipe",
         "only when use_te_activation_func and activation_func_fp8_input_store are set in TransformerConfig",
+        "only when weights are quantized to MXFP8 for inference",
     ]
 
 

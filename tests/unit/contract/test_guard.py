@@ -14,6 +14,7 @@ from matrix.contract.guard import (
     AnyOf,
     Config,
     Guard,
+    Holds,
     Judge,
     Loads,
     Not,
@@ -25,6 +26,7 @@ from matrix.contract.guard import (
     all_of,
     any_of,
     describe,
+    missing,
     negate,
 )
 
@@ -42,6 +44,9 @@ class Known:
 
     def takes(self, path: str, parameter: str) -> bool | None:
         return self.offers(f"{path}({parameter})")
+
+    def changes(self, path: str) -> bool:
+        return path in self.names
 
 
 def guards() -> st.SearchStrategy[Guard]:
@@ -186,3 +191,28 @@ def test_rest_evaluates_the_parts_of_te() -> None:
     assert judge.rest(any_of(all_of(A, TeVersion(">=", "1.9")), negate(Loads("m:n")))) is A
     assert judge.rest(all_of(B, any_of(A, Loads("m:n")))) is B
     assert judge.rest(all_of(A, TeVersion("<", "1.9"))) is False
+
+
+P, Q = Loads("m:p"), Loads("m:q")
+
+
+@pytest.mark.parametrize(
+    ("guard", "paths"),
+    [
+        (negate(P), {"m:p"}),
+        (all_of(A, negate(P)), {"m:p"}),
+        (any_of(negate(P), negate(Q)), {"m:p", "m:q"}),
+        (all_of(negate(P), negate(Q)), set()),
+        (any_of(A, negate(P)), set()),
+        (all_of(P, A), set()),
+        (True, set()),
+    ],
+)
+def test_missing_paths_are_those_that_suffice(guard: Guard, paths: set[str]) -> None:
+    """A guard that holds where everything loads is about something else."""
+    assert missing(guard) == paths
+
+
+def test_state_of_the_provider_is_reachable() -> None:
+    judge = Judge(Known(["m:_STARTED"]), "1.0")
+    assert (judge.truth(Holds("m:_STARTED")), judge.truth(Holds("m:HAVE_X"))) == (Truth.REACHABLE, Truth.UNCLEAR)

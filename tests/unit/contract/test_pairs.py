@@ -99,7 +99,10 @@ def test_unrecorded_release_has_no_pairs() -> None:
         (
             "0.19.2",
             "2.14+71bbefb",
-            ["GroupedLinear.__init__() got an unexpected keyword argument 'single_grouped_weight'"],
+            [
+                "GroupedLinear.__init__() got an unexpected keyword argument 'single_grouped_weight'",
+                "cannot import name 'ep' from 'transformer_engine.pytorch'; swallowed: HAVE_TE_EP = False",
+            ],
         ),
     ],
 )
@@ -184,3 +187,19 @@ def test_uses_that_no_release_breaks_are_left_out() -> None:
     trimmed = pairs.trimmed(project(source, TORCH), TORCH)
     assert {use.path for use in trimmed.uses} == {"torch.onnx:_type_utils", "torch:optim.Adam"}
     assert trimmed.fitting == ["torch:", "torch:empty"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "consumer", "provider", "callee", "end"),
+    [
+        (CORE_TE, "0.10.0", "2.2.0", "attention.FusedRoPEFunc", "ValueError TransformerConfig.__post_init__"),
+        (CORE_TE, "0.12.0", "2.4.0", "attention.FusedRoPEFunc", "ValueError TransformerConfig.__post_init__"),
+        (CORE_TE, "0.12.0", "1.10.0", "permutation.moe_permute", "ValueError TransformerConfig.__post_init__"),
+        (CORE_TE, "0.19.0", "2.19.0", "ep.ep_bootstrap", ""),
+    ],
+)
+def test_caught_exception_has_its_end(pair: CallPair, consumer: str, provider: str, callee: str, end: str) -> None:
+    """The truths that were silent or possible; ep_bootstrap raises itself, as _BOOTSTRAPPED starts False."""
+    [finding] = [one for one in pairs.breaking(pair, consumer, provider) if one.callee.endswith(callee)]
+    assert finding.kind is FindingKind.DEFINITE
+    assert (f"{finding.end.exception} {finding.end.site.function}" if finding.end else "") == end

@@ -111,3 +111,13 @@ def test_breaks_of_near_releases_come_first() -> None:
     lines = contract_table.folded([far, near], ["0.16.0"], ["2.6.0", "2.10.0"], lambda finding: ()).splitlines()
 
     assert [line for line in lines if line in ("  far", "  near")] == ["  near", "  far"]
+
+
+def test_what_most_pairs_lose_comes_first() -> None:
+    """_SplitAlongDim: no option turns it on, and no release of TE since 2.3 has it there."""
+    rare = replace(FINDING, kind=FindingKind.SILENTLY_OFF, callee="transformer_engine.pytorch.rare")
+    frequent = [replace(rare, callee="transformer_engine.pytorch.frequent", provider=version) for version in ENGINES]
+
+    text = contract_table.table([rare, *frequent], CORES, ENGINES)
+
+    assert text.index("frequent") < text.index("rare")

@@ -420,7 +420,9 @@ def judgement(truth: Truth) -> str:
         lines = [number for number, text in enumerate(source.splitlines(), 1) if symbol.name in text] + [line]
         for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):
             is_near = any(abs(finding.call_site.line - number) <= NEAR for number in lines)
-            if is_near and symbol.name in f"{finding.callee} {finding.message}":
+            # Of several wrong arguments of a call Python names the first.
+            is_its_call = symbol.is_keyword and finding.callee.rpartition(".")[2] == symbol.owner
+            if is_near and (is_its_call or symbol.name in f"{finding.callee} {finding.message}"):
                 words.add(BEHIND if finding.masked else FOUND)
             elif finding.callee == symbol.owner:
                 words.add(OWNER)

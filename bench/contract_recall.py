@@ -3,18 +3,20 @@
     python bench/contract_recall.py --provider PACKAGE=CLONE_OR_WHEELS ... --consumer CLONE ... [--most 60]
     python bench/contract_recall.py --truths bench/contract_truths.toml --consumer CLONE ...
 
-The first line mines truths from histories alone, without the reader, and prints them as TOML. A commit removes or
-guards one of these in a file, and some releases of the provider lack it while others have it: an imported name, an
-attribute of an imported module or class, a keyword of a call to an imported name. Both sides are read with `ast`: of
-the provider every release's modules, names and parameters (tags of a clone, or a folder of wheels), of the consumer two
-blobs of the file. Names are compared as they are written; there is no evaluation, no guard and no scope. The changed
-files of a history come in drawn order (`--seed`) until `--most` truths of each project are mined.
+The first line mines truths from histories alone, without the reader, and prints them as TOML. A commit whose message
+has a word of FIX removes or guards one of these in a file, and some releases of the provider lack it while others have
+it: an imported name, an attribute of an imported module or class, a keyword of a call to an imported name. Both sides
+are read with `ast`: of the provider every release's modules, names and parameters (tags of a clone, or a folder of
+wheels), of the consumer the two blobs of the file. Names are compared as they are written; there is no evaluation, no
+guard and no scope. The changed files of a history come in drawn order (`--seed`) until `--most` truths of each project
+are mined. What a commit mends in several files is one truth.
 
 The second line runs the reader on recorded truths. A truth is a file of such a commit. The reader finds it if it has a
-finding that names one of its symbols, at its line in the parent commit, for the release that lacks it and is nearest to
-one that has it; the file is read alone. Behind is one that it finds at its line, with the break that raises before it:
-with that release the code does not come to it. contract_truths.toml states of each truth whether it is a mismatch, by
-reading (`no_mismatch` has the reason against), and of a missed one the class.
+finding that names one of its symbols, at a line of it in the parent commit, for the release that lacks it and is
+nearest to one that has it; the file is read alone. Behind is one that it finds at its line, with the break that raises
+before it: with that release the code does not come to it. Of a missing member of a missing class the import is the
+finding. contract_truths.toml states of each truth whether it is a mismatch, by reading (`no_mismatch` has the reason
+against), and of a missed one the class.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import Provider, provider_of
 
 SINCE: Final = "2023-06-01"  # before it no framework called megatron-core
-FOUND, BEHIND, MISSED = "found", "found behind another break", "missed"
+FIX: Final = "mcore|megatron.?core|compat|bump|upgrade|deprecat"  # in the message of a commit that mends a mismatch
+FOUND, BEHIND, OWNER, MISSED = "found", "found behind another break", "found at its class", "missed"
 NO_MISMATCH: Final = "no mismatch"
 WORD: Final = re.compile(rb"\w+")
 NEAR: Final = 3  # lines between an argument and the statement that it is part of
@@ -271,8 +274,9 @@ def changes(
     clone: Path, is_read: Callable[[str], bool], source: random.Random
 ) -> Iterator[tuple[str, str, str, bytes, bytes]]:
     """Yield (commit, subject, path, content before, content after) of each changed Python file, in drawn order."""
-    options = (f"--since={SINCE}", "--raw", "-r", "--no-abbrev", "--no-renames", "--diff-filter=M")
-    log = git(clone, "log", "--no-merges", *options, "--format=%x01%H%x09%s", "HEAD", "--", "*.py")
+    fixes = (f"--since={SINCE}", "-E", "-i", f"--grep={FIX}", "--no-merges")
+    raw = ("--raw", "-r", "--no-abbrev", "--no-renames", "--diff-filter=M")
+    log = git(clone, "log", *fixes, *raw, "--format=%x01%H%x09%s", "HEAD", "--", "*.py")
     rows: list[tuple[str, str, str, str, str]] = []
     for entry in log.split("\x01")[1:]:
         head, *lines = entry.splitlines()
@@ -348,6 +352,7 @@ def mined(clone: Path, provider: Provider, offers: Mapping[str, Api], source: ra
     """Yield the truths of a project's history, in drawn order."""
     owners = varying(offers)
     borders: dict[Symbol, tuple[str, str] | None] = {}
+    mended: set[tuple[str, Symbol]] = set()
     for commit, subject, path, old, new in changes(
         clone, lambda path: not provider.files.fullmatch(path) and "test" not in path, source
     ):
@@ -367,10 +372,11 @@ def mined(clone: Path, provider: Provider, offers: Mapping[str, Api], source: ra
         for symbol, line in before.symbols.items():
             if symbol not in borders:
                 borders[symbol] = nearest(symbol, offers)
-            border = symbol not in after.symbols and borders[symbol]
+            border = symbol not in after.symbols and (commit, symbol) not in mended and borders[symbol]
             # What only older releases lack is mended where the new text still has it, under a guard.
             if border and (parse(border[0]) > parse(border[1]) or re.search(rf"\b{symbol.name}\b", rest)):
                 lacks.append(Lack(symbol, line, *border))
+        mended |= {(commit, lack.symbol) for lack in lacks}
         if lacks:
             yield Truth(clone, commit, subject, path, provider, lacks)
 
@@ -402,19 +408,25 @@ def nearest(symbol: Symbol, offers: Mapping[str, Api]) -> tuple[str, str] | None
 
 
 def judgement(truth: Truth) -> str:
-    """Return FOUND for a finding that names a symbol at its line in the parent commit, BEHIND for a masked one."""
-    files = {truth.path: git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}").encode()}
-    name = project(truth.consumer)
+    """Return FOUND for a finding that names a symbol at one of its lines in the parent commit, BEHIND for a masked one.
+
+    OWNER: the class of a missing member is missing itself, and its import is the finding.
+    """
+    source = git(truth.consumer, "show", f"{truth.commit}~1:{truth.path}")
+    name, files = project(truth.consumer), {truth.path: source.encode()}
     calls = read_calls(files, "parent", provider=truth.provider, consumer=name, part=lambda path: True)
-    word = MISSED
+    words: set[str] = set()
     for symbol, line, release, _ in truth.lacks:
+        lines = [number for number, text in enumerate(source.splitlines(), 1) if symbol.name in text] + [line]
         for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):
-            is_near = abs(finding.call_site.line - line) <= NEAR
-            if is_near and symbol.name in f"{finding.callee} {finding.message}":
-                if not finding.masked:
-                    return FOUND
-                word = BEHIND
-    return word
+            is_near = any(abs(finding.call_site.line - number) <= NEAR for number in lines)
+            # Of several wrong arguments of a call Python names the first.
+            is_its_call = symbol.is_keyword and finding.callee.rpartition(".")[2] == symbol.owner
+            if is_near and (is_its_call or symbol.name in f"{finding.callee} {finding.message}"):
+                words.add(BEHIND if finding.masked else FOUND)
+            elif finding.callee == symbol.owner:
+                words.add(OWNER)
+    return next((word for word in (FOUND, BEHIND, OWNER) if word in words), MISSED)
 
 
 def blobs(clone: Path, names: Sequence[str]) -> dict[str, bytes]:

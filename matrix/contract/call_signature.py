@@ -44,8 +44,7 @@ class CallSignature:
     def defaults(self) -> Mapping[str, object]:
         """Return the defaults that are literals and not None, which often stands for the value of the release."""
         items = (item.partition("=") for item in self.text[1:-1].split(","))
-        literals = ((name, ast.literal_eval(default)) for name, _, default in items if default not in ("", "..."))
-        return {name: value for name, value in literals if value is not None}
+        return {name: ast.literal_eval(text) for name, _, text in items if text not in ("", "...", "None")}
 
     def takes(self, name: str) -> bool:
         """Return whether a parameter has that name; "**": whether it takes any keyword."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise, takewhile
+from itertools import pairwise, product, takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, ResolvedPath, Surface
@@ -184,16 +184,15 @@ def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
     A call that a guard keeps from one of both releases was written for the other.
     """
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    judges = [Judge(release, release.version) for release in (tested, surface)]
-    findings: dict[tuple[object, ...], Finding] = {}
+    before, now = (Judge(release, release.version) for release in (tested, surface))
+    findings: dict[tuple[Site, str], Finding] = {}
     for form, numbers in calls.forms.items():
-        for message, signature in _other_defaults(form, surface, tested):
-            for use in (calls.uses[number] for number in numbers):
-                if all(judge.truth(use.guard) for judge in judges):
-                    callee = use.path.replace(":", ".")
-                    texts = describe(judges[1].rest(use.here), title), FindingKind.CHANGED, message, signature
-                    finding = Finding(calls.version, surface.version, callee, use.site, *texts, packages=packages)
-                    findings.setdefault((callee, use.site, message), finding)
+        uses = [calls.uses[number] for number in numbers]
+        for (message, signature), use in product(_other_defaults(form, surface, tested), uses):
+            if before.truth(use.guard) and now.truth(use.guard):
+                callee, guard = use.path.replace(":", "."), describe(now.rest(use.here), title)
+                texts = callee, use.site, guard, FindingKind.CHANGED, message, signature
+                findings[use.site, message] = Finding(calls.version, surface.version, *texts, packages=packages)
     return list(findings.values())
 
 

@@ -398,6 +398,8 @@ def test_end_is_that_of_its_own_file() -> None:
     source = "try:\n    from transformer_engine.pytorch import adam\nexcept ImportError:\n    adam = None\n"
     files = {"a.py": f"{source}def step():\n    return adam(1) if adam else 0\n", "b.py": f"{source}adam(1)\n"}
     assert [row[0] for row in ends(files)] == ["silently-off", "definite"]
+
+
 @pytest.mark.parametrize(
     ("call", "old", "new", "message"),
     [

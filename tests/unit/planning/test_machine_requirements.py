@@ -182,6 +182,8 @@ def test_commits_and_other_levels_build_no_release() -> None:
 )
 def test_environments_of_wheels_have_a_toolkit(base: str, toolkit: Toolkit | None) -> None:
     assert offered(real(), base, packages={"torch": "2.4.0"}, features=[], cuda="12.1").toolkit == toolkit
+
+
 def test_writers_te_must_be_compiled_too() -> None:
     """A host has one Transformer Engine: it writes what it reads, and no other release's checkpoint."""
     offer = replace(COMPILED, te="2.18.0")

@@ -58,7 +58,7 @@ class FindingKind(str, Enum):
 BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
 
 
-class End(NamedTuple):
+class CaughtEnd(NamedTuple):
     """The exception in which a caught one ends, and the line that raises it."""
 
     exception: str
@@ -84,7 +84,7 @@ class Finding:
     masked: str = ""  # the break of the pair that raises before it, or what no release has; "" for neither
     lost: str = ""  # the feature that is silently off, "" where that is unknown
     implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
-    end: End | None = None  # in which it ends where `exception` is caught, None where nothing raises
+    end: CaughtEnd | None = None  # in which it ends where `exception` is caught, None where nothing raises
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
@@ -133,16 +133,12 @@ def find(
     """Return every break between a consuming package and a release of its provider, by call site.
 
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
-    branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
-    what fits none was never meant to. An argument is misbound only where another release has its parameter there: else
-    its name is a coincidence.
+    branch has a local version). With `history`, an override or a patch is a finding only where it fits another release,
+    and an argument is misbound only where another release has its parameter there: else its name is a coincidence.
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    patches = [use for use in calls.uses if use.kind == "patch"]
-    unpatched = Judge(surface, version, mended={use.path for use in patches})
-    # `if hasattr(m, "f"): m.f = g` adds nothing.
-    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
+    added = _added(calls, surface, version)
     judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
@@ -173,9 +169,16 @@ def find(
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
-            finding = replace(finding, end=End(end.effect, end.site)) if end else finding
-            findings.setdefault((callee, use.site, kind, break_.message), finding)
+            caught = CaughtEnd(end.effect, end.site) if end else None
+            findings.setdefault((callee, use.site, kind, break_.message), replace(finding, end=caught))
     return list(findings.values())
+
+
+def _added(calls: Calls, surface: Surface, version: str) -> set[str]:
+    """Return the names that a consuming package sets in its provider: `if hasattr(m, "f"): m.f = g` adds none."""
+    patches = [use for use in calls.uses if use.kind == "patch"]
+    unpatched = Judge(surface, version, mended={use.path for use in patches})
+    return {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
 
 
 def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:

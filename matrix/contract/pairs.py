@@ -20,7 +20,7 @@ from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.api import Absent, ResolvedPath, Surface
-from matrix.contract.finding import BREAKING, End, Finding, FindingKind, find, fits, places
+from matrix.contract.finding import BREAKING, CaughtEnd, Finding, FindingKind, find, fits, places
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.recording import SUFFIX
 from matrix.contract.relevance import relevance
@@ -205,7 +205,7 @@ def _finding(pair: CallPair, consumer: str, provider: str, number: int) -> Findi
     """Return the finding of a recorded row in a pair."""
     callee, site, guard, kind, *texts, end = _record()["findings"][number]
     finding = Finding(consumer, provider, callee, Site(*site), guard, FindingKind(kind), *texts)
-    return replace(finding, end=end and End(end[0], Site(*end[1])), packages=(pair.consumer, pair.provider))
+    return replace(finding, end=end and CaughtEnd(end[0], Site(*end[1])), packages=(pair.consumer, pair.provider))
 
 
 def encode(versions: Mapping[str, Iterable[str]]) -> bytes:

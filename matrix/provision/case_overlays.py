@@ -59,14 +59,7 @@ def overlay_specs(
         if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
     ]
     laid += [package_source.pinned(package) for package in planned.packages]
-    if planned.compiled and environment.path is None and not environment.image:
-        raise MatrixError(
-            "--compile can't build in this image",
-            got="an image on Slurm",
-            expected="an image by podman or docker, or a base of wheels",
-            fix="leave --engine slurm out",
-        )
-    compiled = toolkit(environment.features, planned.cell.base, environment.image) if planned.compiled else ""
+    compiled = _toolkit(planned, environment) if planned.compiled else ""
     builds = {source for source in laid if source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build}
     return tuple(
         OverlaySpec(
@@ -80,6 +73,18 @@ def overlay_specs(
         )
         for source in laid
     )
+
+
+def _toolkit(planned: Planned, environment: PythonEnvironment) -> str:
+    """Return what the build of a compiled source depends on. Raises MatrixError where the base can't build it."""
+    if environment.path is None and not environment.image:
+        raise MatrixError(
+            "--compile can't build in this image",
+            got="an image on Slurm",
+            expected="an image by podman or docker, or a base of wheels",
+            fix="leave --engine slurm out",
+        )
+    return toolkit(environment.features, planned.cell.base, environment.image)
 
 
 def _build(

@@ -122,7 +122,7 @@ class Maker:
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Path | None = None
     ) -> list[IndexFile]:
-        """Return the files of the index; the size of one for which it states none is asked of its server."""
+        """Return the files of the index; the size of one for which it states none is its server's answer."""
         environ = {**os.environ, EXCLUDE: str(exclude)} if exclude else os.environ
         files = index_files(requirements, python, options, self._run, environ)
         return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]

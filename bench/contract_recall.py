@@ -15,7 +15,7 @@ The second line runs the reader on recorded truths. A truth is a file of such a 
 finding that names one of its symbols, at a line of it in the parent commit, for the release that lacks it and is
 nearest to one that has it; the file is read alone. Behind is one that it finds at its line, with the break that raises
 before it: with that release the code does not come to it. Of a missing member of a missing class the import is the
-finding. contract_truths.toml has the reason of a truth that is no mismatch (`no_mismatch`), and the class of a missed one.
+finding. contract_truths.toml states why a truth is no mismatch (`no_mismatch`), and the class of a missed one.
 """
 
 from __future__ import annotations

@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+ARGUMENTS: Final = "cpu-offload-args"
+"""At level gpu, with a Transformer Engine that is built in an environment of wheels."""
+
+FUSED: Final = "batch-invariant-gradient"
+"""A case of level cpu with a release of Transformer Engine."""
+
+METADATA: Final = "ckpt-rollback-metadata"
+"""A case whose checkpoint another release writes."""
+
 SAVE: Final = "dcp-assertion"
 """At level cpu in seconds, without Transformer Engine: on torch 2.4.0 broken with megatron-core 0.8.0 in the cases tp2,
 pp2, world1 and train-loop (signature duplicate-fqn), and fixed in 0.9.0 by two changes, one for tp2 and one for pp2.

@@ -59,7 +59,7 @@ def test_newest_wheel_of_a_folder_is_read(tmp_path: Path) -> None:
         wheel_of("verl", tmp_path)
 
 
-def test_framework_without_a_wheel_is_read_from_a_clone(
+def test_framework_without_wheel_is_read_from_clone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framework_cores, "held_against", lambda name, source: [held()] if source == "a@v1" else [])

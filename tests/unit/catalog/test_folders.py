@@ -62,7 +62,9 @@ def test_unreported_failures_have_a_text_to_file() -> None:
 
 
 def test_each_failure_has_a_topic() -> None:
-    assert [entry.id for entry in real().failures if not entry.topic and entry.folder.parent == FAILURES] == []
+    """A gate, of which nothing is known to break, has none."""
+    failures = [entry for entry in real().failures if entry.affected and entry.folder.parent == FAILURES]
+    assert [entry.id for entry in failures if not entry.topic] == []
 
 
 def test_no_file_names_a_failure_of_another_folder() -> None:

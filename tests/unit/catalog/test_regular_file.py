@@ -22,6 +22,15 @@ from matrix.provision.project import ROOT
 KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
+    "matrix/execution/ranks/first_imports.py": (1, "a file of this project or of a failure, which the rank imports"),
+    "matrix/execution/ranks/overlay_server.py": (1, "the FIFO that this process made"),
+    "matrix/execution/ranks/rank_group.py": (1, "the FIFO that this process made"),
+    "matrix/execution/ranks/rank_main.py": (1, "the FIFO that the process of the ranks made"),
+    "matrix/provision/bundle_folder.py": (
+        4,
+        "a bundle of this package; start.py has no more than Python",
+    ),
+    "matrix/provision/te_wheels.py": (2, "/proc/meminfo; what this package wrote"),
     "matrix/execution/warm_pytest.py": (1, "the output of the process that it starts"),
     "matrix/kit/parity/forked_ranks.py": (2, "what a rank of this process wrote"),
     "matrix/linking/python_site.py": (5, "names of files, which LimitedDistribution reads within the limits"),
@@ -52,7 +61,7 @@ OWN: Final = {
     "matrix/provision/helpers.py": (3, "sources of this package, and what it compiled"),
     "matrix/provision/host.py": (2, "the kernel's files"),
     "matrix/provision/nvidia/cuda.py": (1, "the kernel's files"),
-    "matrix/provision/project.py": (1, "this package"),
+    "matrix/provision/project.py": (2, "this package"),
     "matrix/report/document.py": (1, "templates of this package"),
     "matrix/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/store/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),

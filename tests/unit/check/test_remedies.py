@@ -9,7 +9,7 @@ import pytest
 
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import BASE, DRIVER, MCORE, TE, TORCH, UNKNOWN, Stack
+from matrix.catalog.stack import BASE, DRIVER, MCORE, TORCH, UNKNOWN, Stack
 from matrix.check.answer import Breaks, StackChange
 from matrix.check.checking import Question, check
 from matrix.check.remedies import broken, nearest, proof, upgrades, version_changes
@@ -29,11 +29,11 @@ def test_certain_call_is_a_break_of_the_stack() -> None:
 
 
 def test_certain_call_blocks_a_release() -> None:
-    """2.17.0 and 2.17.1 have the call; 2.18 is the first after 2.16.1 without it."""
-    stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.16.1 torch=2.9.1"))
+    """megatron-core 0.19 calls Transformer Engine's expert parallelism, with arguments that 2.17 does not have."""
+    stack = build(real(), parse_text(real(), "mcore=0.18.2 te=2.17.0 torch=2.9.1"))
     command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
-    for jobs, blocked in (((), []), ((command,), ["2.17.0", "2.17.1"])):
-        (upgrade,) = check(real(), stack, Question(jobs, upgrades=(TE,)), {}).upgrades
+    for jobs, blocked in (((), []), ((command,), ["0.19.0", "0.19.1", "0.19.2"])):
+        (upgrade,) = check(real(), stack, Question(jobs, upgrades=(MCORE,)), {}).upgrades
         assert [step.version for step in upgrade.steps if step.blocking] == blocked
 
 

@@ -15,6 +15,7 @@ from matrix.cli.main import main, whole_parser
 from matrix.errors import MatrixError
 from matrix.provision import bundle_folder
 from matrix.provision.bundle_folder import Bundle, BundleFile
+from tests.founding import SAVE
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -40,7 +41,7 @@ def test_mistake_is_refused_with_a_fix(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "occupied").mkdir()
     (tmp_path / "occupied/file").write_text("")
-    defaults = ["--level", "cpu", "--python", "3.11", "--out", "b", "--select", "failure==dcp-assertion"]
+    defaults = ["--level", "cpu", "--python", "3.11", "--out", "b", "--select", f"failure=={SAVE}"]
     assert main(["bundle", *defaults, *words]) == 2
     printed = capsys.readouterr().err
     assert what in printed

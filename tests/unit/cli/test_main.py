@@ -217,7 +217,11 @@ def test_explain_lists_the_calls_that_break(capsys: pytest.CaptureFixture[str]) 
     assert "with --tp-comm-overlap" in capsys.readouterr().out
     assert main(["explain", "--json", cell]) == 0
     (explained,) = items_of(capsys.readouterr().out, "explain")
-    assert {one["needs"] for one in explained["calls"]} == {"with --tp-comm-overlap"}
+    assert {one["needs"] for one in explained["calls"]} == {
+        "with --enable-cuda-graph",
+        "with --tp-comm-overlap",
+        "with --use-distributed-optimizer, when Apex is not installed",
+    }
 
 
 @pytest.mark.parametrize("command", [["run", "--resume"], ["report"], ["catalog", "keep"]])

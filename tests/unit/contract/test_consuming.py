@@ -373,7 +373,7 @@ def test_copied_signature_is_that_of_its_source() -> None:
         ("return build(*args, **kwargs)", False),
     ],
 )
-def test_function_that_passes_all_on_has_the_signature_of_its_callee(body: str, expected: bool) -> None:
+def test_forwarding_function_has_signature_of_its_callee(body: str, expected: bool) -> None:
     specs = (
         f"from x import build\ndef get_submodules(num_experts=None): ...\ndef get_spec(*args, **kwargs):\n    {body}\n"
     )
@@ -382,7 +382,7 @@ def test_function_that_passes_all_on_has_the_signature_of_its_callee(body: str, 
     assert breaks(calls, core({"specs.py": specs})) == [("definite", message)] * expected
 
 
-def test_constructor_that_passes_all_on_is_that_of_its_base() -> None:
+def test_forwarding_constructor_has_signature_of_its_base() -> None:
     layers = """
 class Layer:
     def __init__(self, config): ...

@@ -255,7 +255,7 @@ def ends(files: dict[str, str] | str, offered: str = "") -> list[tuple[str, str,
     return [(f.kind.value, f.raised.type, f.guard, str(f.line) if f.end else "") for f in find(calls, te(offered))]
 
 
-def test_missing_name_ends_in_the_check_of_a_configuration() -> None:
+def test_missing_name_ends_in_check_of_configuration() -> None:
     """FusedRoPEFunc in core 0.10 - 0.12: no name remains, another module makes it None, a third one raises."""
     files = {"extension.py": EXTENSION.replace("permute", "FusedRoPE"), "rope.py": ROPE, "config.py": CONFIG}
     end = "megatron/core/config.py:9 TransformerConfig.__post_init__"
@@ -278,7 +278,7 @@ def test_missing_name_ends_in_the_check_of_a_configuration() -> None:
         ),
     ],
 )
-def test_name_that_is_none_ends_where_it_is_needed(code: str, exception: str, line: int) -> None:
+def test_missing_name_ends_where_it_is_needed(code: str, exception: str, line: int) -> None:
     """fused_permute of moe_utils.py."""
     source = f"""
 try:
@@ -304,7 +304,7 @@ def run(tokens):
         "if is_te_min_version('2.0'):\n        fused_permute(tokens)",
     ],
 )
-def test_name_that_is_none_is_silent_where_none_is_allowed(code: str) -> None:
+def test_missing_name_is_silent_where_none_is_allowed(code: str) -> None:
     """A raise of the slow path is about its own arguments."""
     source = f"""
 from megatron.core.utils import is_te_min_version
@@ -331,7 +331,7 @@ def test_stub_that_raises_is_an_end() -> None:
     assert ends(source) == [("definite", "ImportError", "", "megatron/core/adapter.py:8 run")]
 
 
-def test_import_of_a_name_that_is_not_bound_is_an_end() -> None:
+def test_import_of_unbound_name_is_an_end() -> None:
     files = {
         "transformer_engine.py": EXTENSION.replace("permute", "FusedRoPE"),
         "rope.py": "from .transformer_engine import fused_rope\n",
@@ -380,7 +380,7 @@ def test_stored_exception_ends_where_it_is_raised(handler: str, kind: FindingKin
         ("_STARTED = False", "possible"),
     ],
 )
-def test_state_of_the_provider_is_a_condition_of_the_run(start: str, kind: str) -> None:
+def test_state_of_provider_is_condition_of_run(start: str, kind: str) -> None:
     """ep._BOOTSTRAPPED is False until ep_bootstrap sets it; a constant that nothing sets may be what a build has."""
     source = """
     from transformer_engine.pytorch import ep

@@ -280,7 +280,7 @@ def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
     assert seen == [{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}]
 
 
-def test_no_gpu_is_held_before_the_ranks_are_ready(tmp_path: Path) -> None:
+def test_no_gpu_is_held_before_ranks_are_ready(tmp_path: Path) -> None:
     """The runner of the job decides when; meanwhile another case has all GPUs."""
 
     def run(job: RankJob, admission: Admission) -> Outcome:

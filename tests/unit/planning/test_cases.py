@@ -119,7 +119,7 @@ def test_failure_without_the_axis_base_is_read_alone() -> None:
     assert [one.base for one in cells_of(known, known.failures[0])] == ["no-torch"]
 
 
-def test_call_is_read_without_torch_and_runs_with_it() -> None:
+def test_call_runs_with_torch_and_reads_without() -> None:
     """An entry with a call and a case that runs has cells on both kinds of bases, each with its levels."""
     cases = (case("read", levels=[Level.CONTRACT]), case("build", levels=[Level.GPU]))
     entry = failure(axes=(BASE, MCORE), contract=ContractCall(".call$"), case=cases)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.planning.supplies import bundled_cases, checked_base, supplies
 from matrix.verdicts.planned import Planned
+from tests.founding import FUSED, METADATA, SAVE
 from tests.unit.catalogs import real
 
 
@@ -43,7 +44,7 @@ def cpu(expression: str) -> list[Planned]:
 
 
 def test_selected_cases_are_on_the_base_alone() -> None:
-    cases = cpu("mcore==0.8.0 and failure==dcp-assertion or mcore==0.9.0 and failure==dcp-assertion")
+    cases = cpu(f"failure=={SAVE} and (mcore==0.8.0 or mcore==0.9.0)")
     assert {str(item.cell.base) for item in cases} == {"torch-2.13.0"}
     assert supplies(real(), cases).releases == (("megatron-core", "0.8.0"), ("megatron-core", "0.9.0"))
 
@@ -62,7 +63,7 @@ def test_host_has_releases_of_every_numpy() -> None:
 
 
 def test_writers_packages_and_clones_are_supplied() -> None:
-    writing = next(item for item in cpu("failure==ckpt-rollback-metadata") if item.writer)
+    writing = next(item for item in cpu(f"failure=={METADATA}") if item.writer)
     assert writing.writer
     versions = {str(part.cell.stack["megatron-core"]) for part in (writing, writing.writer)}
     assert {version for _, version in supplies(real(), [writing]).releases} == versions
@@ -73,6 +74,6 @@ def test_writers_packages_and_clones_are_supplied() -> None:
 
 
 def test_extension_is_built_at_level_gpu_alone() -> None:
-    (case, *_) = cpu("failure==batch-invariant-gradient and mcore==0.16.1 and te==2.18.0")
+    (case, *_) = cpu(f"failure=={FUSED} and mcore==0.16.1 and te==2.18.0")
     assert supplies(real(), [case]).sources == ()
     assert supplies(real(), [replace(case, level=Level.GPU)]).sources == ("transformer-engine-torch==2.18.0",)

@@ -200,7 +200,7 @@ def test_red_result_of_a_pair_comes_first() -> None:
 
 
 def test_lines_of_one_function_are_one_call() -> None:
-    (call,) = contract().table.calls({"base": "base=ngc-24.07", "mcore": "mcore=0.9.0"})[0]
+    call = contract().table.calls({"base": "base=ngc-24.07", "mcore": "mcore=0.9.0"})[0][0]
     finding = call.findings[0]
     again = replace(finding, call_site=finding.call_site._replace(line=finding.call_site.line + 1))
     table = Mock(standing=lambda choice: (), calls=lambda choice: ([replace(call, findings=(finding, again))], ""))

@@ -142,5 +142,6 @@ def test_end_below_gives_up_on_an_unkillable_process() -> None:
 
 def test_end_below_spares_those_named(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = sleeper(60.0)
-    assert end_below(os.getpid(), leave_s=0, spared={child.pid}) == 0
+    view = picture({child.pid: os.getpid()})
+    assert end_below(os.getpid(), leave_s=0, look=lambda: view, spared={child.pid}) == 0
     assert child.poll() is None

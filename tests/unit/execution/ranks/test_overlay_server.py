@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,11 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(supervisor: Supervisor, job: Any, tmp_path: Path) -> Run:
-    """Return a function that runs a job on an overlay whose megatron-core ends with `text`."""
+def run(supervisor: Supervisor, job: Any, tmp_path: Path) -> Iterator[Run]:
+    """Yield a function that runs a job on an overlay whose megatron-core ends with `text`.
+
+    Afterwards the supervisor of all tests holds no server, which others would take for a process that a rank left.
+    """
 
     def start(text: str = "", overlay: str = "overlay", *, daemon: bool = False, **changes: Any) -> Outcome:
         package = tmp_path / overlay / "megatron" / "core"
@@ -46,7 +49,8 @@ def run(supervisor: Supervisor, job: Any, tmp_path: Path) -> Run:
         (tmp_path / "case.py").write_text(BODY.format(daemon=daemon), encoding="utf-8")
         return supervisor.run(job(f"{tmp_path / 'case.py'}:body", path=(str(tmp_path / overlay),), **changes))
 
-    return start
+    yield start
+    supervisor.__exit__(None, None, None)
 
 
 def imports(folder: Path) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.model import HOST, Catalog, Wheels
 from matrix.catalog.stack import MCORE, TE
+from matrix.catalog.te_builds import te_builds
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning.cases import CLONE
@@ -16,8 +16,6 @@ from matrix.planning.host_cases import with_host
 from matrix.planning.night import night, of_base
 from matrix.planning.selection import select, select_possible, without_exclusions
 from matrix.verdicts.planned import Planned
-
-EXTENSION: Final = "transformer-engine-torch"  # source on PyPI of Transformer Engine's extension
 
 
 @dataclass(frozen=True)
@@ -102,5 +100,5 @@ def supplies(catalog: Catalog, cases: Iterable[Planned]) -> Supplies:
             elif isinstance(version, str):
                 releases.add((package, str(version)))
                 if package == TE and part.level is Level.GPU:
-                    sources.add(f"{EXTENSION}=={version}")
+                    sources.add(f"{te_builds().extension.package}=={version}")
     return Supplies(tuple(sorted(releases)), tuple(sorted(clones)), tuple(sorted(sources)))

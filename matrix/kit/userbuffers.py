@@ -21,6 +21,7 @@ FUNCTION = "_initialize_tp_communicators"
 FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
 # Each side divides by the ranks of a host, by the four parts of a pipelined overlap, and by the 16 of an FP8 product.
 SHAPE = {"seq_length": 512, "micro_batch_size": 1, "hidden_size": 512}
+LIBRARIES = {"nccl": "NCCL", "mpi": "MPI"}  # of bootstrap backends; PyPI's torch has no MPI, NGC's and Debian's have
 # Results of the stand-in extension's functions: no multicast, not built with MPI.
 ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
 
@@ -126,8 +127,9 @@ def _recorded_groups(distributed: Any) -> list[str]:
     new_group = distributed.new_group
 
     def recorded(*positional: Any, **options: Any) -> Any:
-        if options.get("backend") == "nccl" and not distributed.is_nccl_available():
-            raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
+        backend = options.get("backend")
+        if backend in LIBRARIES and not getattr(distributed, f"is_{backend}_available")():
+            raise LackError(f"needs {LIBRARIES[backend]} for this bootstrap backend; this torch is built without")
         group = new_group(*positional, **options)
         backends.append(str(distributed.get_backend(group)))
         return group

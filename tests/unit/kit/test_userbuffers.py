@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from matrix.kit import open_mpi, userbuffers
-from matrix.kit.rank import Rank
+from matrix.kit.rank import LackError, Rank
 from matrix.kit.userbuffers import function_of
 
 FILE = """
@@ -93,6 +93,17 @@ def test_multicast_needs_an_unset_variable(
 
     userbuffers.started(Rank(0, 2, "cuda", "file:///store", tmp_path), start, False, multicast)
     assert seen == [expected]
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize(("backend", "library"), [("nccl", "NCCL"), ("mpi", "MPI")])
+def test_a_backend_that_torch_lacks_is_lacking(tmp_path: Path, backend: str, library: str) -> None:
+    """The wheels of PyPI have no MPI: megatron-core before 0.10 raises RuntimeError there, which is not its failure."""
+    distributed = sys.modules["torch"].distributed
+    setattr(distributed, f"is_{backend}_available", lambda: False)
+    rank = Rank(0, 2, "cuda", "file:///store", tmp_path)
+    with pytest.raises(LackError, match=f"needs {library} for this bootstrap backend"):
+        userbuffers.started(rank, lambda: distributed.new_group(backend=backend), False)
 
 
 @pytest.mark.usefixtures("no_torch")

@@ -157,11 +157,10 @@ def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[
     imports = []
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [
+            node.names = [
                 alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used - given.keys()
             ]
-            if names:
-                node.names = names
+            if node.names:
                 imports.append(node)
     namespace = dict(given)
     exec(compile(ast.Module([*imports, *functions], []), paths[0], "exec"), namespace)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from matrix.kit.rank import LackError
+
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
@@ -13,8 +15,15 @@ class NamesWrong(AssertionError):
 
 
 def name_meshes(rank: Rank, *, flatten: bool = False) -> list[str]:
-    """Return the names of a 1 x 1 mesh, or with `flatten` also that of its dimensions taken together."""
+    """Return the names of a 1 x 1 mesh, or with `flatten` also that of its dimensions taken together.
+
+    Raises NamesWrong, and LackError for a torch that Megatron-FSDP can't be imported with.
+    """
     import torch
+    import torch.distributed.tensor
+
+    if not hasattr(torch.distributed.tensor, "DTensor"):
+        raise LackError("needs torch 2.5 or later: Megatron-FSDP imports torch.distributed.tensor.DTensor")
     from megatron.core.distributed.fsdp.src.megatron_fsdp.utils import get_mesh_names
     from torch.distributed.device_mesh import init_device_mesh
 

@@ -145,6 +145,8 @@ def install() -> dict[str, str]:
         setattr(torch, name, moved(getattr(torch, name)))
     torch.Tensor.to, torch.load = moved(torch.Tensor.to), moved(torch.load)
     torch.Tensor.is_cuda = property(lambda self: True)  # upstream's Python checks it before a kernel starts
+    on_host = type("OnHost", (torch.Tensor,), {"is_cuda": False})
+    torch.Tensor.cpu = lambda self, *_: self.clone().as_subclass(on_host) if self.is_cuda else self
     torch.Tensor.pin_memory = lambda self, *_: self
     torch.Tensor.record_stream = lambda self, stream: None
     histc = torch.histc  # on CUDA also of integers

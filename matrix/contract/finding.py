@@ -39,6 +39,13 @@ REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
 EARLIER: Final = "raises before"
+PYTHONS: Final = (
+    "AttributeError",
+    "ImportError",
+    "NameError",
+    "TypeError",
+    "UnboundLocalError",
+)  # raised without `raise`
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
@@ -126,6 +133,9 @@ class OtherReleases(Protocol):
     def placed(self, path: str, position: int, parameter: str) -> bool:
         """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
 
+    def lost(self, path: str, version: str) -> bool:
+        """Return whether a release older than `version` has a path."""
+
 
 def find(
     calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
@@ -165,7 +175,8 @@ def find(
             end = _end(calls, use, sight) if break_.swallowed else None
             if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
-            kind = FindingKind.DEFINITE if end else _kind(use, break_, min(reached, break_.truth))
+            raises = end and not (history and _is_refusal(end, version, history))
+            kind = FindingKind.DEFINITE if raises else _kind(use, break_, min(reached, break_.truth))
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
@@ -258,6 +269,11 @@ def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
         if is_its_own and judge.truth(end.guard) > Truth.UNCLEAR:
             return end
     return None
+
+
+def _is_refusal(end: Use, version: str, history: OtherReleases) -> bool:
+    """Return whether a line is upstream's own error for a feature that needs a newer release of the provider."""
+    return end.effect not in PYTHONS and not history.lost(end.path, version)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:

@@ -68,6 +68,14 @@ class RecordedReleases:
         """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
         return any(places(surface, path, position, parameter) for surface in self._surfaces())
 
+    def lost(self, path: str, version: str) -> bool:
+        """Return whether a release older than `version` has a path."""
+        key = f"{path} before {version}"
+        if key not in self._known:
+            older = (surface for surface in self._surfaces() if parse(surface.version) < parse(version))
+            self._known[key] = any(surface.offers(path) for surface in older)
+        return self._known[key]
+
     def _surfaces(self) -> Iterator[Surface]:
         return (recorded(self._provider, version) for version in self._versions)
 
@@ -132,7 +140,7 @@ def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
     if isinstance(surface, MatrixError):
         raise surface
     findings = relevance().judged(find(calls, surface, history=released(provider_of(pair.provider))))
-    breaks = (finding for finding in findings if finding.kind in BREAKING and not finding.masked)
+    breaks = (finding for finding in findings if (finding.kind in BREAKING or finding.end) and not finding.masked)
     return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 
 

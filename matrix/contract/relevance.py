@@ -138,7 +138,7 @@ class Relevance:
                 finding = replace(finding, kind=FindingKind.SILENTLY_OFF, guard="", end=None)
             rare = implausible(finding.consumer, finding.provider, *finding.packages[::-1])
             feature = next((feature for feature in self.feature if feature.matches(finding)), None)
-            if finding.kind is FindingKind.SILENTLY_OFF and feature:
+            if finding.kind is FindingKind.SILENTLY_OFF and feature and not finding.end:
                 if not feature.fallback:
                     judged.append(replace(finding, implausible=rare, lost=feature.lost))
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from matrix.catalog.versions import parse
 from matrix.contract import consuming, offering
 from matrix.contract.api import Absent, Surface
 from matrix.contract.finding import Finding, find, fits, places
@@ -122,6 +123,9 @@ class Past:
 
     def placed(self, path: str, position: int, parameter: str) -> bool:
         return any(places(surface, path, position, parameter) for surface in self._surfaces)
+
+    def lost(self, path: str, version: str) -> bool:
+        return any(surface.offers(path) for surface in self._surfaces if parse(surface.version) < parse(version))
 
 
 def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:

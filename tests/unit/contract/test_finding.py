@@ -4,7 +4,7 @@ import pytest
 
 from matrix.contract.finding import FindingKind, changed, find
 from matrix.contract.provider import TORCH
-from tests.unit.contract.sources import broken, findings, mcore, project, te, torch
+from tests.unit.contract.sources import Past, broken, findings, mcore, project, te, torch
 
 OFFLOAD = """
     def get_cpu_offload_context(enabled=False, num_layers=1, {}offload_activations=True, offload_weights=True): ...
@@ -293,6 +293,31 @@ def run(tokens):
 """
     assert ends(source) == [("definite", exception, "", f"megatron/core/adapter.py:{line} run")]
     assert ends(source, "def permute(tokens): ...") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "older", "kind"),
+    [
+        ("if fused_permute is None:\n        raise ValueError", "def permute(tokens): ...", "definite"),
+        ("if fused_permute is None:\n        raise ValueError", "", "silently-off"),
+        ("fused_permute(tokens)", "", "definite"),
+    ],
+)
+def test_refusal_of_a_newer_feature_is_no_break(code: str, older: str, kind: str) -> None:
+    """Upstream's own error for what no older release had, such as NCCL EP with Transformer Engine before 2.17."""
+    calls = mcore(f"""
+try:
+    from transformer_engine.pytorch import permute as fused_permute
+except ImportError:
+    fused_permute = None
+
+
+def run(tokens):
+    {code}
+""")
+    past = Past(te("", version="2.1.0"), te(older, version="2.0.0"), te("def permute(tokens): ...", version="2.2.0"))
+    (finding,) = find(calls, te("", version="2.1.0"), history=past)
+    assert (finding.kind.value, bool(finding.end)) == (kind, True)
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,7 @@ REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
 EARLIER: Final = "raises before"
-PYTHONS: Final = (
-    "AttributeError",
-    "ImportError",
-    "NameError",
-    "TypeError",
-    "UnboundLocalError",
-)  # raised without `raise`
+PYTHONS: Final = ("AttributeError", "ImportError", "NameError", "TypeError", "UnboundLocalError")  # without `raise`
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 

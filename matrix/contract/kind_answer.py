@@ -7,7 +7,7 @@ have the releases in which a module, a name or a parameter exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -31,7 +31,6 @@ OF_NEW_STRING: Final = (
 BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
-Exists = Callable[[Surface], bool | None]  # None: not recorded
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -27,6 +28,8 @@ def install() -> None:
     # megatron-core then takes torch's optimizers; TE's are kernels.
     sys.modules["transformer_engine.pytorch.optimizers"] = None  # type: ignore[assignment]  # import raises ImportError
     functional = torch.nn.functional
+    # Up to 1.13 the state of FP8 is in an object of the extension, which only holds it.
+    sys.modules[te_extension.EXTENSION].FP8TensorMeta = types.SimpleNamespace  # type: ignore[attr-defined]
 
     def norm(module: Any, weight: Any, bias: Any, values: Any) -> Any:
         scale = weight + 1 if module.zero_centered_gamma else weight

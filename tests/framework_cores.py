@@ -120,7 +120,7 @@ def read_record(text: str) -> list[Held]:
 
 
 def download(name: str, folder: Path) -> Path:
-    """Download the newest wheel of a package; return its folder. Raises MatrixError."""
+    """Download the newest wheel of a package, whichever Python it needs; return its folder. Raises MatrixError."""
     command = [
         sys.executable,
         "-m",
@@ -129,6 +129,7 @@ def download(name: str, folder: Path) -> Path:
         "-q",
         "--no-deps",
         "--only-binary=:all:",
+        "--ignore-requires-python",  # it is only read: Megatron-Bridge 0.6 requires 3.12
         "-d",
         str(folder),
         name,

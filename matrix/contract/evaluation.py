@@ -323,6 +323,12 @@ class Evaluator(Expressions):
             return only(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
         return only(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
 
+    def _issubclass(self, node: ast.Call) -> Choice:
+        """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision, not the run's."""
+        choices, _ = self.arguments(node)
+        is_constant = any(dotted(argument).rpartition(".")[2].isupper() for argument in node.args[:1])
+        return only(OF_TE if is_constant or any(value.of_te for value in values_of(choices)) else ANYTHING)
+
     def _any(self, node: ast.Call) -> Choice:
         """Evaluate any(); over the kinds of a signature's parameters, whether it takes other keywords."""
         generator = node.args[0] if node.args else None
@@ -365,6 +371,7 @@ class Evaluator(Expressions):
         "getattr": _getattr,
         "hasattr": _hasattr,
         "isinstance": _isinstance,
+        "issubclass": _issubclass,
         "setattr": _setattr,
         "super": _super,
     }

@@ -381,3 +381,20 @@ def test_class_attribute_of_a_decorator_is_a_condition() -> None:
         class MLABridge(Bridge): ...
     """
     assert breaks(project(source), core({"x.py": "class Provider:\n    def __init__(self, a=1): ..."})) == []
+
+
+@pytest.mark.parametrize(("test", "kind"), [("self.PROVIDER", "possible"), ("kind", "definite")])
+def test_class_of_a_constant_is_unclear(test: str, kind: str) -> None:
+    """Megatron-Bridge collects _mla_rope_params only for bridges whose PROVIDER_CLASS is a class for MLA."""
+    source = f"""
+        from megatron.core.x import f
+        class Bridge:
+            PROVIDER = None
+            def provide(self, kind):
+                arguments = {{}}
+                if issubclass({test}, Special):
+                    arguments["rope"] = 1
+                return f(**arguments)
+    """
+    found = breaks(project(source), core({"x.py": "def f(): ..."}))
+    assert [row[0] for row in found] == [kind]

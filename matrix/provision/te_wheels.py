@@ -44,6 +44,15 @@ os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, headers))
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
+# sitecustomize.py of a build: the setup.py of a release would download a wheel that upstream built for another torch. Its
+# own switch, NVTE_PYTORCH_FORCE_BUILD, builds a second time in 2.8 and 2.9, which fails (run with 2.9.0).
+_NO_DOWNLOAD: Final = """\
+import urllib.error, urllib.request
+def urlretrieve(url, *_):
+    raise urllib.error.URLError(f"not downloaded, since it is built here: {url}")
+urllib.request.urlretrieve = urlretrieve
+"""
+
 # Installs wheels, with what they require only if they are given, into a folder. Raises MatrixError.
 Install = Callable[[Sequence[str], Path], None]
 
@@ -100,6 +109,7 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
         if not (_wheels(kept) or (kept / REFUSED).is_file()):
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
                 install(te_builds.te_builds().extension.tools, Path(tools))
+                (Path(tools) / "sitecustomize.py").write_text(_NO_DOWNLOAD, encoding="utf-8")
                 ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
@@ -164,7 +174,6 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
         **site,
         **pip_environment(os.environ),
         "CUDA_HOME": home,
-        "NVTE_PYTORCH_FORCE_BUILD": "TRUE",  # its setup.py would download a wheel of another torch
         "PATH": os.pathsep.join([str(tools / "bin"), site.get("PATH", ""), f"{home}/bin"]),
         "PYTHONPATH": str(tools),
     }

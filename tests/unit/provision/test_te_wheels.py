@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision import te_wheels
-from matrix.provision.commands import CommandResult
+from matrix.provision.commands import CommandResult, run
 from matrix.provision.extension import NVCC, PASSED
 from matrix.provision.te_wheels import ReleaseBuild
 
@@ -26,6 +27,7 @@ class Pip:
 
     def __init__(self, output: str = "") -> None:
         self.output, self.commands, self.environment = output, list[Sequence[str]](), dict[str, str]()
+        self.refused = ""  # the error of a download during the build
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
@@ -34,6 +36,8 @@ class Pip:
         self.environment = dict(environment or {})
         if self.output:
             return CommandResult(1, self.output)
+        download = "import urllib.request; urllib.request.urlretrieve('http://127.0.0.1:9/te.whl', 'te.whl')"
+        self.refused = run([sys.executable, "-c", download], environment=self.environment).err
         folder = Path(command[command.index("--wheel-dir") + 1])
         (folder / "transformer_engine_torch-2.18.0-cp312-cp312-linux_x86_64.whl").write_text("built")
         return CommandResult(0)
@@ -52,7 +56,8 @@ def test_a_wheel_is_built_once(tmp_path: Path) -> None:
     assert first.parent == tmp_path / BUILD.name
     assert len(pip.commands) == 1
     assert "transformer-engine-torch==2.18.0" in pip.commands[0]
-    assert pip.environment["NVTE_PYTORCH_FORCE_BUILD"] == "TRUE"
+    assert "NVTE_PYTORCH_FORCE_BUILD" not in pip.environment  # 2.8 and 2.9 build twice with it, and fail
+    assert "URLError: <urlopen error not downloaded, since it is built here: http://127.0.0.1:9/te.whl>" in pip.refused
     assert "--no-cache-dir" in pip.commands[0]
 
 

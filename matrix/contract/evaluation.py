@@ -324,7 +324,7 @@ class Evaluator(Expressions):
         return only(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
 
     def _issubclass(self, node: ast.Call) -> Choice:
-        """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision, not the run's."""
+        """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision."""
         choices, _ = self.arguments(node)
         is_constant = any(dotted(argument).rpartition(".")[2].isupper() for argument in node.args[:1])
         return only(OF_TE if is_constant or any(value.of_te for value in values_of(choices)) else ANYTHING)

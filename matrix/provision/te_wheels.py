@@ -44,8 +44,8 @@ os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, headers))
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
-# sitecustomize.py of a build: the setup.py of a release would download a wheel that upstream built for another torch. Its
-# own switch, NVTE_PYTORCH_FORCE_BUILD, builds a second time in 2.8 and 2.9, which fails (run with 2.9.0).
+# sitecustomize.py of a build: the setup.py of a release would download a wheel that upstream built for another torch.
+# NVTE_PYTORCH_FORCE_BUILD, its own switch, makes 2.8 and 2.9 build a second time, which fails (run with 2.9.0).
 _NO_DOWNLOAD: Final = """\
 import urllib.error, urllib.request
 def urlretrieve(url, *_):

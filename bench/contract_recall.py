@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--provider", action="append", default=[], help="PACKAGE=CLONE, or a folder of wheels")
     parser.add_argument("--consumer", type=Path, action="append", required=True, help="OWNER+NAME/CLONE, with history")
     parser.add_argument("--truths", type=Path, help="a file of recorded truths, on which the reader is run")
+    parser.add_argument("--message", default=FIX, help="a regular expression for the messages of the commits that mend")
     parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--seed", type=int, default=35)
     options = parser.parse_args()
@@ -150,7 +151,7 @@ def main() -> None:
         for clone in options.consumer:
             if clone != Path(source):
                 order = random.Random(f"{options.seed} {project(clone)}")
-                truths = mined(clone, provider_of(package), offers, order)
+                truths = mined(clone, provider_of(package), offers, order, options.message)
                 for truth in islice(truths, options.most):
                     print(truth.to_toml(), flush=True)
 
@@ -270,10 +271,10 @@ def add(api: Api, name: str, arguments: ast.arguments) -> None:
 
 
 def changes(
-    clone: Path, is_read: Callable[[str], bool], source: random.Random
+    clone: Path, message: str, is_read: Callable[[str], bool], source: random.Random
 ) -> Iterator[tuple[str, str, str, bytes, bytes]]:
     """Yield (commit, subject, path, content before, content after) of each changed Python file, in drawn order."""
-    fixes = (f"--since={SINCE}", "-E", "-i", f"--grep={FIX}", "--no-merges")
+    fixes = (f"--since={SINCE}", "-E", "-i", f"--grep={message}", "--no-merges")
     raw = ("--raw", "-r", "--no-abbrev", "--no-renames", "--diff-filter=M")
     log = git(clone, "log", *fixes, *raw, "--format=%x01%H%x09%s", "HEAD", "--", "*.py")
     rows: list[tuple[str, str, str, str, str]] = []
@@ -347,13 +348,15 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def mined(clone: Path, provider: Provider, offers: Mapping[str, Api], source: random.Random) -> Iterator[Truth]:
+def mined(
+    clone: Path, provider: Provider, offers: Mapping[str, Api], source: random.Random, message: str
+) -> Iterator[Truth]:
     """Yield the truths of a project's history, in drawn order."""
     owners = varying(offers)
     borders: dict[Symbol, tuple[str, str] | None] = {}
     mended: set[tuple[str, Symbol]] = set()
     for commit, subject, path, old, new in changes(
-        clone, lambda path: not provider.files.fullmatch(path) and "test" not in path, source
+        clone, message, lambda path: not provider.files.fullmatch(path) and "test" not in path, source
     ):
         if provider.top.encode() not in old:
             continue

@@ -23,7 +23,7 @@ from matrix.planning.driver_fit import Fit, fit_of
 from tests.unit.catalogs import real
 from tests.unit.check.test_table import TABLE, random_choices
 
-STACKS = random_choices(30, 500)
+STACKS = random_choices(30, 200)  # 0.05 s of processor each
 OPTIONS = (
     "--tp-comm-overlap",
     "--fp8-format hybrid",
@@ -45,7 +45,7 @@ def checked(words: dict[str, str] | Choice, question: Question) -> CheckResult:
 
 
 def test_check_agrees_with_the_map() -> None:
-    """All 500 stacks, without a job: the map has none."""
+    """All of the stacks, without a job: the map has none."""
     for choice in STACKS:
         result = checked(choice, Question())
         shown = {one.failure.id: (one.standing, one.certain) for one in TABLE.standing(choice)}
@@ -86,7 +86,7 @@ def test_check_agrees_with_explain() -> None:
         assert any("whether driver" in item.text for item in result.stack.unread) is undecided, parts
         fits.add(fitted.fit if fitted else None)
         compared += 1
-    assert compared > 50
+    assert compared > 20
     assert fits == set(Fit)
 
 
@@ -94,7 +94,7 @@ def test_check_agrees_with_explain() -> None:
 def test_upgrade_agrees_with_check_of_the_newer_stack(component: str) -> None:
     """A random newer version of each, with a random job: its line is the comparison of two answers of `check`."""
     source, compared = random.Random(31), 0
-    for choice in STACKS[::20]:
+    for choice in STACKS[::8]:
         axis = short(component)
         if axis not in choice:
             continue

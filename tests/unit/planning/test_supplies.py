@@ -91,7 +91,7 @@ def test_host_has_the_engine_of_its_cases() -> None:
     assert needed.clones == ("megatron-lm",)
 
 
-def test_other_engine_that_writes_is_built_on_a_host() -> None:
+def test_engine_of_another_writer_is_built() -> None:
     cases = bundled_cases(real(), "host", "3.12", Level.GPU, "te==2.18.0 and writer-te>=2.16")
     assert supplies(real(), cases).builds == ("2.16.0", "2.16.1", "2.17.0", "2.17.1", "2.19.0", "2.20.2")
     (case, *_) = [item for item in cases if item.writer]

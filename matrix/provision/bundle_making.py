@@ -307,7 +307,7 @@ def described(contents: BundleContents, most: int = 4) -> list[str]:
     """Return what the bundle holds and its size in words, the largest files named."""
     largest = sorted(contents.files, key=lambda file: -file.size)[:most]
     names = ", ".join(f"{file.name.partition('-')[0]} {file.size / GB:.2f}" for file in largest)
-    count, repositories = len(contents.files), f", {len(contents.clones)} clones" if contents.clones else ""
+    count, repositories = len(contents.files), f", and clones: {', '.join(contents.clones)}" if contents.clones else ""
     lines = [f"{contents.size / GB:.2f} GB: {count} distributions ({names}){repositories}"]
     return lines + [
         f"not in it, its cases are unavailable there: {name}: {why}" for name, why in contents.missing.items()

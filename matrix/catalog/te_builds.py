@@ -42,6 +42,14 @@ class CompiledLibrary:
 
 
 @dataclass(frozen=True)
+class ExtensionRequirement:
+    """A requirement from the package index that the extension of the releases in `versions` declares."""
+
+    package: str
+    versions: Range
+
+
+@dataclass(frozen=True)
 class Unimportable:
     """Releases that fail to import with the torch versions in `torch`."""
 
@@ -56,6 +64,7 @@ class TeBuilds:
 
     extension: Extension
     library: tuple[CompiledLibrary, ...]
+    requirement: tuple[ExtensionRequirement, ...]
     unimportable: tuple[Unimportable, ...]
 
 
@@ -76,8 +85,8 @@ class Toolkit:
 class ReleaseParts:
     """What a build takes from the package index, as requirements.
 
-    `wheels` are laid as they are, `tools` are wheels that the build alone uses, and `source` is an sdist
-    (transformer_engine_torch-2.18.0.tar.gz). What the built wheel declares (onnx, ...) comes besides.
+    `wheels` are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
+    `tools` are wheels that the build alone uses, and `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
     """
 
     wheels: tuple[str, ...]
@@ -119,9 +128,9 @@ def lack(te: str, toolkit: Toolkit) -> str:
 
 def requirements(te: str, cuda: str) -> ReleaseParts:
     """Return what a base with this CUDA of torch needs from the package index for a release."""
-    recorded = te_builds().extension
-    wheels = tuple(f"{package}=={te}" for package in (PYTHON, library(te, cuda)))
-    return ReleaseParts(wheels, recorded.tools, f"{recorded.package}=={te}")
+    extension, declared = te_builds().extension, (one for one in te_builds().requirement if te in one.versions)
+    wheels = (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *(one.package for one in declared))
+    return ReleaseParts(wheels, extension.tools, f"{extension.package}=={te}")
 
 
 def architectures(te: str, sms: Collection[str]) -> str:

@@ -129,13 +129,13 @@ class CaseContexts:
             offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
         return str(self._host.lack(self._catalog, planned, offer) or "")
 
-    def build_of(self, planned: Planned) -> OverlaySpec | None:
-        """Return the overlay of a case for which Transformer Engine is built; None where none is, or can be."""
-        if planned.level is not Level.GPU or self._options.overlays or self._lack(planned):
-            return None
-        with contextlib.suppress(MatrixError):  # the case reports it
-            return next((spec for spec in self._specs(planned) if spec.build), None)
-        return None
+    def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
+        """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""
+        if planned.level is Level.GPU and not self._options.overlays and not self._lack(planned):
+            with contextlib.suppress(MatrixError):  # the case reports it
+                sides = filter(None, (planned, planned.writer))
+                return tuple(spec for side in sides for spec in self._specs(side) if spec.build)
+        return ()
 
     def _specs(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         sms = {gpu.sm for gpu in self._host.offers(planned.level).gpus or () if gpu.sm}

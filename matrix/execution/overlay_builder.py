@@ -23,7 +23,7 @@ from matrix.provision.commands import STOP_S, python_code
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.overlays import Overlays, OverlaySpec
 
-Builds = Mapping[str, OverlaySpec]  # overlays with a build of Transformer Engine, by the keys of the cases
+Builds = Mapping[str, tuple[OverlaySpec, ...]]  # overlays with a build of Transformer Engine, by the keys of the cases
 
 LOG: Final = "builds.log"  # in the folder of the run
 _CODE: Final = "from matrix.execution import overlay_builder; overlay_builder.main()"

@@ -104,12 +104,12 @@ class Session:
     @cached_property
     def builds(self) -> Builds:
         """Return the overlays with a build of Transformer Engine, by the keys of the cases that need them."""
-        specs = {planned.key: self._contexts.build_of(planned) for planned in self.planned}
-        return {key: spec for key, spec in specs.items() if spec}
+        builds = {planned.key: self._contexts.builds_of(planned) for planned in self.planned}
+        return {key: specs for key, specs in builds.items() if specs}
 
     def start_builds(self) -> None:
         """Start the builds, beside the cases that need none."""
-        builds = {spec.build: spec for spec in self.builds.values() if spec.build}
+        builds = {spec.build: spec for specs in self.builds.values() for spec in specs if spec.build}
         if builds:
             _ = self.journal  # it makes the folder of the run
             log = self.run_folder / LOG

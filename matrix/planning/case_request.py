@@ -201,5 +201,6 @@ def _near_keys(keys: Collection[str]) -> Test:
     expected_values = [
         {**parts_of(cell), **dict(zip(("failure", "case", "level"), words, strict=False))}
         for cell, *words in (key.split(" ") for key in keys)
+        if len(words) == 3  # every case of the catalog differs in one word from a key of one
     ]
     return lambda values: any(may_have(expected, values, differing=1) for expected in expected_values)

@@ -43,6 +43,7 @@ from matrix.planning.machine_requirements import offered, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
 
+ANY_LINE: Final = "*"  # the minor of an installed Transformer Engine that is unknown
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
@@ -82,8 +83,8 @@ def of_base(
     """Return the cases that an environment with base `base` runs: every case that is not masked.
 
     `core` is the installed megatron-core; without one, the cases use the newest patch of each minor. `engine` is the
-    installed Transformer Engine. `te_line` ("1.9") selects the cells of that minor instead of the installed one's. For
-    a base that only reads, and for an image, the cells are those of the night.
+    installed Transformer Engine. `te_line` ("1.9") selects the cells of that minor instead of the installed one's,
+    ANY_LINE those of each. For a base that only reads, and for an image, the cells are those of the night.
     """
     nightly = isinstance(catalog.bases.get(base), (ReaderBase, Image))
     planned = []
@@ -122,7 +123,7 @@ def _with_engine(cells: Sequence[Cell], engine: str | None, te_line: str) -> lis
     line = te_line or (minor(engine) if engine else "")
     if engine and minor(engine) == line:
         cells = [*dict.fromkeys(cell.with_({TE: engine}) if cell.stack.version(TE) else cell for cell in cells)]
-    return [cell for cell in cells if not (te := cell.stack.version(TE)) or minor(te) == line]
+    return [cell for cell in cells if not (te := cell.stack.version(TE)) or line in (ANY_LINE, minor(te))]
 
 
 def of_source(

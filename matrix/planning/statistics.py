@@ -165,9 +165,9 @@ def availability(
         if lack:
             missing[lack.kind] += 1
             continue
-        if builds_te(item, offer(item.cell.base)):
-            jobs = te_builds.jobs(parallel.cores, machines[item.level].memory)
-            base, te = item.cell.base, str(item.cell.stack[TE])
+        jobs, base = te_builds.jobs(parallel.cores, machines[item.level].memory), item.cell.base
+        for side in (side for side in (item, item.writer) if side and builds_te(side, offer(base))):
+            te = str(side.cell.stack[TE])
             builds[base, te] = TeBuild(base, te, te_builds.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
         placement = place(case, item, machines[item.level])

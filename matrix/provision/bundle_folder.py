@@ -82,14 +82,27 @@ def read(folder: Path) -> Bundle:
     try:
         bundle = decode_json(Bundle, path.read_bytes(), str(path))
     except FileNotFoundError:
-        fix = "name the folder that `megatrix bundle --out` wrote"
-        raise MatrixError("not a bundle", where=str(folder), got=f"no {MANIFEST}", fix=fix) from None
+        raise MatrixError(
+            "not a bundle",
+            where=str(folder),
+            got=f"no {MANIFEST}",
+            fix="name the folder that `megatrix bundle --out` wrote",
+        ) from None
     except MalformedError as error:
-        fix = f"copy {MANIFEST} again, or make the bundle again"
-        raise MatrixError("this bundle can't be read", where=str(path), got=error.brief, fix=fix) from None
+        raise MatrixError(
+            "this bundle can't be read",
+            where=str(path),
+            got=error.brief,
+            fix=f"copy {MANIFEST} again, or make the bundle again",
+        ) from None
     if bundle.layout != LAYOUT:
-        fix = "make the bundle again, with the version that uses it"
-        raise MatrixError("a bundle of another version", where=str(path), got=bundle.layout, expected=LAYOUT, fix=fix)
+        raise MatrixError(
+            "a bundle of another version",
+            where=str(path),
+            got=bundle.layout,
+            expected=LAYOUT,
+            fix="make the bundle again, with the version that uses it",
+        )
     return bundle
 
 
@@ -104,8 +117,11 @@ def verified(folder: Path) -> Bundle:
     """Join what is split, check every file and return the bundle. Raises MatrixError that names the damaged files."""
     bundle = read(folder)
     if not bundle.files:
-        fix = "run the same `megatrix bundle` again; it goes on where it was"
-        raise MatrixError("this bundle is not complete", where=str(folder), fix=fix)
+        raise MatrixError(
+            "this bundle is not complete",
+            where=str(folder),
+            fix="run the same `megatrix bundle` again; it goes on where it was",
+        )
     if bad := [*damaged_parts(folder, bundle)]:
         raise _damaged(folder, bad)
     join(folder, bundle)
@@ -210,8 +226,9 @@ def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[
     Raises MatrixError for a path that uv can't be given.
     """
     if any(character.isspace() or character == "," for character in str(folder)):
-        fix = "move the bundle to a path without spaces and commas"
-        raise MatrixError("uv can't read a bundle here", where=str(folder), fix=fix)
+        raise MatrixError(
+            "uv can't read a bundle here", where=str(folder), fix="move the bundle to a path without spaces and commas"
+        )
     wheels = str(folder / "wheels")
     passed = {name: value for name, value in environ.items() if name in KEPT or not name.startswith(("PIP_", "UV_"))}
     passed.pop("UV", None)
@@ -239,11 +256,19 @@ def check_machine(bundle: Bundle) -> None:
     """Raise MatrixError if this Python or this machine is not the one for which the bundle was made."""
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if minor != bundle.python:
-        fix = f"start it with python{bundle.python}, or make a bundle with --python {minor}"
-        raise MatrixError("a bundle for another Python", got=minor, expected=bundle.python, fix=fix)
+        raise MatrixError(
+            "a bundle for another Python",
+            got=minor,
+            expected=bundle.python,
+            fix=f"start it with python{bundle.python}, or make a bundle with --python {minor}",
+        )
     if platform.machine() != bundle.machine:
-        got, fix = platform.machine(), "make the bundle on a machine of the same architecture"
-        raise MatrixError("a bundle for another machine", got=got, expected=bundle.machine, fix=fix)
+        raise MatrixError(
+            "a bundle for another machine",
+            got=platform.machine(),
+            expected=bundle.machine,
+            fix="make the bundle on a machine of the same architecture",
+        )
 
 
 def start(folder: Path, words: Sequence[str]) -> None:
@@ -280,5 +305,9 @@ def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:
     ended = run(command, environment=environ)
     if ended.code:
-        what, fix = "megatrix can't be installed from this bundle", "see what the command printed"
-        raise MatrixError(what, where=str(command[0]), got=ended.complaint, fix=fix)
+        raise MatrixError(
+            "megatrix can't be installed from this bundle",
+            where=str(command[0]),
+            got=ended.complaint,
+            fix="see what the command printed",
+        )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,16 +20,20 @@ from pathlib import Path
 from typing import Final
 
 from matrix import __version__
+from matrix.catalog import te_builds
 from matrix.catalog.model import Wheels
 from matrix.catalog.schema import read_toml
+from matrix.catalog.te_builds import Toolkit
+from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.supplies import Supplies
 from matrix.provision import bundle_folder, clones, configuration, project
 from matrix.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
+from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.commands import Runner, run
 from matrix.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
 from matrix.provision.indexes import site_environment, site_options
-from matrix.provision.overlays import NO_WHEEL, OLDEST, uv
+from matrix.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
 from matrix.provision.resolution import NO_ANSWER, index_files
 from matrix.provision.tox_environments import CELL_REQUIRES, EXCLUDE
 from matrix.provision.trees import LAYOUTS
@@ -83,13 +89,21 @@ class Maker:
         if (self._folder / bundle_folder.MANIFEST).is_file():
             earlier = bundle_folder.read(self._folder)
             if earlier.request != request.request:
-                got, expected = (" ".join(filter(None, of.request)) for of in (earlier, request))
-                fix = "name another --out, or remove this folder"
-                raise MatrixError("another bundle", where=str(self._folder), got=got, expected=expected, fix=fix)
+                raise MatrixError(
+                    "another bundle",
+                    where=str(self._folder),
+                    got=" ".join(filter(None, earlier.request)),
+                    expected=" ".join(filter(None, request.request)),
+                    fix="name another --out, or remove this folder",
+                )
             bundle_folder.join(self._folder, earlier)
         elif self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
-            fix = "name a folder that is empty, or that does not exist"
-            raise MatrixError("not a bundle", where=str(self._folder), got="other files", fix=fix)
+            raise MatrixError(
+                "not a bundle",
+                where=str(self._folder),
+                got="other files",
+                fix="name a folder that is empty, or that does not exist",
+            )
         self._wheels.mkdir(parents=True, exist_ok=True)
         bundle_folder.write(self._folder, request)
 
@@ -97,39 +111,46 @@ class Maker:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
+        tools += te_builds.te_builds().extension.tools if needed.builds else ()
         files = self._files_of(tools, request.python, "--no-build")
+        toolkits = [Toolkit(cuda=one.cuda) for one in te_builds.te_builds().library]
         if base:
-            left_out = self._folder / LEFT_OUT
-            left_out.write_text("\n".join(base.gpu_only) if request.level == "cpu" else "")
+            left_out = base.gpu_only if request.level == "cpu" else ()
+            (self._folder / LEFT_OUT).write_text("\n".join(left_out))
             requirements = [f"torch=={base.torch}", *base.requires, *CELL_REQUIRES]
-            files += self._files_of(requirements, request.python, exclude=left_out)
+            files += (of_base := self._files_of(requirements, request.python, exclude=left_out))
+            nccl = re.search(r"nvidia_nccl_cu(\d+)-", " ".join(file.name for file in of_base))
+            toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
         missing: dict[str, str] = {}
         with ThreadPoolExecutor(QUERIES) as pool:
-            queries = [(pin, pool.submit(self._release, pin, request.python)) for pin in needed.releases]
-            queries += [((text, ""), pool.submit(self._source, text, request.python)) for text in needed.sources]
-            for (name, version), answer in queries:
+            queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in needed.releases}
+            for te in needed.builds:
+                queries[f"{te_builds.PYTHON}=={te}"] = pool.submit(self._build, te, request.python, toolkits)
+            for name, answer in queries.items():
                 try:
                     files += answer.result()
                 except MatrixError as error:
                     if any(text in str(error.got).lower() for text in NO_ANSWER):
                         raise
                     lines = str(error.got).splitlines()  # "No solution found", then its cause
-                    missing[f"{name}=={version}" if version else name] = lines[1 % len(lines)].strip()
+                    missing[name] = lines[1 % len(lines)].strip()
         return BundleContents(
             self._project(), tuple({file.name: file for file in files}.values()), needed.clones, missing
         )
 
     def _files_of(
-        self, requirements: Sequence[str], python: str, *options: str, exclude: Path | None = None
+        self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
     ) -> list[IndexFile]:
         """Return the files of the index; the size of one for which it states none is its server's answer."""
-        environ = {**os.environ, EXCLUDE: str(exclude)} if exclude else os.environ
-        files = index_files(requirements, python, options, self._run, environ)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as left_out:
+            left_out.write("\n".join(exclude))
+            left_out.flush()
+            environ = {**os.environ, EXCLUDE: left_out.name}
+            files = index_files(requirements, python, options, self._run, environ)
         return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]
 
-    def _release(self, pin: tuple[str, str], python: str) -> list[IndexFile]:
+    def _release(self, package: str, version: str, python: str) -> list[IndexFile]:
         """Return the wheels of a release from which an overlay is made (Overlays.lay)."""
-        package, version = pin
         names = LAYOUTS[package].releases if package in LAYOUTS else (package,)
         files: list[IndexFile] = []
         for name in names:
@@ -148,8 +169,17 @@ class Maker:
                 raise
         return self._wheel(requirement, f"3.{minor}", borrow=True)
 
-    def _source(self, requirement: str, python: str) -> list[IndexFile]:
-        return self._files_of([requirement], python, "--no-deps", "--no-binary", requirement.partition("==")[0])
+    def _build(self, te: str, python: str, toolkits: Sequence[Toolkit]) -> list[IndexFile]:
+        """Return the files from which a machine with one of these toolkits builds and imports a release.
+
+        Raises MatrixError where none can. `Overlays.compile` uses them.
+        """
+        if not (able := [toolkit for toolkit in toolkits if not te_builds.lack(te, toolkit)]):
+            raise MatrixError("this release can't be built", got=te_builds.lack(te, toolkits[0]))
+        parts = [te_builds.requirements(te, toolkit.cuda or "") for toolkit in able]
+        excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
+        files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])
+        return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
 
     def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
@@ -157,13 +187,12 @@ class Maker:
         part = min(split, max((file.size for file in contents.files), default=0))
         needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
         if needed > free:
-            fix = f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk"
             raise MatrixError(
                 "the disk is too small for this bundle",
                 where=str(self._folder),
                 got=f"{free / GB:.2f} GB free",
                 expected=f"{needed / GB:.2f} GB",
-                fix=fix,
+                fix=f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk",
             )
 
     def make(
@@ -266,16 +295,20 @@ def _room(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        where, fix = str(error.filename or folder), f"free some space; {GO_ON}"
-        raise MatrixError("the disk is full", where=where, got=error.strerror, fix=fix) from None
+        raise MatrixError(
+            "the disk is full",
+            where=str(error.filename or folder),
+            got=error.strerror,
+            fix=f"free some space; {GO_ON}",
+        ) from None
 
 
 def described(contents: BundleContents, most: int = 4) -> list[str]:
     """Return what the bundle holds and its size in words, the largest files named."""
     largest = sorted(contents.files, key=lambda file: -file.size)[:most]
     names = ", ".join(f"{file.name.partition('-')[0]} {file.size / GB:.2f}" for file in largest)
-    count, repositories = len(contents.files), f", {len(contents.clones)} clones" if contents.clones else ""
+    count, repositories = len(contents.files), f", and clones: {', '.join(contents.clones)}" if contents.clones else ""
     lines = [f"{contents.size / GB:.2f} GB: {count} distributions ({names}){repositories}"]
     return lines + [
-        f"no wheel, its cases are unavailable there: {name}: {why}" for name, why in contents.missing.items()
+        f"not in it, its cases are unavailable there: {name}: {why}" for name, why in contents.missing.items()
     ]

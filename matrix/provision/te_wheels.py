@@ -164,12 +164,12 @@ def _command(build: ReleaseBuild, python: Path, folder: Path) -> list[str]:
 
 
 def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
-    """Return the variables of a build; those of the site count."""
-    jobs = te_builds.jobs(len(os.sched_getaffinity(0)), machine_memory())
+    """Return the variables of a build; those of the site count. An nvcc on PATH may be a script outside its toolkit."""
     site = {**os.environ, **build_variables()}
-    home = site.get("CUDA_HOME") or str(Path(shutil.which("nvcc") or f"{CUDA}/bin/nvcc").resolve().parents[1])
+    homes = [Path(nvcc).resolve().parents[1] for nvcc in (shutil.which("nvcc"), f"{CUDA}/bin/nvcc") if nvcc]
+    home = site.get("CUDA_HOME") or str(next((top for top in homes if (top / "include/cuda.h").is_file()), homes[0]))
     return {
-        "MAX_JOBS": str(jobs),
+        "MAX_JOBS": str(te_builds.jobs(len(os.sched_getaffinity(0)), machine_memory())),
         **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),

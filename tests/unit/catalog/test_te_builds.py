@@ -54,11 +54,24 @@ def test_library_is_that_of_torchs_cuda(te: str, cuda: str, package: str) -> Non
     assert te_builds.library(te, cuda) == package
 
 
-def test_a_build_needs_two_wheels_and_a_source() -> None:
+def test_a_build_needs_wheels_and_a_source() -> None:
     parts = te_builds.requirements("2.18.0", "13.0")
-    assert parts.wheels == ("transformer-engine==2.18.0", "transformer-engine-cu13==2.18.0")
+    assert parts.wheels[:2] == ("transformer-engine==2.18.0", "transformer-engine-cu13==2.18.0")
     assert parts.source == "transformer-engine-torch==2.18.0"
     assert {tool.partition(">")[0] for tool in parts.tools} == {"pip", "setuptools", "wheel", "ninja", "pybind11"}
+
+
+@pytest.mark.parametrize(
+    ("te", "declared"),
+    [
+        ("1.9.0", ()),  # flash-attn has no wheel
+        ("2.5.0", ("einops",)),
+        ("2.7.0", ("einops", "onnx", "onnxscript==0.3.1")),
+        ("2.9.0", ("einops", "onnx", "onnxscript")),
+    ],
+)
+def test_a_build_needs_what_its_extension_declares(te: str, declared: tuple[str, ...]) -> None:
+    assert te_builds.requirements(te, "12.4").wheels[2:] == declared
 
 
 @pytest.mark.parametrize(

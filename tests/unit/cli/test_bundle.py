@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,12 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a bundle of one file; the variables of this process are restored afterwards."""
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a bundle of one file; the variables of this process are restored afterwards, and new ones removed."""
     before = dict(os.environ)
-    for name, value in before.items():
-        monkeypatch.setenv(name, value)
-    return write(tmp_path, "torch-2.13.0", "")
+    yield write(tmp_path, "torch-2.13.0", "")
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def write(folder: Path, base: str, select: str) -> Path:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.catalog.failure import CaseNeed, Level
-from matrix.catalog.machine import Cuda, Machine
+from matrix.catalog.limits import GIB
+from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
+from matrix.catalog.model import HOST
+from matrix.catalog.stack import WRITER_TE
 from matrix.errors import MatrixError
 from matrix.execution import case_context
-from matrix.execution.case_context import Options
+from matrix.execution.case_context import CaseContexts, Options
+from matrix.execution.installation import Installation
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.execution.session import Session
+from matrix.planning.host_cases import cases_here, with_host
+from matrix.provision import te_wheels
 from matrix.provision.case_overlays import Provision
 from matrix.provision.host import LocalSite
 from matrix.provision.overlays import Overlay
+from tests.unit.catalogs import real
 from tests.unit.execution.sessions import CASE, OWN, fallback, of_host, on_gpus, provided
 
 
@@ -133,3 +141,25 @@ def test_unreadable_file_makes_a_case_unavailable(folder: Path, monkeypatch: pyt
     record = provided(folder, Provision()).reproduction(CASE).run()
     assert (record.verdict.value, record.content) == ("unavailable", "")
     assert "te/1.9.json.gz" in record.outcome.reason
+
+
+@pytest.mark.parametrize(("writers", "builds"), [(("none",), []), (("2.18.0",), []), (("2.17.1",), ["2.17.1"])])
+def test_build_of_the_writers_engine_is_started(
+    writers: tuple[str, ...], builds: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes as long as that of the case: the process of builds has both."""
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "13.0")
+    packages = {"torch": "2.11.0", "numpy": "2.5.2", "transformer-engine": "2.18.0"}
+    environment = PythonEnvironment(
+        "3.12.3", packages, ["cuda", "compiled-te"], Path(sys.executable), torch_cuda="13.0"
+    )
+    card = Gpu("NVIDIA H100", "9.0", 80 * GIB, False, "GPU-0")
+    machine = Machine("580.82.07", 1, Cuda("13.0", gpus=(card,)), architecture="x86_64", memory=128 * GIB, nvcc="13.0")
+    catalog = with_host(real(), packages, "3.12")
+    site = LocalSite(machine, user_mode=lambda: Cuda("13.0", gpus=(card,)))
+    contexts = CaseContexts(Installation(catalog, HOST, environment, site), Options(HOST), folder)
+    cases = [
+        item for item in cases_here(catalog, HOST, packages, [Level.GPU]) if str(item.cell.stack[WRITER_TE]) in writers
+    ]
+    assert cases
+    assert sorted({spec.build.te for item in cases for spec in contexts.builds_of(item) if spec.build}) == builds

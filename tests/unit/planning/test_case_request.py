@@ -10,6 +10,7 @@ import pytest
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
+from matrix.planning import night
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from tests.unit.catalogs import case, catalog, clause, failure, wheels
 
@@ -109,6 +110,17 @@ def test_requests_that_conflict_are_refused(given: dict[str, Any], words: list[s
     with pytest.raises(MatrixError) as caught:
         requested(**given)
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_key_of_one_word_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case of the catalog differs from it in one word: they took 20 s of a core."""
+
+    def refused(*arguments: Any, **options: Any) -> list[Any]:
+        raise AssertionError("a cell is made")
+
+    monkeypatch.setattr(night, "plan_case", refused)
+    with pytest.raises(MatrixError, match="lists cases"):
+        requested(keys=("x",))
 
 
 def test_installed_release_bounds_cases_here() -> None:

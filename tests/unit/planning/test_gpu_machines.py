@@ -11,8 +11,10 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.loading import load
 from matrix.catalog.machine import Cuda, Gpu, Machine
+from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.machine_requirements import offered, unmet
+from matrix.planning.statistics import Parallel, availability
 from matrix.verdicts.reason import Kind
 from tests.founding import ARGUMENTS
 
@@ -95,3 +97,18 @@ def test_cases_for_other_gpus_are_unavailable(gpus: int, gpu: tuple[str, str]) -
     fitting = {id for id, (bound, needed) in bounds.items() if gpu[1] in bound and needed <= gpus}
     assert planned.entries & bounds.keys() == fitting
     assert planned.lacks[Kind.SM] > 0
+
+
+def test_builds_of_writers_are_counted() -> None:
+    """A host has one Transformer Engine; a checkpoint that another one wrote needs that one's build, too."""
+    packages, cards = PACKAGES | ENGINE, (Gpu(*H100, 80 * GIB, False, "GPU-0"),)
+    catalog, machine = (
+        with_host(load(), packages, "3.12"),
+        Machine("580.82.07", 1, Cuda("13.0", gpus=cards), nvcc="13.0"),
+    )
+    features = ["cuda", "compiled-te"]
+    offer = offered(catalog, "host", packages=packages, features=features, clones=CLONES, cuda="13.0")
+    cases = [item for item in cases_here(catalog, "host", packages, [Level.GPU]) if item.writer]
+    counted = availability(catalog, cases, lambda base: offer, {Level.GPU: machine}, Durations(catalog, {}), Parallel())
+    assert {"2.9.0", "2.17.1", "2.20.2"} <= {build.te for build in counted.builds}
+    assert "2.18.0" not in {build.te for build in counted.builds}

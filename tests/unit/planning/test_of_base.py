@@ -14,7 +14,7 @@ from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 from matrix.planning.cases import plan_case
-from matrix.planning.night import everything, of_base, of_key, of_source
+from matrix.planning.night import ANY_LINE, everything, of_base, of_key, of_source
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
@@ -101,6 +101,7 @@ def test_te_line_adds_the_cells_of_its_engines() -> None:
         ("1.9+ngc", "1.9", ["1.9+ngc"]),
         ("1.8", "1.9", ["1.9"]),  # te_line takes precedence over the installed engine
         (None, "", []),
+        (None, ANY_LINE, ["1.8", "1.9", "1.10"]),  # of a machine that is not this one
     ],
 )
 def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expected: list[str]) -> None:

@@ -75,5 +75,24 @@ def test_writers_packages_and_clones_are_supplied() -> None:
 
 def test_extension_is_built_at_level_gpu_alone() -> None:
     (case, *_) = cpu(f"failure=={FUSED} and mcore==0.16.1 and te==2.18.0")
-    assert supplies(real(), [case]).sources == ()
-    assert supplies(real(), [replace(case, level=Level.GPU)]).sources == ("transformer-engine-torch==2.18.0",)
+    assert supplies(real(), [case]).builds == ()
+    needed = supplies(real(), [replace(case, level=Level.GPU)])
+    assert needed.builds == ("2.18.0",)
+    assert needed.releases == (("megatron-core", "0.16.1"),)
+
+
+def test_host_has_the_engine_of_its_cases() -> None:
+    """Its night has the cases of the Transformer Engine that it has, which is unknown here."""
+    cases = bundled_cases(real(), "host", "3.12", Level.GPU, "te==2.18.0 and writer-te==none")
+    assert len({item.failure for item in cases}) > 10
+    needed = supplies(real(), cases)
+    assert needed.builds == ()
+    assert {name for name, _ in needed.releases} == {"megatron-core"}
+    assert needed.clones == ("megatron-lm",)
+
+
+def test_engine_of_another_writer_is_built() -> None:
+    cases = bundled_cases(real(), "host", "3.12", Level.GPU, "te==2.18.0 and writer-te>=2.16")
+    assert supplies(real(), cases).builds == ("2.16.0", "2.16.1", "2.17.0", "2.17.1", "2.19.0", "2.20.2")
+    (case, *_) = [item for item in cases if item.writer]
+    assert supplies(real(), [replace(case, level=Level.CPU)]).builds == ()

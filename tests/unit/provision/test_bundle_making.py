@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,8 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked, self.excluded = folder, list[str](), ""
         self.wheels = {"megatron-core==0.8.0 3.11": 70, "transformer-engine==1.9.0 3.12": 60}
-        self.wheels |= {"transformer-engine-cu12==1.9.0 3.12": 90_000, "sdist==2.0 3.12": 30}
+        self.wheels |= {"transformer-engine-cu12==1.9.0 3.12": 90_000, "transformer-engine-torch==2.8.0 3.12": 30}
+        self.of_torch = ["nvidia_nccl_cu12"]
         self.down = False
 
     def __call__(
@@ -48,12 +50,13 @@ class Index:
             return CommandResult(0)
         requirements = Path(command[-1]).read_text().split("\n")[0]
         self.asked.append(requirements)
-        if "torch" in requirements and environment:
+        if requirements.startswith("torch") and environment:
             self.excluded = Path(environment["UV_EXCLUDE"]).read_text()
         if self.down:
             return CommandResult(2, "", "error: Failed to fetch: `https://index.example/simple/torch/`")
         if "--no-deps" not in command:
-            return CommandResult(0, self.lock(requirements.partition("=")[0].partition(">")[0], 500))
+            names = re.findall(r"(?m)^[\w-]+", Path(command[-1]).read_text())
+            return CommandResult(0, "".join(self.lock(name, 500) for name in [*names, *self.of_torch]))
         python = command[command.index("--python-version") + 1]
         if size := self.wheels.get(f"{requirements} {python}"):
             return CommandResult(0, self.lock(requirements.partition("==")[0], size))
@@ -129,16 +132,58 @@ def test_level_cpu_has_no_packages_for_gpus(level: str, excluded: str, index: In
     assert index.excluded.partition("\n")[0] == excluded
 
 
-def test_sources_are_source_distributions(index: Index, tmp_path: Path) -> None:
-    contents = begun(index, tmp_path).contents(request(), None, Supplies((), (), ("sdist==2.0",)))
-    assert "sdist-1-py3-none-any.whl" in [file.name for file in contents.files]
+BUILD = Supplies((), (), ("2.8.0",))
+LIBRARIES = ("transformer-engine-cu12", "transformer-engine-cu13")
+
+
+@pytest.mark.parametrize(
+    ("base", "of_torch", "libraries"),
+    [
+        ("torch-2.4.0", ["nvidia_nccl_cu12"], LIBRARIES[:1]),
+        ("host", [], LIBRARIES[:1]),  # of CUDA 13, the index has none
+    ],
+)
+def test_build_is_supplied_with_all_it_needs(
+    base: str, of_torch: list[str], libraries: tuple[str, ...], index: Index, tmp_path: Path
+) -> None:
+    index.of_torch = of_torch
+    wheels = None if base == "host" else wheels_of(base)
+    contents = begun(index, tmp_path).contents(request(), wheels, BUILD)
+    names = {file.name.partition("-1-")[0] for file in contents.files}
+    needed = {"transformer-engine", "transformer-engine-torch", "ninja", "pybind11", "setuptools", "onnx", "einops"}
+    assert needed <= names
+    assert {*LIBRARIES} & names == {*libraries}
+    assert contents.missing == {}
+
+
+def test_host_has_the_library_of_each_cuda(index: Index, tmp_path: Path) -> None:
+    index.wheels["transformer-engine-torch==2.9.0 3.12"] = 30
+    contents = begun(index, tmp_path).contents(request(), None, Supplies((), (), ("2.9.0",)))
+    assert {*LIBRARIES} <= {file.name.partition("-1-")[0] for file in contents.files}
+
+
+@pytest.mark.parametrize(
+    ("te", "of_torch", "reason"),
+    [
+        ("2.8.0", ["nvidia_nccl_cu13"], "no library of it for CUDA 13"),
+        ("2.8.0", [], "torch here is built without CUDA"),
+        ("2.18.0", ["nvidia_nccl_cu12"], "with torch 2.4.0 it can't be imported"),
+    ],
+)
+def test_release_that_cant_be_built_is_named(
+    te: str, of_torch: list[str], reason: str, index: Index, tmp_path: Path
+) -> None:
+    """As in a night: it is unavailable there, with the same reason."""
+    index.of_torch = of_torch
+    contents = begun(index, tmp_path).contents(request(), wheels_of("torch-2.4.0"), Supplies((), (), (te,)))
+    assert reason in contents.missing[f"transformer-engine=={te}"]
 
 
 def test_second_run_downloads_nothing(index: Index, tmp_path: Path) -> None:
     for _ in range(2):
         maker = begun(index, tmp_path)
         contents = maker.contents(request(), None, NEEDED)
-        times = {path: path.stat().st_mtime_ns for path in (tmp_path / "b/wheels").glob("t*.whl")}
+        times = {path: path.stat().st_mtime_ns for path in (tmp_path / "b/wheels").glob("transformer*.whl")}
         maker.make(request(), contents, {}, 100)
     assert len(times) == 2
     assert times.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "b/wheels").iterdir()}.items() | {

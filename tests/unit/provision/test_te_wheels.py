@@ -190,6 +190,22 @@ def test_variables_of_the_site_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert pip.environment["NVTE_CUDA_ARCHS"] == "90"
 
 
+def test_script_of_nvcc_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has no headers: the default toolkit has."""
+    for folder in ("bin", "cuda/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "nvcc").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "nvcc").chmod(0o755)
+    (tmp_path / "cuda/include").mkdir()
+    (tmp_path / "cuda/include/cuda.h").write_text("")
+    monkeypatch.setattr(te_wheels, "CUDA", str(tmp_path / "cuda"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    pip = Pip()
+    te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+    assert pip.environment["CUDA_HOME"] == str(tmp_path / "cuda")
+
+
 def test_wheels_are_kept_where_the_site_says(tmp_path: Path) -> None:
     assert te_wheels.wheels({te_wheels.VARIABLE: str(tmp_path)}) == tmp_path
     assert te_wheels.wheels({}).name == "wheels"

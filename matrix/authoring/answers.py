@@ -75,5 +75,6 @@ def _check_known(words: Iterable[str], names: Iterable[str], what: str, where: s
     names = list(names)
     for word in words:
         if word not in names:
-            fix = closest(word, names)
-            raise MatrixError(f"no such {what}", where=where, got=word, expected=f"a recorded {what}", fix=fix)
+            raise MatrixError(
+                f"no such {what}", where=where, got=word, expected=f"a recorded {what}", fix=closest(word, names)
+            )

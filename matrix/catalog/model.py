@@ -310,8 +310,9 @@ class Catalog:
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
         if id not in self._failures:
-            fix = closest(id, self._failures)
-            raise MatrixError("no such failure", got=id, expected="an id of the catalog", fix=fix)
+            raise MatrixError(
+                "no such failure", got=id, expected="an id of the catalog", fix=closest(id, self._failures)
+            )
         return self._failures[id]
 
     @cached_property

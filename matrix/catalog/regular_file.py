@@ -127,8 +127,12 @@ def _check_time(number: int = 0, frame: FrameType | None = None) -> None:
     """Raise MatrixError if the time of a block has ended."""
     for deadline, where in _limits:
         if time.process_time() >= deadline:
-            fix = "leave the file out of what is read, or split it"
-            raise MatrixError("takes too long to read", where=where, got="no end within its CPU time", fix=fix)
+            raise MatrixError(
+                "takes too long to read",
+                where=where,
+                got="no end within its CPU time",
+                fix="leave the file out of what is read, or split it",
+            )
 
 
 def _refused(status: os.stat_result, largest: int) -> str:

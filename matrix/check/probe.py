@@ -54,8 +54,9 @@ def python_of(path: str) -> PythonEnvironment:
     """
     result = run(python_code(path, SCRIPT.read_text(encoding="utf-8")), seconds=TIMEOUT_S)
     if result.code == NOT_STARTED:
-        fix = "--python PATH names another one"
-        raise MatrixError("the interpreter can't be started", where=path, got=result.err, fix=fix)
+        raise MatrixError(
+            "the interpreter can't be started", where=path, got=result.err, fix="--python PATH names another one"
+        )
     if result.code == TIMED_OUT:
         return PythonEnvironment(path=Path(path), problems=(f"{path} did not finish in {TIMEOUT_S:.0f} s",))
     last_line = (result.err.strip().splitlines() or ["nothing"])[-1]

@@ -148,8 +148,12 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
 
     if parsed.what:
         if words := [word for word in parsed.what if not declaring.is_file(word)]:
-            fix = "name lock files or requirements, or leave --loadable out"
-            raise MatrixError("wheels are read of files", got=" ".join(words), expected="files", fix=fix)
+            raise MatrixError(
+                "wheels are read of files",
+                got=" ".join(words),
+                expected="files",
+                fix="name lock files or requirements, or leave --loadable out",
+            )
         return loadable.locked_inputs(catalog, parsed.what, parsed.sm or "")
     variables = [name for preflight in parsed.preflights for name in preflight.variables]
     if parsed.loadable or parsed.root:

@@ -22,11 +22,15 @@ class Parser(argparse.ArgumentParser):
         parsed, further = super().parse_known_args(args, namespace)
         if further and further[0].startswith("-"):
             near = closest(further[0].partition("=")[0], self._option_string_actions)
-            fix = f"{near} `{self.prog} --help` describes them"
-            raise MatrixError(f"no such option of {self.prog}", got=further[0], fix=fix)
+            raise MatrixError(
+                f"no such option of {self.prog}", got=further[0], fix=f"{near} `{self.prog} --help` describes them"
+            )
         if further:
-            fix = f"give options after all arguments; `{self.prog} --help` describes both"
-            raise MatrixError("an argument too many", got=further[0], fix=fix)
+            raise MatrixError(
+                "an argument too many",
+                got=further[0],
+                fix=f"give options after all arguments; `{self.prog} --help` describes both",
+            )
         return parsed, further
 
 

@@ -169,8 +169,7 @@ def find(
             end = _end(calls, use, sight) if break_.swallowed else None
             if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
-            raises = end and not (history and _is_refusal(end, version, history))
-            kind = FindingKind.DEFINITE if raises else _kind(use, break_, min(reached, break_.truth))
+            kind = _kind(use, break_, min(reached, break_.truth), is_raised=_is_raised(end, version, history))
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
             masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
@@ -263,11 +262,6 @@ def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
         if is_its_own and judge.truth(end.guard) > Truth.UNCLEAR:
             return end
     return None
-
-
-def _is_refusal(end: Use, version: str, history: OtherReleases) -> bool:
-    """Return whether a line is upstream's own error for a feature that needs a newer release of the provider."""
-    return end.effect not in PYTHONS and not history.lost(end.path, version)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -496,7 +490,17 @@ def _bound(
     return problems, misbound(signature, arguments.positional, passed, bound=bound)
 
 
-def _kind(use: Use, break_: _Break, truth: Truth) -> FindingKind:
+def _is_raised(end: Use | None, version: str, history: OtherReleases | None) -> bool:
+    """Return whether a caught exception ends in another one.
+
+    Upstream's own error for what no release up to this one has states that it needs a newer one.
+    """
+    return end is not None and (not history or end.effect in PYTHONS or history.lost(end.path, version))
+
+
+def _kind(use: Use, break_: _Break, truth: Truth, *, is_raised: bool) -> FindingKind:
+    if is_raised:
+        return FindingKind.DEFINITE
     # The object of a method may be of a subclass with a method of its own.
     if truth is Truth.UNCLEAR or (use.kind == "method" and break_.exception and not break_.kind):
         return FindingKind.POSSIBLE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
@@ -44,10 +44,7 @@ class RecordedReleases:
 
     def offered(self, path: str) -> bool:
         """Return whether any release has a path."""
-        if path not in self._known:
-            targets = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
-            self._known[path] = any(isinstance(target, ResolvedPath) for target in targets)
-        return self._known[path]
+        return self._any(path, lambda surface: isinstance(surface.lookup(path, via_instance=True), ResolvedPath))
 
     def lacked(self, path: str) -> bool:
         """Return whether every release lacks a path."""
@@ -59,10 +56,7 @@ class RecordedReleases:
 
     def taken(self, path: str, parameter: str) -> bool:
         """Return whether the callable at `path` has that parameter in any release."""
-        key = f"{path}({parameter})"
-        if key not in self._known:
-            self._known[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
-        return self._known[key]
+        return self._any(f"{path}({parameter})", lambda surface: surface.takes(path, parameter))
 
     def placed(self, path: str, position: int, parameter: str) -> bool:
         """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
@@ -70,10 +64,13 @@ class RecordedReleases:
 
     def lost(self, path: str, version: str) -> bool:
         """Return whether a release older than `version` has a path."""
-        key = f"{path} before {version}"
+        last = parse(version)
+        return self._any(f"{path} {version}", lambda surface: parse(surface.version) < last and surface.offers(path))
+
+    def _any(self, key: str, test: Callable[[Surface], bool | None]) -> bool:
+        """Return whether any release passes a test, which has a key of its own."""
         if key not in self._known:
-            older = (surface for surface in self._surfaces() if parse(surface.version) < parse(version))
-            self._known[key] = any(surface.offers(path) for surface in older)
+            self._known[key] = any(map(test, self._surfaces()))
         return self._known[key]
 
     def _surfaces(self) -> Iterator[Surface]:

@@ -227,8 +227,11 @@ class HostEngine:
     def ready(self, bases: Collection[str]) -> None:
         """Raise MatrixError if the project's folder or settings can't be used, or pytest-xdist is missing for -n."""
         if self._workers > 1 and importlib.util.find_spec("xdist") is None:
-            fix = "pip install pytest-xdist, or leave -n out"
-            raise MatrixError("-n needs pytest-xdist", got=f"no pytest-xdist in {sys.prefix}", fix=fix)
+            raise MatrixError(
+                "-n needs pytest-xdist",
+                got=f"no pytest-xdist in {sys.prefix}",
+                fix="pip install pytest-xdist, or leave -n out",
+            )
         project.folder()
         settings()
 

@@ -60,8 +60,11 @@ class WorkerSession(Session):
 
     def __init__(self, options: Options, out: Path, workerinput: Mapping[str, Any]) -> None:
         if HANDED not in workerinput:
-            fix = f"name them, e.g. pytest -n 2 {FAILURES}"
-            raise MatrixError("pytest-xdist's controller has no plan", got="cases outside of its arguments", fix=fix)
+            raise MatrixError(
+                "pytest-xdist's controller has no plan",
+                got="cases outside of its arguments",
+                fix=f"name them, e.g. pytest -n 2 {FAILURES}",
+            )
         plan = json.loads(workerinput[HANDED])
         super().__init__(replace(options, run_folder=Path(plan["run_folder"]), relay=plan["relay"]), out)
         self.planned = list(decode(tuple[Planned, ...], plan["planned"]))

@@ -210,8 +210,12 @@ def site_of(program: Path, environ: Mapping[str, str], root: Path = Path("/")) -
     named = re.search(r"python(\d\.\d+)$", real.name)
     minor = minor or (named[1] if named else "") or next(iter(_libraries(prefix)), "")
     if not minor:
-        fix = "name the python of an environment: DIR/bin/python"
-        raise MatrixError("no Python environment", where=str(program), expected="lib/pythonX.Y beside its bin", fix=fix)
+        raise MatrixError(
+            "no Python environment",
+            where=str(program),
+            expected="lib/pythonX.Y beside its bin",
+            fix="name the python of an environment: DIR/bin/python",
+        )
     prefixes = [prefix, *([base] if shared and base != prefix else [])]
     folders = [prefix / folder.format(minor) for prefix in prefixes for folder in PACKAGE_FOLDERS]
     if shared:

@@ -189,8 +189,12 @@ def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalo
             # Fuzzy matching against all 100,000 cases of a catalog would take half a minute.
             split = ((case, re.split("[ /]", case)) for case in cases)
             near = [case for case, parts in split if len(parts) == len(words) and sum(map(ne, words, parts)) == 1]
-            fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
-            raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)
+            raise MatrixError(
+                "no such case",
+                got=key,
+                expected="CELL FAILURE CASE LEVEL",
+                fix=closest(key, near) if near else "megatrix plan --select EXPR lists cases",
+            )
     if repeated := [key for key in keys if [*keys].count(key) > 1]:
         raise MatrixError("a case is named twice", got=repeated[0], fix="a run has each case once; leave one out")
     return [cases[key] for key in keys]

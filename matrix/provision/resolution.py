@@ -106,8 +106,12 @@ def index_files(
     target = ["--python-platform", f"{platform.machine()}-manylinux_2_28"]
     result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ)
     if result.code:
-        fix = "check the versions and --python, and that the package index is reachable"
-        raise MatrixError("the index has no such files", where=", ".join(requirements), got=result.complaint, fix=fix)
+        raise MatrixError(
+            "the index has no such files",
+            where=", ".join(requirements),
+            got=result.complaint,
+            fix="check the versions and --python, and that the package index is reachable",
+        )
     files = []
     for package in toml_table(result.out, "uv's lock").get("packages", ()):
         entry = (package.get("wheels") or [package.get("sdist") or package.get("archive")])[0]

@@ -77,8 +77,9 @@ class Journal(AbstractContextManager["Journal"]):
             self._held = hold(path.parent, fcntl.LOCK_SH)
         except OSError as error:
             if path.exists():
-                fix = "each process writes a file of its own"
-                raise MatrixError("the journal exists", where=str(path), fix=fix) from error
+                raise MatrixError(
+                    "the journal exists", where=str(path), fix="each process writes a file of its own"
+                ) from error
             raise unwritable(path, error) from error
 
     @classmethod

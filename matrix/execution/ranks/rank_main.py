@@ -84,8 +84,10 @@ def pass_gate(gate: Path, result: int) -> None:
     The driver reads CUDA_VISIBLE_DEVICES once, in cuInit. Raises MatrixError if that was called already.
     """
     if cuda.initialised():
-        fix = "import torch, and what uses it, in the function"
-        raise MatrixError("a module of the case starts CUDA at its import, before the rank has its GPUs", fix=fix)
+        raise MatrixError(
+            "a module of the case starts CUDA at its import, before the rank has its GPUs",
+            fix="import torch, and what uses it, in the function",
+        )
     _send(result, READY)
     with gate.open(encoding="utf-8") as grant:
         os.environ.update(json.loads(grant.readline()))

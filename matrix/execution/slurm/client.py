@@ -53,8 +53,11 @@ def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | N
             command, input=given, env=variables, capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
     except FileNotFoundError:
-        fix = "run it where Slurm's commands are installed, e.g. on a login node"
-        raise MatrixError("Slurm is needed for --engine slurm", got=f"no {command[0]} on PATH", fix=fix) from None
+        raise MatrixError(
+            "Slurm is needed for --engine slurm",
+            got=f"no {command[0]} on PATH",
+            fix="run it where Slurm's commands are installed, e.g. on a login node",
+        ) from None
     except subprocess.TimeoutExpired:
         raise MatrixError("Slurm does not answer", got=f"{command[0]} took more than {ANSWER_S:.0f} s") from None
     return CommandOutput(done.returncode, done.stdout, done.stderr)
@@ -208,6 +211,10 @@ def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
         expected, fix = f"one of {', '.join(partitions)}", closest(partition, partitions)
         raise MatrixError("no such partition", got=partition, expected=expected, fix=fix)
     if refusal := commands.mistake():
-        fix = "man sbatch lists the options; SBATCH_* environment variables apply too"
-        raise MatrixError("sbatch does not take these options", where=" ".join(options) or None, got=refusal, fix=fix)
+        raise MatrixError(
+            "sbatch does not take these options",
+            where=" ".join(options) or None,
+            got=refusal,
+            fix="man sbatch lists the options; SBATCH_* environment variables apply too",
+        )
     return commands

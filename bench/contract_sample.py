@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
@@ -95,10 +96,11 @@ def changed_of_project(text: str) -> list[Finding]:
 
 
 def consumers(text: str, provider: Provider) -> list[Calls]:
-    """Return the calls of a project into a provider, none where it has none."""
+    """Return the calls of a project into a provider; none where it has none or can't be read, which it prints."""
     try:
         return against.consumers(text, provider)
-    except MatrixError:
+    except MatrixError as error:
+        print(error, file=sys.stderr)
         return []
 
 

@@ -1,7 +1,7 @@
 """Draw findings for manual confirmation, to estimate the precision of the contract level.
 
     python bench/contract_sample.py [--seed N] [--parts core-te,core-torch,te-torch,other]
-    python bench/contract_sample.py [--seed N] --project WHEEL_OR_FOLDER_OR_PATH@REV ...
+    python bench/contract_sample.py [--seed N] --project WHEEL_OR_FOLDER_OR_PATH@REV ... [--changed]
 
 The sample has 100 findings in four parts: 40 definite ones of megatron-core and Transformer Engine, 20 of megatron-core
 and torch, 20 of Transformer Engine and torch, and 20 of all three that raise nothing at the line (misbound, override,
@@ -12,7 +12,8 @@ that docs/contract_sample.md does not name come first: a kind that was judged tr
 seed reproduces the sample from the same records and the same page, which has a sample and its judgement.
 
 With --project the sample has 60 breaks that a gate refuses, one kind of each project in turn, against all recorded
-releases of every provider.
+releases of every provider. With --changed it has 20 calls whose default changed from one recorded release to the next:
+with the oldest release, which the command compares with, most files of a project are not imported.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
 
 from matrix.contract import against
-from matrix.contract.finding import BREAKING, Finding, FindingKind
-from matrix.contract.provider import PROVIDERS, provider_of
+from matrix.contract.finding import BREAKING, Finding, FindingKind, changed
+from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers
 from matrix.contract.relevance import is_yanked
+from matrix.contract.uses import Calls
+from matrix.errors import MatrixError
 
 DEFINITE: Final = (FindingKind.DEFINITE,)
 OTHERS: Final = (FindingKind.MISBOUND, FindingKind.OVERRIDE, FindingKind.IGNORED, FindingKind.CHANGED)
@@ -43,6 +47,7 @@ PARTS: Final = {  # pairs of packages, kinds, findings
     "other": (PAIRS, OTHERS, 20),
 }
 OF_PROJECTS: Final = 60  # findings
+CHANGED: Final = 20
 JUDGED: Final = Path(__file__).parents[1] / "docs" / "contract_sample.md"
 ROW: Final = re.compile(r"`([\w.]+)(?:\((\w+)=\))?` in `([^`]+)`")  # callee, argument, calling function
 
@@ -52,13 +57,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas")
     parser.add_argument("--project", action="append", default=[], help="a framework, in place of the parts")
+    parser.add_argument("--changed", action="store_true", help="of the frameworks, in place of their breaks")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     if options.project:
-        source = random.Random(f"{options.seed} projects")
-        samples = [drawn(of_project(text), OF_PROJECTS, source)[0] for text in options.project]
+        source, size = random.Random(f"{options.seed} projects"), CHANGED if options.changed else OF_PROJECTS
+        read = changed_of_project if options.changed else of_project
+        samples = [drawn(read(text), size, source)[0] for text in options.project]
         turns = (finding for turn in zip_longest(*samples) for finding in turn if finding)
-        show([finding for finding, _ in zip(turns, range(OF_PROJECTS), strict=False)])
+        show([finding for finding, _ in zip(turns, range(size), strict=False)])
         return
     for part in options.parts.split(","):
         pairs, kinds, size = PARTS[part]
@@ -74,8 +81,27 @@ def of_project(text: str) -> list[Finding]:
     findings: list[Finding] = []
     for provider in PROVIDERS.values():
         surfaces = against.parse(provider.package).surfaces()
-        findings += against.findings(against.consumers(text, provider), provider, surfaces)
+        findings += against.findings(consumers(text, provider), provider, surfaces)
     return [finding for finding in findings if finding.kind in BREAKING and not finding.masked]
+
+
+def changed_of_project(text: str) -> list[Finding]:
+    """Return the calls of a project whose default differs in two successive releases of megatron-core or TE."""
+    findings: list[Finding] = []
+    for provider in map(provider_of, (MCORE, TE)):
+        surfaces = against.parse(provider.package).surfaces()
+        for calls in consumers(text, provider):
+            findings += [found for older, newer in pairwise(surfaces) for found in changed(calls, newer, older)]
+    return findings
+
+
+def consumers(text: str, provider: Provider) -> list[Calls]:
+    """Return the calls of a project into a provider; none where it has none or can't be read, which it prints."""
+    try:
+        return against.consumers(text, provider)
+    except MatrixError as error:
+        print(error, file=sys.stderr)
+        return []
 
 
 @cache

@@ -196,7 +196,7 @@ def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
     for form, numbers in calls.forms.items():
         uses = [calls.uses[number] for number in numbers]
         for (message, signature), use in product(_other_defaults(form, surface, tested), uses):
-            if before.truth(use.guard) and now.truth(use.guard):
+            if min(before.truth(use.guard), now.truth(use.guard)) > Truth.UNCLEAR:
                 callee, guard = use.path.replace(":", "."), describe(now.rest(use.here), title)
                 texts = callee, use.site, guard, FindingKind.CHANGED, message, signature
                 findings[use.site, message] = Finding(calls.version, surface.version, *texts, packages=packages)

@@ -437,12 +437,14 @@ def test_end_is_that_of_its_own_file() -> None:
         ("make(1)", "size, fast=False", "size, fast='deprecated'", None),
         ("make(1)", "size, scale=0", "size, scale=0.0", None),
         ("is_te_min_version('2.3.0') and make(1)", "size, fast=True", "size, fast=False", None),
+        ("len(inspect.signature(make).parameters) > 3 and make(1)", "size, fast=True", "size, fast=False", None),
     ],
 )
 def test_argument_left_out_gets_a_changed_default(call: str, old: str, new: str, message: str | None) -> None:
     """What stands for "as this release likes", and a call written for the new default, are no change."""
     calls = mcore(
         f"""
+import inspect
 from megatron.core.utils import is_te_min_version
 from transformer_engine.pytorch import make
 

@@ -499,12 +499,10 @@ def _is_raised(end: Use | None, version: str, history: OtherReleases | None) -> 
 
 
 def _kind(use: Use, break_: _Break, truth: Truth, *, is_raised: bool) -> FindingKind:
-    if is_raised:
-        return FindingKind.DEFINITE
     # The object of a method may be of a subclass with a method of its own.
-    if truth is Truth.UNCLEAR or (use.kind == "method" and break_.exception and not break_.kind):
+    if not is_raised and (truth is Truth.UNCLEAR or (use.kind == "method" and break_.exception and not break_.kind)):
         return FindingKind.POSSIBLE
-    raised = FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
+    raised = FindingKind.SILENTLY_OFF if break_.swallowed and not is_raised else FindingKind.DEFINITE
     return break_.kind or (raised if break_.exception else FindingKind.MISBOUND)
 
 

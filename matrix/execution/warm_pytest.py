@@ -89,7 +89,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def _close(process: subprocess.Popen[bytes]) -> None:
     if process.stdin:
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # a request that it did not read
+            process.stdin.close()
     _reap(process)
     if process.stdout:
         process.stdout.close()

@@ -55,6 +55,15 @@ def test_lost_process_is_a_failed_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert warm.ended
 
 
+def test_unread_request_is_dropped_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer of the pipe still has it when the pipe is closed; a finalizer that raises is a warning."""
+    monkeypatch.setattr(warm_pytest, "python_module", lambda python, *_, **__: [python, "-c", "pass"])
+    warm = WarmPytest(Path(sys.executable), {}, tmp_path / "log")
+    warm._process.wait()
+    assert warm.run([], {}, tmp_path / "log") == 1
+    warm._end()
+
+
 def test_ctrl_c_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_pytest, "python_module", lambda python, *_, **__: [python, "-c", SLOW])
     warm = WarmPytest(Path(sys.executable), {}, tmp_path / "log")

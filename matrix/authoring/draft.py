@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Final
 
 from matrix.authoring.api_change import ApiChange, api_change
@@ -35,34 +36,6 @@ _GENERAL: Final = {
 _ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]*|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
 _UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
-_ENTRY: Final = """\
-id = {id}
-title = {title}  # TODO: the symptom, in one line of your own
-topic = {topic}{todo_topic}
-first_seen = "{month}"{todo_month}
-references = {references}{todo_references}
-axes = ["base", "mcore"]  # TODO: the components whose versions decide
-symptom = "TODO: what happens, and who is affected."
-cause = {cause}
-fix = {fix}
-
-[[signature]]
-name = {name}
-{keys}
-{reached}{versions}[boundary.mcore]{boundary}{rules}
-[night]
-reason = "both sides of the change"
-bases = ["{base}"]
-mcore = "sides"
-
-[[case]]
-name = "default"
-run = "reproduce"  # a function of reproduction.py
-levels = ["cpu"]
-
-[[workaround]]
-text = {workaround}  # TODO: or another one
-"""
 _UNKNOWN: Final = """\
   # leave out a side that does not exist, and its rule
 breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
@@ -94,6 +67,11 @@ class Thread:
     text: str
 
 
+def template(name: str) -> str:
+    """Return the template of a file, for str.format."""
+    return Path(__file__).with_name("templates").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+
+
 def entry_text(
     id: str,
     reading: Reading,
@@ -114,7 +92,7 @@ def entry_text(
     parts = change.parts if change else PARTS[:3]
     fixed = change.boundary.fixed if change else ""
     workaround = f"megatron-core before {change.boundary.breaks}" if change and not fixed else _LATER
-    return _ENTRY.format(
+    return template("drafted_failure.toml").format(
         id=json.dumps(id),
         title=json.dumps(title, ensure_ascii=False),
         topic=json.dumps(topic or "options"),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
 from pathlib import Path
-from typing import Final
 
+from matrix.authoring.draft import template
 from matrix.authoring.skeleton import new_folder
 from matrix.catalog.failure import PARITY
 from matrix.catalog.folders import ENTRY
@@ -19,31 +19,6 @@ from matrix.kit.parity.factors import Point, Value, factors, shown
 from matrix.parity.campaigns import CoreResult
 from matrix.parity.point_results import DEVIATES, EQUAL, PointResult
 from matrix.store.paths import write_whole
-
-_ENTRY: Final = """\
-id = {id}
-title = "TODO: the symptom, in one line"
-topic = "numbers"
-first_seen = "{month}"  # TODO: month of the first public report
-references = []  # TODO: "OWNER/REPOSITORY#NUMBER" of reports; without any: upstream = "not reported"
-symptom = "No exception. TODO: who trains with which wrong numbers."
-cause = "TODO: the cause, as far as code or runs support it."
-fix = "{fix}"
-
-{signatures}
-[[reached_by]]
-arguments = {arguments}
-layouts = [{layout}]
-{when}reason = "the layout deviates (run)"
-{rules}{cases}
-[night]
-reason = "both sides of each change"
-bases = {bases}
-mcore = {night}
-
-[[workaround]]
-text = "TODO"
-"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +60,7 @@ def entry_text(id: str, points: Sequence[Point], results: Sequence[CoreResult], 
         raise MatrixError("no release deviates: there is no failure to enter", got=str(points[0]))
     changes = {core for several in spans.values() for span in several for core in (span.ends[1], span.end) if core}
     night = [result for result in results if result.core in changes]
-    return _ENTRY.format(
+    return template("parity_failure.toml").format(
         id=json.dumps(id),
         month=f"{today:%Y-%m}",
         fix=f"megatron-core {deviating[-1].end}." if deviating[-1].end else f"Open in {results[-1].core}.",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from matrix.authoring.answers import check_answer, check_boundary, check_script
 from matrix.authoring.api_change import ApiChange
-from matrix.authoring.draft import BASE_OF_DRAFTS, Thread, change_of, entry_text
+from matrix.authoring.draft import BASE_OF_DRAFTS, Thread, change_of, entry_text, template
 from matrix.authoring.questions import ACCEPT, answered, questions
 from matrix.catalog import loading
 from matrix.catalog.folders import ENTRY, folder_name
@@ -29,76 +29,6 @@ from matrix.store.paths import write_whole
 from matrix.verdicts.log_match import match
 
 SCRIPT: Final = "reproduction.py"
-_HEAD: Final = """\
-id = "{id}"
-title = "TODO: the symptom, in one line"
-topic = "TODO"  # megatrix catalog list shows them
-first_seen = "2000-01"  # TODO: month of the first public report
-references = ["OWNER/REPOSITORY#NUMBER"]
-symptom = "TODO: what happens, and who is affected."
-cause = "TODO: the cause, as far as code or runs support it."
-fix = "TODO: the release or commit that fixes it."
-
-[[signature]]
-name = "TODO"
-exception = "TypeError"
-message = "TODO: a regular expression, as narrow as the evidence allows"
-
-[boundary.mcore]  # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
-fixed = "0.0"  # TODO: the first release without it, - for none
-
-[[affected]]
-mcore = "broken"
-reason = "TODO: the evidence: run with ..., or read in ..."
-
-[[works]]
-mcore = "before"
-reason = "TODO: the evidence"
-
-[[works]]
-mcore = "fixed"
-reason = "TODO: the evidence"
-"""
-_RUN: Final = """
-[[case]]
-name = "TODO"
-run = "reproduce"  # a function of reproduction.py
-levels = ["cpu"]
-
-[night]  # without it every release on every base of the night is a cell: 46 cases a night
-reason = "TODO: why these are enough"
-bases = ["torch-2.13.0"]
-mcore = "sides"  # of each change of the boundary; or a list of releases
-"""
-_READ: Final = """
-[contract]
-callee = '\\.TODO$'  # of the callee's dotted path: megatrix contract --mcore V --te V lists them
-
-[night]
-reason = "the releases of Transformer Engine on both sides of each change"
-bases = ["no-torch"]
-te = ["0.0", "0.0"]  # TODO
-"""
-_TAIL: Final = """
-[[workaround]]
-text = "TODO"
-"""
-_REPRODUCTION: Final = '''\
-"""{todo}"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING{imported}
-
-if TYPE_CHECKING:
-    from matrix.kit.rank import Rank
-
-
-def reproduce(rank: Rank) -> {result}:
-    """{what} Raises what upstream raises."""
-{lines}
-'''
 _UNWRITTEN: Final = "    raise NotImplementedError"
 _RESULT: Final = "dict[str, Any]"
 
@@ -106,7 +36,7 @@ _RESULT: Final = "dict[str, Any]"
 def reproduction_text(lines: str = "") -> str:
     """Return reproduction.py with the indented lines of its function; without any, a template."""
     result = _RESULT if re.search(r"\breturn\b", lines) or not lines else "None"
-    return _REPRODUCTION.format(
+    return template("reproduction.py").format(
         todo="What fails, on each rank." if lines else "TODO: what each rank does, in one line.",
         imported=", Any" * (result == _RESULT),
         result=result,
@@ -117,7 +47,7 @@ def reproduction_text(lines: str = "") -> str:
 
 def files(id: str, *, contract: bool) -> Mapping[str, str]:
     """Return the files of a new failure by name; `contract`: read at level contract, without code that runs."""
-    entry = _HEAD.format(id=id) + (_READ if contract else _RUN) + _TAIL
+    entry = template("new_failure.toml").format(id=id, level=template("contract.toml" if contract else "run.toml"))
     return {ENTRY: entry} if contract else {ENTRY: entry, SCRIPT: reproduction_text()}
 
 

@@ -22,6 +22,7 @@ from matrix.provision.project import ROOT
 KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
+    "matrix/authoring/draft.py": (1, "a template of this package"),
     "matrix/execution/ranks/first_imports.py": (1, "a file of this project or of a failure, which the rank imports"),
     "matrix/execution/ranks/overlay_server.py": (1, "the FIFO that this process made"),
     "matrix/execution/ranks/rank_group.py": (1, "the FIFO that this process made"),

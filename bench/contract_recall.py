@@ -5,11 +5,13 @@
 
 The first line mines truths from histories alone, without the reader, and prints them as TOML. A commit whose message
 has a word of FIX removes or guards one of these in a file, and some releases of the provider lack it while others have
-it: an imported name, an attribute of an imported module or class, a keyword of a call to an imported name. Both sides
-are read with `ast`: of the provider every release's modules, names and parameters (tags of a clone, or a folder of
-wheels), of the consumer the two blobs of the file. Names are compared as they are written; there is no evaluation, no
-guard and no scope. The changed files of a history come in drawn order (`--seed`) until `--most` truths of each project
-are mined. What a commit mends in several files is one truth.
+it: an imported name, an attribute of an imported module or class, a keyword of a call to an imported name. A call may
+be `super().__init__()` of a class with an imported base, a keyword a key of a dictionary that is passed with `**`, an
+import an optional one, in a try statement. Both sides are read with `ast`: of the provider every release's modules,
+names and parameters (tags of a clone, or a folder of wheels), of the consumer the two blobs of the file. Names are
+compared as they are written; there is no evaluation, no guard and no scope. The changed files of a history come in
+drawn order (`--seed`) until `--most` truths of each project are mined. What a commit mends in several files is one
+truth.
 
 The second line runs the reader on recorded truths. A truth is a file of such a commit. The reader finds it if it has a
 finding that names one of its symbols, at a line of it in the parent commit, for the release that lacks it and is
@@ -28,7 +30,7 @@ import re
 import subprocess
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, pairwise
@@ -39,6 +41,7 @@ from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.consuming import read_calls
+from matrix.contract.definition import absolute
 from matrix.contract.finding import find
 from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import Provider, provider_of
@@ -48,11 +51,16 @@ FIX: Final = "mcore|megatron.?core|compat|bump|upgrade|deprecat"  # in the messa
 FOUND, BEHIND, OWNER, MISSED = "found", "found behind another break", "found at its class", "missed"
 NO_MISMATCH: Final = "no mismatch"
 WORD: Final = re.compile(rb"\w+")
+MOST_EXPORTS: Final = 3  # modules that a name passes through
 NEAR: Final = 3  # lines between an argument and the statement that it is part of
 # What a version's code may stand in; a use there is guarded already.
 GUARDED: Final = re.compile(
     r"version|hasattr|signature|getattr|HAVE|HAS_|avail|TYPE_CHECKING|_ge_|_GE_|MCORE|MIN_|support"
 )
+CAUGHT: Final = re.compile(r"\b(?:ImportError|ModuleNotFoundError|AttributeError|TypeError|(?:Base)?Exception)\b")
+OPTIONAL: Final = {"ImportError", "ModuleNotFoundError"}
+ANY: Final = ast.Name("Exception")  # what a handler without a type catches
+CONSTRUCTOR: Final = re.compile(r"super\(.*\)\.__init__")
 TAG: Final = re.compile(r"(?:core_)?v(\d+\.\d+(?:\.\d+)?)")
 READ: Final = {
     "megatron-core": re.compile(r"megatron/core/.*\.py"),
@@ -69,16 +77,19 @@ File = tuple[str, object, Callable[[], bytes]]  # path, identity of the content,
 class Api:
     """The names of one release: of each module and class, and the parameters of each callable by its bare name.
 
-    A callable that takes any keyword has "**".
+    A callable that takes any keyword has "**". `sources` are the paths that a module's imported name may stand for.
     """
 
     names: Names = field(default_factory=dict)
     parameters: Names = field(default_factory=dict)
+    sources: Names = field(default_factory=dict)
 
     def lacks(self, truth: Symbol) -> bool | None:
         """Return whether this release lacks a symbol; None if its owner is missing too."""
         owner, name, is_keyword = truth
         if not is_keyword:
+            for _ in range(MOST_EXPORTS):  # a class that another module has imported
+                owner = owner if owner in self.names else min(self.sources.get(owner, {owner}))
             if owner in self.names and (name in self.names[owner] or f"{owner}.{name}" in self.names):
                 return False
             return None if "*" in self.names.get(owner, ()) else True
@@ -224,7 +235,11 @@ def of_file(path: str, content: bytes) -> Api:
     for node in ast.walk(ast.parse(content)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, ast.ImportFrom):
+            source = absolute("." * node.level + (node.module or ""), module, path.endswith("__init__.py"))
+            for alias in node.names:
+                api.sources.setdefault(f"{module}.{alias.asname or alias.name}", set()).add(f"{source}.{alias.name}")
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             names.add(node.name)
@@ -298,15 +313,44 @@ class Used(NamedTuple):
     """What a file uses without a guard: symbol -> line."""
 
     symbols: dict[Symbol, int]
-    calls: dict[str, int]  # bare name of a callee -> line
+    optional: dict[Symbol, int]  # what it imports in a try statement, or passes with **: a form that a guard takes, too
 
 
 def used(content: bytes, provider: Provider) -> Used:
     """Return what a file uses of a provider."""
     tree = ast.parse(content)
-    known: dict[str, str] = {}  # name -> dotted path
+    known = imported(tree)
     result = Used({}, {})
-    guarded: set[ast.AST] = set()
+    unseen, optional = guarded(tree, provider)
+    is_provided = {name for name, path in known.items() if provider.owns(path)}
+    constructors, collected = base_constructors(tree), collected_keywords(tree, unseen)
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
+        if isinstance(node, ast.ImportFrom) and not node.level and provider.owns(node.module or ""):
+            imports = result.optional if node in optional else result.symbols
+            for alias in node.names:
+                imports[Symbol(node.module or "", alias.name, is_keyword=False)] = node.lineno
+        elif isinstance(node, ast.Attribute):
+            first, _, rest = dotted(node.value).partition(".")
+            if first in is_provided:
+                path = known[first] + (f".{rest}" if rest else "")
+                result.symbols.setdefault(Symbol(path, node.attr, is_keyword=False), node.lineno)
+        elif isinstance(node, ast.Call):
+            first, *attributes = (constructors.get(node) or dotted(node.func)).split(".")
+            if first in is_provided:
+                bare = attributes[-1] if attributes else known[first].split(".")[-1]
+                for keyword in node.keywords:
+                    if keyword.arg:
+                        result.symbols.setdefault(Symbol(bare, keyword.arg, is_keyword=True), node.lineno)
+                for name in collected.get(node, ()):
+                    result.optional.setdefault(Symbol(bare, name, is_keyword=True), node.lineno)
+    return result
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return the names that a file imports: name -> dotted path."""
+    known: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -314,30 +358,80 @@ def used(content: bytes, provider: Provider) -> Used:
             for alias in node.names:
                 top_name = alias.name.partition(".")[0]
                 known[alias.asname or top_name] = alias.name if alias.asname else top_name
-        is_check = isinstance(node, (ast.If, ast.IfExp)) and GUARDED.search(ast.unparse(node.test))
-        if is_check or isinstance(node, ast.Try):
-            guarded.update(ast.walk(node))
-    is_provided = {name for name, path in known.items() if provider.owns(path)}
+    return known
+
+
+def guarded(tree: ast.AST, provider: Provider) -> tuple[set[ast.AST], set[ast.AST]]:
+    """Return the nodes that a version's code may stand in, and the optional imports.
+
+    Where an optional import fails, a feature is off; where its handler uses the provider, it is guarded.
+    """
+    nodes: set[ast.AST] = set()
+    optional: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if node in guarded:
-            continue
-        if isinstance(node, ast.ImportFrom) and not node.level and provider.owns(node.module or ""):
-            for alias in node.names:
-                result.symbols[Symbol(node.module or "", alias.name, is_keyword=False)] = node.lineno
-        elif isinstance(node, ast.Attribute):
-            first, _, rest = dotted(node.value).partition(".")
-            if first in is_provided:
-                path = known[first] + (f".{rest}" if rest else "")
-                result.symbols.setdefault(Symbol(path, node.attr, is_keyword=False), node.lineno)
-        elif isinstance(node, ast.Call):
-            first, *attributes = dotted(node.func).split(".")
-            if first in is_provided:
-                bare = attributes[-1] if attributes else known[first].split(".")[-1]
-                result.calls[bare] = node.lineno
-                for keyword in node.keywords:
-                    if keyword.arg:
-                        result.symbols.setdefault(Symbol(bare, keyword.arg, is_keyword=True), node.lineno)
-    return result
+        if isinstance(node, (ast.If, ast.IfExp)) and GUARDED.search(ast.unparse(node.test)):
+            nodes.update(ast.walk(node))
+        elif isinstance(node, ast.Try):
+            handlers = {part for handler in node.handlers for part in ast.walk(handler)}
+            body = {part for statement in node.body for part in ast.walk(statement)}
+            caught = CAUGHT.findall(" ".join(ast.unparse(handler.type or ANY) for handler in node.handlers))
+            others = {*map(dotted, handlers), *(path for part in node.handlers for path in imported(part).values())}
+            nodes |= handlers
+            if any(map(provider.owns, others)):
+                nodes |= body
+            elif caught:
+                imports = {part for part in body if isinstance(part, ast.ImportFrom)}
+                optional |= imports
+                nodes |= body - imports if {*caught} - OPTIONAL else set()
+    return nodes, optional
+
+
+def base_constructors(tree: ast.AST) -> dict[ast.AST, str]:
+    """Return the calls of the constructor of a class's first base: call -> the base as it is written."""
+    calls: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.bases:
+            parts = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+            calls |= {part: dotted(node.bases[0]) for part in parts if CONSTRUCTOR.fullmatch(ast.unparse(part.func))}
+    return calls
+
+
+def collected_keywords(tree: ast.AST, unseen: Collection[ast.AST]) -> dict[ast.AST, list[str]]:
+    """Return the keywords that a function puts in a dictionary and passes with **: call -> keywords."""
+    calls: dict[ast.AST, list[str]] = {}
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            nodes = [node for node in ast.walk(function) if node not in unseen]
+            keys: dict[str, list[str]] = {}
+            for name, part in stored_keys(nodes):
+                keys.setdefault(name, []).extend(part)
+            for node in nodes:
+                for keyword in node.keywords if isinstance(node, ast.Call) else ():
+                    if not keyword.arg:
+                        found = keys_of(keyword.value) + keys.get(dotted(keyword.value), [])
+                        calls.setdefault(node, []).extend(found)
+    return calls
+
+
+def stored_keys(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the keys that assignments give a dictionary: `keywords = {"key": ...}` and `keywords["key"] = ...`."""
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript):
+                    yield dotted(target.value), keys_of(ast.Dict([target.slice], []))
+                else:
+                    yield dotted(target), keys_of(node.value)
+
+
+def keys_of(node: ast.AST) -> list[str]:
+    """Return the keys of a dictionary that are written in it."""
+    if isinstance(node, ast.Dict):
+        keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+        return [key for key in keys if isinstance(key, str)]
+    if isinstance(node, ast.Call) and dotted(node.func) == "dict":
+        return [keyword.arg for keyword in node.keywords if keyword.arg]
+    return []
 
 
 def dotted(node: ast.AST) -> str:
@@ -371,10 +465,11 @@ def mined(
             continue
         rest = new.decode("utf-8", "replace")
         lacks: list[Lack] = []
-        for symbol, line in before.symbols.items():
+        for symbol, line in {**before.optional, **before.symbols}.items():
             if symbol not in borders:
                 borders[symbol] = nearest(symbol, offers)
-            border = symbol not in after.symbols and (commit, symbol) not in mended and borders[symbol]
+            is_kept = symbol in after.symbols or (symbol in after.optional and symbol not in before.symbols)
+            border = not is_kept and (commit, symbol) not in mended and borders[symbol]
             # What only older releases lack is mended where the new text still has it, under a guard.
             if border and (parse(border[0]) > parse(border[1]) or re.search(rf"\b{symbol.name}\b", rest)):
                 lacks.append(Lack(symbol, line, *border))
@@ -423,7 +518,8 @@ def judgement(truth: Truth) -> str:
         for finding in find(calls, recorded(truth.provider, release), history=released(truth.provider)):
             is_near = any(abs(finding.call_site.line - number) <= NEAR for number in lines)
             # Of several wrong arguments of a call Python names the first.
-            is_its_call = symbol.is_keyword and finding.callee.rpartition(".")[2] == symbol.owner
+            callee = finding.callee.removesuffix(".__init__").rpartition(".")[2]
+            is_its_call = symbol.is_keyword and callee == symbol.owner
             if is_near and (is_its_call or symbol.name in f"{finding.callee} {finding.message}"):
                 words.add(BEHIND if finding.masked else FOUND)
             elif finding.callee == symbol.owner:

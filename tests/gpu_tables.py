@@ -1,4 +1,4 @@
-"""Print the tables of docs/gpu.md that state what runs where: `python -m tests.gpu_tables`. 30 s of a core.
+"""Print the tables of docs/gpu.md that state what runs where: `python -m tests.gpu_tables`. 8 s of a core.
 
 The machines are stand-ins: none of it was run. docs/gpu.md has the columns' meanings.
 """

@@ -56,14 +56,15 @@ def default(consumer: str) -> list[Target]:
     """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
 
     A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls. Left out
-    are providers of which only the names that recorded packages use are recorded.
+    are providers that it does not mention, and those of which only the names that recorded packages use are recorded.
     """
     called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
     if called:
         return [parse(package) for package in called]
     declared = reading.declared_ranges(consumer)
     targets = []
-    whole = [name for name, provider in PROVIDERS.items() if name in declared and provider.is_whole]
+    used = reading.mentioned(consumer) if declared.keys() & PROVIDERS else []
+    whole = [provider.package for provider in used if provider.package in declared and provider.is_whole]
     for package in whole or [recording.MCORE]:
         allowed = declared.get(package, SpecifierSet())
         is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
@@ -106,15 +107,19 @@ def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[
         is_recorded = calls.consumer in provider.consumers
         tested = _tested(calls.consumer, calls.version, provider) if is_recorded else surfaces[0]
         with within_limits(calls.consumer):
-            breaks = find(calls, surface, history=released(provider)) + changed(calls, surface, tested)
+            breaks = find(calls, surface, history=released(provider))
+            breaks += changed(calls, surface, tested) if tested else []
         results += relevance().judged(breaks) if is_recorded else breaks
     return results
 
 
 @cache
-def _tested(consumer: str, version: str, provider: Provider) -> Surface:
-    """Return the newest release of a provider that is not newer than a recorded release that calls it."""
+def _tested(consumer: str, version: str, provider: Provider) -> Surface | None:
+    """Return the newest release of a provider that is not newer than a recorded release that calls it.
+
+    None where the days of its releases are not known.
+    """
     releases = recording.recorded_surfaces(provider)
     ages = ((days_between(version, release, provider.package, consumer), release) for release in releases)
     older = [(age, release) for age, release in ages if age is not None and age >= 0]
-    return recorded(provider, min(older, default=(0, releases[0]))[1])
+    return recorded(provider, min(older)[1]) if older else None

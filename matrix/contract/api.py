@@ -40,17 +40,21 @@ OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
 
 
 class OwnCall(NamedTuple):
-    """A call that the provider itself makes. `module` is the place of its module in their sorted names."""
+    """A call that the provider itself makes. `module` is the place of its module in their sorted names.
+
+    `owner` is the class in that module whose method calls one of its own, through `self`; "" for another receiver.
+    """
 
     module: int
     positional: int
     keywords: tuple[str, ...]
     starred: bool
     open_keywords: bool
+    owner: str = ""
 
     def __str__(self) -> str:
-        """Return the recorded form: "MODULE POSITIONALS KEYWORD ... * **"."""
-        unknown = ["*"] * self.starred + ["**"] * self.open_keywords
+        """Return the recorded form: "MODULE POSITIONALS KEYWORD ... * ** .OWNER"."""
+        unknown = ["*"] * self.starred + ["**"] * self.open_keywords + [f".{self.owner}"] * bool(self.owner)
         return " ".join([str(self.module), str(self.positional), *self.keywords, *unknown])
 
     def problems(self, signature: CallSignature, *, bound: bool) -> list[BindingError]:
@@ -70,8 +74,9 @@ class OwnCall(NamedTuple):
 def parse_call(text: str) -> OwnCall:
     """Read the recorded form of a call."""
     module, positional, *words = text.split()
-    keywords = tuple(word for word in words if word[0] != "*")
-    return OwnCall(int(module), int(positional), keywords, "*" in words, "**" in words)
+    keywords = tuple(word for word in words if word[0] not in "*.")
+    owner = words[-1].removeprefix(".") if words and words[-1][0] == "." else ""
+    return OwnCall(int(module), int(positional), keywords, "*" in words, "**" in words, owner)
 
 
 @dataclass(frozen=True)
@@ -185,10 +190,22 @@ class Surface:
                 calls = [call for call in calls if call.positional + len(call.keywords) >= FEWEST]
             target = self.lookup(path, via_instance=True) if calls else None
             callables = target.callables if isinstance(target, ResolvedPath) else ()
+            owners = self._lineage(path.rpartition(".")[0])
             self._calls[path] = [
-                call for call in calls if any(call.may_be_of(original, bound=bound) for original, bound in callables)
+                call
+                for call in calls
+                if any(call.may_be_of(original, bound=bound) for original, bound in callables)
+                and (not call.owner or (self.caller(call), call.owner) in owners)
             ]
         return self._calls[path]
+
+    def _lineage(self, path: str) -> dict[tuple[str, str], _Target]:
+        """Return the class at `path` and its bases by (module, name), as far as they are recorded."""
+        targets = self._reached(path)
+        classes = [target for target in targets if isinstance(target.entry, dict)] if isinstance(targets, list) else []
+        for target in classes:
+            classes += [parent for parent in self._parents(target) if isinstance(parent.entry, dict)]
+        return {(target.module, target.name): target for target in classes}
 
     def caller(self, call: OwnCall) -> str:
         """Return the name of the module that makes a call."""

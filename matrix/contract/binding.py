@@ -90,7 +90,8 @@ def misbound(
     """
     misplacements = []
     for position, (argument, slot) in enumerate(zip(positional, signature.slots[bound:], strict=False)):
-        parameter = misplaced(argument, slot, signature.named) if argument not in ("", "self", slot) else None
+        # An old name that is taken by keyword alone still means the slot: `f(x, new=None, *, old=None)`.
+        parameter = misplaced(argument, slot, signature.slots) if argument not in ("", "self", slot) else None
         if parameter and parameter not in keywords:
             message = f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'"
             misplacements.append(Misplacement(message, position, parameter))

@@ -93,6 +93,11 @@ class _Package:
                 return choice
         return only(InPackage(f"{module}.{name}")) if self.is_module(f"{module}.{name}") else UNKNOWN
 
+    def exported(self, module: str) -> list[str]:
+        """Return the names that `import *` takes from a module."""
+        names = self._module(module).body.names.own if module in self._paths else {}
+        return [name for name in names if not name.startswith("_") and "." not in name]
+
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds; True while it is being read."""
         return self._module(module).loads if self.mentions(module) else True

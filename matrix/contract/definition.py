@@ -16,9 +16,9 @@ from matrix.errors import MatrixError
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = re.compile(
-    r"abstractmethod|api_method|append_parent_docstring|assume_constant_result|cache|compile|contextmanager|copy_signature|deprecated"
-    r"|(dropout|jit)_fuser|experimental_(api|fn)|fp32_compute|internal_api|lru_cache|no_grad|no_torch_dynamo"
-    r"|nvtx_decorator|once_differentiable|override|profile|script|wraps|_(dcp_method|exception|time)_logger"
+    r"abstractmethod|api_method|append_parent_docstring|assume_constant_result|cache|compile|contextmanager|contract"
+    r"|copy_signature|deprecated|(dropout|jit)_fuser|experimental_(api|fn)|fp32_compute|internal_api|lru_cache|no_grad"
+    r"|no_torch_dynamo|nvtx_decorator|once_differentiable|override|profile|script|wraps|_(dcp_method|exception|time)_logger"
     r"|_disable_dynamo(_if_unsupported)?|_use_grad_for_differentiable"
 )
 LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by keyword

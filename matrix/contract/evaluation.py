@@ -13,7 +13,7 @@ from typing import ClassVar
 from matrix.contract.condition import shown
 from matrix.contract.definition import dotted
 from matrix.contract.expressions import Expressions, text_of
-from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, all_of, any_of
+from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of
 from matrix.contract.reachability import about_te
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Instance, Names, Scope
 from matrix.contract.uses import Arguments
@@ -114,6 +114,10 @@ class Evaluator(Expressions):
         func = node.func
         if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):
             return UNKNOWN
+        if isinstance(func, ast.Attribute) and func.attr == "get" and (name := _text(node, 0)):
+            owners = self.value(func.value)
+            if len(owners) == 1 and isinstance(owners[0][1], ParametersOf):
+                return merge(Takes(owners[0][1].path, name), only(Fact(True)), only(Literal(None)))
         choice = self._invoke(node)
         if dotted(func) not in ("dict", "len", "list", "sorted"):
             for argument in node.args:
@@ -248,6 +252,12 @@ class Evaluator(Expressions):
         if path.endswith(VERSION_PARSERS):
             return gather((guard, value.as_version()) for guard, value in subject)
         texts = [(guard, value.value) for guard, value in subject if isinstance(value, Literal)]
+        if path in self.provider.version_getters:
+            return only(RunningVersion(parsed=True))
+        if path in self.provider.minimum_checks:
+            given = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
+            sign = ">" if any(isinstance(part, ast.Constant) and part.value is False for part in given) else ">="
+            return gather((guard, Fact(TeVersion(sign, str(text)))) for guard, text in texts) or UNKNOWN
         if path in VERSION_READERS and any(text in self.provider.distributions for _, text in texts):
             return only(RunningVersion(parsed=False))
         references = [(guard, value.path) for guard, value in subject if isinstance(value, Reference)]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from matrix.contract.condition import WORDS, compared, shortened, shown, written
 from matrix.contract.definition import dotted, function_entry
 from matrix.contract.flow import Flow
-from matrix.contract.guard import Config, Guard, Loads, Unclear, all_of, any_of, missing, negate
+from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, guard_parts, missing, negate
 from matrix.contract.provider import Provider
 from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
@@ -57,6 +57,9 @@ class Library(Protocol):
 
     def look_up(self, module: str, name: str) -> Choice:
         """Return the values of a module's `name` ("" for the module itself)."""
+
+    def exported(self, module: str) -> list[str]:
+        """Return the names that `import *` takes from a module."""
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds."""
@@ -143,10 +146,11 @@ class Expressions(ABC):
             unpacks = self.unpacks.get(node, 0)
             use = Use(kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks)
             self.recorder.record(use, [attempt.drafts for attempt in self.flow.attempts])
-        if kind in ("attribute", "call") or (kind == "method" and arguments):
+        is_read = kind in ("attribute", "call") or (kind == "method" and arguments)
+        if is_read and Offers(path) not in guard_parts(guard):
             self.flow.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
-    def end(self, error: str, node: ast.AST, cause: Guard) -> None:
+    def end(self, error: str, node: ast.AST, cause: Guard, *, refused: tuple[str, ...] = ()) -> None:
         """Record an exception that `cause` raises here, if it is that a name of the provider is missing."""
         attempt, number = self.flow.catcher(error)
         is_caught = attempt is not None and not isinstance(attempt.handlers[number].body[-1], ast.Raise)
@@ -156,7 +160,7 @@ class Expressions(ABC):
         leading = all_of(*self.flow.path[1::2], cause)  # without what earlier statements of the function exclude
         site = Site(self.location.path, getattr(node, "lineno", 0), self.location.function)
         for path in sorted(missing(cause)):
-            self.recorder.record(Use("end", path, site, reached, leading, effect=error), ())
+            self.recorder.record(Use("end", path, site, reached, leading, effect=error, refused=refused), ())
 
     def loaded(self, path: str) -> Guard:
         """Return the guard under which a path loads; importing the provider itself succeeds, since it is installed."""
@@ -187,7 +191,8 @@ class Expressions(ABC):
 
     def _mention(self, name: str, *, called: bool) -> None:
         if self.recorder is not None and name.startswith("_") and not name.startswith("__"):
-            self.recorder.mention(name, self.flow.here(), called=called)
+            attempts = [attempt.drafts for attempt in self.flow.attempts]
+            self.recorder.mention(name, self.flow.here(), attempts, called=called)
 
     def _name(self, node: ast.Name, *, called: bool = False) -> Choice:
         self._mention(node.id, called=called)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise, product, takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
-from matrix.contract.api import Absent, ResolvedPath, Surface
+from matrix.contract.api import Absent, OwnCall, ResolvedPath, Surface
 from matrix.contract.binding import BindingError, Misplacement, bind, misbound
 from matrix.contract.call_signature import CallSignature, parse_signature
 from matrix.contract.guard import (
@@ -39,7 +38,6 @@ REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
 EARLIER: Final = "raises before"
-PYTHONS: Final = ("AttributeError", "ImportError", "NameError", "TypeError", "UnboundLocalError")  # without `raise`
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
@@ -53,7 +51,7 @@ class FindingKind(str, Enum):
     OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
     IGNORED = "ignored"  # no exception: a dataclass of pydantic drops a keyword that other releases take
     CHANGED = "changed"  # no exception: an argument that is left out has another default than in the tested release
-    SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
+    SILENTLY_OFF = "silently-off"  # the exception is caught: a feature is off, silently or by upstream's own error
 
 
 BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
@@ -127,7 +125,7 @@ class OtherReleases(Protocol):
     def placed(self, path: str, position: int, parameter: str) -> bool:
         """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
 
-    def lost(self, path: str, version: str) -> bool:
+    def had_before(self, path: str, version: str) -> bool:
         """Return whether a release older than `version` has a path."""
 
 
@@ -136,20 +134,21 @@ def find(
 ) -> list[Finding]:
     """Return every break between a consuming package and a release of its provider, by call site.
 
-    `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
-    branch has a local version). With `history`, an override or a patch is a finding only where it fits another release,
-    and an argument is misbound only where another release has its parameter there: else its name is a coincidence.
+    `version` is the one that the provider reports at run time, if it differs from the surface's. With `history`, an
+    override or a patch is a finding only where it fits another release, an argument misbound where another has it so.
     """
     version = version or surface.version
     title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
     added = _added(calls, surface, version)
-    judge = Judge(surface, version, added)
     findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
     targets = _unfitting(calls, surface, added, history)
+    private = {number for number, target in targets.items() if _is_private(calls.uses[number].path, target, history)}
     uncaught = _uncaught(calls, targets)
+    judge = Judge(surface, version, added, {use.path for number, use in uncaught.items() if number in private})
     mended = Judge(surface, version, added, {use.path for use in uncaught.values()})
-    stopping = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
+    certain = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
+    stopping = {number: use for number, use in certain.items() if number not in private}  # a private build has those
     broken = {use.path: use.site for use in reversed(stopping.values())}
     gone = {targets[number] for number in stopping}
     for number, target in sorted(targets.items()):
@@ -163,18 +162,17 @@ def find(
         for break_ in _breaks(use, target, sight, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
-            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
-                earlier = stops.setdefault((use.site.path, use.site.function), [])
-                earlier.append((use.site, sight.rest(use.guard)))
+            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method" and number not in private:
+                stops.setdefault((use.site.path, use.site.function), []).append((use.site, sight.rest(use.guard)))
             end = _end(calls, use, sight) if break_.swallowed else None
             if (visible := _visible(end or use, break_.guard, sight)) is False:
                 continue  # its conditions exclude each other
             kind = _kind(use, break_, min(reached, break_.truth), is_raised=_is_raised(end, version, history))
             texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            masked = UNRELEASED if break_.exception and _is_private(use.path, target, history) else before
+            masked = UNRELEASED if break_.exception and number in private else before
             finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
-            caught = CaughtEnd(end.effect, end.site) if end else None
-            findings.setdefault((callee, use.site, kind, break_.message), replace(finding, end=caught))
+            finding = replace(finding, end=CaughtEnd(end.effect, end.site) if end else None)
+            findings.setdefault((callee, use.site, kind, break_.message), finding)
     return list(findings.values())
 
 
@@ -357,17 +355,17 @@ def _replacing(
         return
     refused = list(_refused(use, target, surface))
     if refused and (history is None or history.fitted(use)):
-        # The most frequent one, and of several call sites the one nearest to the original.
-        messages = Counter(message for message, _ in refused)
-        message, caller = max(refused, key=lambda call: (messages[call[0]], _nearness(call[1], use.path)))
-        text = f"{target.name}() as replaced {message}, called in {caller}"
+        # One through `self`, then the one with the most arguments, and of several the one nearest to the original.
+        message, call = max(refused, key=lambda pair: _certainty(pair[1], surface, use.path))
+        text = f"{target.name}() as replaced {message}, called in {surface.caller(call)}"
         yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
 
 
-def _nearness(module: str, path: str) -> int:
-    """Return the number of leading names that a module and a path share."""
-    pairs = zip(module.split("."), re.split("[:.]", path), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _certainty(call: OwnCall, surface: Surface, path: str) -> tuple[bool, int, int]:
+    """Return how certain it is that a call is to a method: known receiver, arguments, nearness of the modules."""
+    pairs = zip(surface.caller(call).split("."), re.split("[:.]", path), strict=False)
+    nearness = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return bool(call.owner), call.positional + len(call.keywords), nearness
 
 
 def fits(use: Use, surface: Surface) -> bool:
@@ -383,12 +381,12 @@ def places(surface: Surface, path: str, position: int, parameter: str) -> bool:
     return any(signature.slots[bound:][position : position + 1] == (parameter,) for signature, bound in callables)
 
 
-def _refused(use: Use, target: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
-    """Yield (Python's message, module) for each of the provider's calls that the replacement refuses."""
+def _refused(use: Use, target: ResolvedPath, surface: Surface) -> Iterator[tuple[str, OwnCall]]:
+    """Yield Python's message and the call for each of the provider's calls that the replacement refuses."""
     signature = parse_signature(use.signature.lstrip("cs"))
     bound = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in target.callables))
     for call in surface.calls_of(use.path):
-        yield from ((problem.message, surface.caller(call)) for problem in call.problems(signature, bound=bound)[:1])
+        yield from ((problem.message, call) for problem in call.problems(signature, bound=bound)[:1])
 
 
 def _dropped(
@@ -495,7 +493,7 @@ def _is_raised(end: Use | None, version: str, history: OtherReleases | None) -> 
 
     Upstream's own error for what no release up to this one has states that it needs a newer one.
     """
-    return end is not None and (not history or end.effect in PYTHONS or history.lost(end.path, version))
+    return end is not None and (not history or not end.refused or history.had_before(end.path, version))
 
 
 def _kind(use: Use, break_: _Break, truth: Truth, *, is_raised: bool) -> FindingKind:

@@ -36,6 +36,7 @@ PYBIND_NAME = re.compile(
 )
 COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
 FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module
+ALIASED = "_VariableFunctions.pyi"  # a stub without the other names of parameters that numpy has: axis, x
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
@@ -168,9 +169,9 @@ class _ModuleReader(ast.NodeVisitor):
             self.public += _texts(node.value)
 
     def visit_If(self, node: ast.If) -> None:
-        """Read both branches."""
-        if dotted(node.test).rpartition(".")[2] != "TYPE_CHECKING":
-            self._branches([node.body, node.orelse])
+        """Read both branches; that of a type checker never runs."""
+        is_of_checker = dotted(node.test).rpartition(".")[2] == "TYPE_CHECKING"
+        self._branches([node.orelse] if is_of_checker else [node.body, node.orelse])
 
     def visit_Try(self, node: ast.Try) -> None:
         """Read the block and its handlers as branches."""
@@ -242,7 +243,8 @@ class _ModuleReader(ast.NodeVisitor):
 class _SparseReader:
     """Reads single names of modules that are not recorded as a whole; a name that another module defines there.
 
-    Of a class only its existence is recorded. A module that code fills at run time has the names of its compiled
+    Of a class only its existence is recorded; of a compiled function the signature in its stub, if that has only one. A
+    module that code fills at run time has the names of its compiled
     library: one that occurs in no file of the release is missing.
     """
 
@@ -283,14 +285,18 @@ class _SparseReader:
 
     def _entry(self, module: str, name: str) -> str:
         path = self._paths.get(module, "")
-        reader = self._reader(module, path) if path.endswith(".py") else None
-        if reader and name in reader.names:
-            return reader.names[name] if isinstance(reader.names[name], str) else "~"
+        reader = self._reader(module, path) if path else None
+        entry = reader.names.get(name) if reader and not path.endswith(ALIASED) else None
+        if entry is not None:
+            return entry if isinstance(entry, str) else "~"
         stars = reader.stars if reader else ()
         for source in stars:
             if name in self._exported(source):
                 return f">{source}:{name}"
-        is_filled = reader is None or "__getattr__" in reader.names or FILLED.search(self._files[path])
+        if not all(map(self._provider.owns, stars)):
+            return "~"  # `from multiprocessing import *`
+        is_open = reader is None or path.endswith(".pyi") or "__getattr__" in reader.names
+        is_filled = is_open or FILLED.search(self._files[path])
         if not is_filled and all(self._paths.get(source, "").endswith(".py") for source in stars):
             return MISSING
         self._open.append((module, name))
@@ -306,7 +312,7 @@ class _SparseReader:
     def _exported(self, module: str) -> Iterable[str]:
         """Return the names that `from module import *` binds, as far as they are read."""
         path = self._paths.get(module, "")
-        reader = self._reader(module, path) if path.endswith(".py") else None
+        reader = self._reader(module, path) if path else None
         if reader is None:
             return ()
         return [name for name in reader.names if not name.startswith("_")] if reader.public is None else reader.public

@@ -62,7 +62,7 @@ class RecordedReleases:
         """Return whether a positional argument of the callable at `path` lands on that parameter in any release."""
         return any(places(surface, path, position, parameter) for surface in self._surfaces())
 
-    def lost(self, path: str, version: str) -> bool:
+    def had_before(self, path: str, version: str) -> bool:
         """Return whether a release older than `version` has a path."""
         last = parse(version)
         return self._any(f"{path} {version}", lambda surface: parse(surface.version) < last and surface.offers(path))
@@ -86,7 +86,7 @@ def path() -> Path:
 
 
 def breaking(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
-    """Return the calls that raise or are misbound, without those that another break of the releases masks.
+    """Return the calls that raise, are misbound or end in an error, without those that another break masks.
 
     Raises MatrixError where the API or the calls of a side are not recorded: of TE also those of some commits are.
     """

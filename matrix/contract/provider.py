@@ -25,7 +25,9 @@ class Provider:
     `version_paths` are the names that hold its version; `comparable`: it compares as packaging's do, with text, too.
     `sparse` matches files of which only the names that recorded packages use are recorded, and the compiled library
     that has further ones. `consumers` are the recorded packages that call it, `reads` matches its files that are read
-    as a consumer. `fix` says where its Python is, `install` how a release is installed.
+    as a consumer. `minimum_checks` and `version_getters` are functions of megatron-core that projects import: whether
+    it has a version at least, and its parsed version. `fix` says where its Python is, `install` how a release is
+    installed.
     """
 
     package: str
@@ -39,6 +41,8 @@ class Provider:
     reads: re.Pattern[str]
     version_paths: Sequence[str]
     consumers: Sequence[str] = ()
+    minimum_checks: tuple[str, ...] = ()
+    version_getters: tuple[str, ...] = ()
     comparable: bool = False
     fix: str = "name a wheel, a source folder, or PATH@REV of a clone"
     install: str = 'python -m pip install "{package}=={version}"'

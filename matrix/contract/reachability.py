@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from matrix.contract.guard import (
@@ -26,7 +26,7 @@ from matrix.contract.guard import (
     rejoined,
 )
 from matrix.contract.scope import ClassDefinition
-from matrix.contract.uses import Use
+from matrix.contract.uses import CATCHES, NOWHERE, Use
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
 MOST_ENDS = 3  # recorded lines that raise because of one missing path; the first that is reached is shown
@@ -73,13 +73,14 @@ class Reaches:
     """Collects uses, calls, checks and constructors during reading, then computes the guard of each use."""
 
     drafts: list[PendingUse] = field(default_factory=list)
-    calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
+    calls: dict[str, list[PendingUse]] = field(default_factory=dict)  # of private functions, by name
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # guards that hold for every configuration
     checking: set[Function] = field(default_factory=set)  # the functions that have these checks
     constructors: dict[ClassDefinition, Function] = field(default_factory=dict)  # of classes that were read
     rethrows: dict[str, Use] = field(default_factory=dict)  # file -> the line that raises for a stored exception
     _reached: dict[Function, Guard] = field(default_factory=dict)
+    _caught: dict[Function | None, Sequence[str]] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
         """Add the guards that hold for every configuration whose checks, in `function`, passed."""
@@ -113,11 +114,26 @@ class Reaches:
         checks = [] if is_check else checks
         possible = is_check or self._checked(reached) is not False
         guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.here) if possible else False
-        swallowed, refused = tuple(draft.swallowed), tuple(draft.refused)
+        around = [] if use.kind == "end" else self._caught_around(draft.function)
+        swallowed = (*draft.swallowed, *(error for error in around if error not in {*draft.swallowed, *draft.refused}))
+        effect = draft.effect or use.effect or "by its callers" * bool(around)
+        refused = tuple(draft.refused) or use.refused
         use = use._replace(guard=guard, arguments=arguments)
-        return use._replace(
-            swallowed=swallowed, refused=refused, effect=draft.effect or use.effect, fallback=draft.fallback
-        )
+        return use._replace(swallowed=swallowed, refused=refused, effect=effect, fallback=draft.fallback)
+
+    def _caught_around(self, function: Function | None) -> Sequence[str]:
+        """Return the exceptions that are caught around each call of a private function, there or by its callers."""
+        if function not in self._caught:
+            self._caught[function] = ()  # recursion adds nothing
+            calls = self._calls_to(function)
+            caught = [() if call.kept else (*call.swallowed, *self._caught_around(call.function)) for call in calls]
+            self._caught[function] = [error for error in CATCHES if calls and all(error in part for part in caught)]
+        return self._caught[function]
+
+    def _calls_to(self, function: Function | None) -> list[PendingUse]:
+        """Return the calls of a private function; none where it may be called from elsewhere."""
+        name = function.name.rpartition(".")[2] if function and function.is_private else ""
+        return self.calls.get(name, []) if name not in self.handed_on else []
 
     def _checked(self, *guards: Guard) -> Guard:
         """Return the guards and the checks on their configuration; False if the checks exclude them."""
@@ -138,9 +154,8 @@ class Reaches:
                 constructor = self.constructors.get(blueprint)
                 if constructor is not None:
                     parts.append(elsewhere(about_te(constructor.completes), constructor))
-            name = function.name.rpartition(".")[2]
-            if function.is_private and name in self.calls and name not in self.handed_on:
-                sites = [(self.reach(caller), elsewhere(guard, caller)) for caller, guard in self.calls[name]]
+            if calls := self._calls_to(function):
+                sites = [(self.reach(call.function), elsewhere(call.use.guard, call.function)) for call in calls]
                 parts.append(any_of(*(all_of(reached, guard) for reached, guard in sites)))
             self._reached[function] = about_te(all_of(*parts), keep=True)
         return self._reached[function]
@@ -165,10 +180,12 @@ class Recorder:
             for drafts in (self.reaches.drafts, *attempts):
                 drafts.append(draft)
 
-    def mention(self, name: str, guard: Guard, *, called: bool) -> None:
+    def mention(self, name: str, guard: Guard, attempts: Iterable[list[PendingUse]], *, called: bool) -> None:
         """Record the callers of a private function, or that it is passed as a value."""
         if called:
-            self.reaches.calls.setdefault(name, []).append((self.function, self.reached(guard)))
+            call = PendingUse(Use("call", name, NOWHERE, self.reached(guard)), self.function)
+            for drafts in (self.reaches.calls.setdefault(name, []), *attempts):
+                drafts.append(call)
         else:
             self.reaches.handed_on.add(name)
 

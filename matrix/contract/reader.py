@@ -16,7 +16,7 @@ from matrix.contract.definition import absolute, called, dotted, function_entry
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.expressions import installed, text_of
 from matrix.contract.flow import Attempt
-from matrix.contract.guard import Config, Guard, all_of, any_of, guard_parts, missing, names_te, negate
+from matrix.contract.guard import INSTALLED, Config, Guard, all_of, any_of, guard_parts, leaves, missing, negate
 from matrix.contract.reachability import Function, Recorder, elsewhere, is_local
 from matrix.contract.scope import (
     ClassDefinition,
@@ -36,6 +36,7 @@ from matrix.contract.value import (
     UNKNOWN,
     Anything,
     Choice,
+    Fact,
     InPackage,
     Literal,
     Outside,
@@ -48,6 +49,7 @@ from matrix.contract.value import (
 )
 
 STORED = re.compile(r"isinstance\([\w.]+, (Base)?Exception\)")  # an exception that was caught elsewhere
+A_LOOP, A_CASE = Config("a loop"), Config("a case")  # that they run is no condition to show
 MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
 
 
@@ -125,10 +127,10 @@ class Reader:
                 if_true, if_false = if_true or outer, if_false or outer
             if if_true and if_false:
                 joined[name] = merge(guard, if_true, if_false)
-            elif names_te(guard):
-                joined[name] = gather(under(guard, if_true) if if_true else under(negate(guard), if_false))
-            else:
+            elif _is_incidental(guard):
                 joined[name] = if_true or if_false
+            else:
+                joined[name] = gather(under(guard, if_true) if if_true else under(negate(guard), if_false))
         self.names.own = joined
 
     def _if(self, node: ast.If) -> None:
@@ -144,7 +146,7 @@ class Reader:
 
     def _assert(self, node: ast.Assert) -> None:
         holds = self.expressions.truth(node.test)
-        self.expressions.end("AssertionError", node, negate(holds))
+        self.expressions.end("AssertionError", node, negate(holds), refused=("AssertionError",))
         self.flow.assume(holds)
 
     def _raise(self, node: ast.Raise) -> None:
@@ -152,10 +154,13 @@ class Reader:
         if self.recorder and name:
             error = name if name[0].isupper() else "Exception"
             inner, function = self.flow.path[-2:], self.recorder.function
-            self.expressions.end(error, node, all_of(*inner, function.guard if function and not inner[1:] else True))
+            cause = all_of(*inner, function.guard if function and not inner[1:] else True)
+            self.expressions.end(error, node, cause, refused=(error,))
             if any(isinstance(part, Config) and STORED.fullmatch(part.text) for part in guard_parts(inner[0])):
                 site = Site(self.location.path, node.lineno, self.location.function)
-                self.recorder.reaches.rethrows.setdefault(site.path, Use("end", "", site, True, effect=error))
+                self.recorder.reaches.rethrows.setdefault(
+                    site.path, Use("end", "", site, True, effect=error, refused=(error,))
+                )
         self._leave(node)
 
     def _leave(self, node: ast.Raise | ast.Break | ast.Continue) -> None:
@@ -191,7 +196,7 @@ class Reader:
     def _loop(self, body: Sequence[ast.stmt]) -> None:
         """Read a loop body; names then have the values after an iteration or, without an iteration, before it."""
         _, scope = self.branch(body, True)
-        self.join(Config("a loop"), scope, self.names.own)
+        self.join(A_LOOP, scope, self.names.own)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
@@ -219,8 +224,8 @@ class Reader:
     def _match(self, node: ast.Match) -> None:
         self.expressions.value(node.subject)
         for case in node.cases:
-            _, scope = self.branch(case.body, Config("a case"))
-            self.join(Config("a case"), scope, self.names.own)
+            _, scope = self.branch(case.body, A_CASE)
+            self.join(A_CASE, scope, self.names.own)
 
     def _try(self, node: ast.Try) -> None:
         attempt = Attempt(node.handlers, len(self.flow.path))
@@ -324,6 +329,9 @@ class Reader:
         is_provided = owns(source) and not is_inside
         if not is_provided:
             self.flow.may_fail("ImportError", self.library.loads(source) if is_inside else installed(source))
+        names = self.library.exported(source) if is_inside and node.names[0].name == "*" else []
+        # Settled, since two modules may import * from one another.
+        self.names.own |= {name: self.expressions.settled(only(InPackage(source, name))) for name in names}
         for alias in node.names:
             name = f"{source}.{alias.name}"  # `from megatron import core`
             value: Value = InPackage(source, alias.name) if is_inside else Outside(name)
@@ -421,6 +429,14 @@ class Reader:
     _trystar = _try  # Python 3.11
 
 
+def _is_incidental(guard: Guard) -> bool:
+    """Return whether a guard only states that a loop or a case runs, or that another package is installed."""
+    return all(
+        isinstance(leaf, Config) and (leaf in (A_LOOP, A_CASE) or leaf.text.endswith(INSTALLED))
+        for leaf in leaves(guard)
+    )
+
+
 def _has(body: Sequence[ast.stmt], kind: type[ast.AST]) -> bool:
     return any(isinstance(part, kind) for part in walk_all(body))
 
@@ -440,11 +456,15 @@ def _set_only_there(constructor: FunctionNode, function: Function, blueprint: Cl
     for name, choice in scope.items():
         variable, _, attribute = name.partition(".")
         if variable == owner and attribute and attribute not in changed:
-            attributes[attribute] = gather(
-                (
-                    elsewhere(guard, function),
-                    Anything(f"self.{attribute}") if isinstance(value, Anything) and is_local(value.text) else value,
-                )
-                for guard, value in choice
-            )
+            values = [
+                (elsewhere(guard, function), _as_attribute(value, attribute, function)) for guard, value in choice
+            ]
+            attributes[attribute] = gather(values)
     return attributes
+
+
+def _as_attribute(value: Value, name: str, function: Function) -> Value:
+    """Return a value of a constructor as other methods read it from an attribute."""
+    if isinstance(value, Fact):
+        return Fact(elsewhere(value.guard, function))
+    return Anything(f"self.{name}") if isinstance(value, Anything) and is_local(value.text) else value

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from matrix.catalog.codec import decode
 from matrix.catalog.distributions import IndexedRelease
@@ -185,17 +186,20 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
 def declared_ranges(text: str) -> Mapping[str, SpecifierSet]:
     """Return the ranges of packages in a project's metadata; a package of extras alone has that of the first of them.
 
-    Read are METADATA of a wheel, and pyproject.toml of a folder or a revision.
+    The project itself, which its extras may name, has none. Read are METADATA of a wheel, and pyproject.toml of a
+    folder or a revision.
     """
     groups: list[tuple[str, Sequence[str]]] = []  # extra, requirements
+    own_name = ""
     for path, content in _project(text, _is_metadata)[1].items():
         if path.endswith("METADATA"):
             headers = HeaderParser().parsestr(content.decode("utf-8", "replace"))
-            required = headers.get_all("Requires-Dist", [])
+            required, own_name = headers.get_all("Requires-Dist", []), headers.get("Name", "")
             groups += [(extra, required) for extra in ("", *headers.get_all("Provides-Extra", []))]
         else:
             where = f"{text}: {path}.project"
             project = decode(dict[str, Any], toml_table(content, where).get("project", {}), where)
+            own_name = decode(str, project.get("name", ""), where)
             extras = decode(dict[str, tuple[str, ...]], project.get("optional-dependencies", {}), where)
             parts = [decode(tuple[str, ...], project.get("dependencies", ()), where), *extras.values()]
             groups += [("", part) for part in parts]
@@ -206,7 +210,17 @@ def declared_ranges(text: str) -> Mapping[str, SpecifierSet]:
             ranges = {**release.ranges(NEWEST_PYTHON, (extra,)), **ranges}
         except InvalidRequirement as error:
             raise MatrixError("not a requirement in the metadata", where=text, got=str(error).splitlines()[0]) from None
-    return ranges
+    return {name: allowed for name, allowed in ranges.items() if name != canonicalize_name(own_name)}
+
+
+def mentioned(text: str) -> list[Provider]:
+    """Return the providers that a project mentions, in files that are none of theirs."""
+    files = _project(text, _is_product)[1].items()
+    return [
+        provider
+        for provider in PROVIDERS.values()
+        if any(provider.mention in content and not provider.files.fullmatch(_inside(path)) for path, content in files)
+    ]
 
 
 def _is_metadata(path: str) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from matrix.contract.definition import called, dotted
-from matrix.contract.guard import Guard, all_of
+from matrix.contract.guard import Guard, all_of, names_te
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
@@ -24,7 +25,6 @@ from matrix.contract.value import (
     only,
     settled,
     under,
-    values_of,
 )
 
 Scope: TypeAlias = "dict[str, Choice]"
@@ -169,8 +169,10 @@ class FunctionDefinition(Value):
             if is_short and not any(isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)) for part in parts):
                 names = sorted({part.id for part in parts if isinstance(part, ast.Name)})
                 imports = any(isinstance(part, (ast.Import, ast.ImportFrom)) for part in parts)
-                used = values_of(self.home.inside.find(name) or () for name in names)
-                self._bears_on_te = imports or any(value.bears_on_te(mentions) for value in used)
+                used = [pair for name in names for pair in self.home.inside.find(name) or ()]
+                self._bears_on_te = imports or any(
+                    value.bears_on_te(mentions) or (guard is not True and names_te(guard)) for guard, value in used
+                )
         return self._bears_on_te
 
 
@@ -192,6 +194,11 @@ class ClassDefinition(Value):
     added_fields: frozenset[str] | None = None
     assigned: frozenset[str] = frozenset()
     attributes: Scope = field(default_factory=dict)
+
+    @cached_property
+    def set_names(self) -> set[str]:
+        """Return the attributes that its methods set."""
+        return set_attributes(method.node for method in self.definitions)
 
     @property
     def is_config(self) -> bool:
@@ -255,9 +262,12 @@ class Instance(OfTheRun):
         return "super" if self.parent else self.blueprint.name
 
     def held(self, name: str) -> Choice:
-        """Return the values of an attribute: known if only the constructor sets it, else just named."""
-        if name in self.blueprint.attributes:
-            return self.blueprint.attributes[name]
+        """Return the values of an attribute: known if only a constructor sets it, a base's too; else just named."""
+        for blueprint in self.blueprint.constructed():
+            if name in blueprint.attributes:
+                return blueprint.attributes[name]
+            if name in blueprint.set_names:
+                break
         owner = "config" if self.blueprint.is_config else "self"
         return only(Anything(name if name.endswith("config") else f"{owner}.{name}"))
 

@@ -53,8 +53,9 @@ class Use(NamedTuple):
     the patch. `bound`: the class of the object, or super, from which the last attribute is read.
     `swallowed` lists the exceptions that the surrounding code catches and does not raise again, `effect` is the
     assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another part of the provider,
-    which is a use of its own. `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the
-    number of names that a call's result is unpacked into. A tuple, since a release has some hundred.
+    which is a use of its own. `refused` lists the exceptions that it replaces by an error of its own; an end has one if
+    it raises itself. `unpacks`: the number of names that a call's result is unpacked into. A tuple, since a release has
+    some hundred.
     """
 
     kind: str

@@ -39,13 +39,16 @@ def _calls(modules: Mapping[str, Names], nodes: Nodes) -> dict[str, list[str]]:
     entries += [pair for _, entry in entries if isinstance(entry, dict) for pair in entry["members"].items()]
     callables = {name for name, entry in entries if isinstance(entry, str) and entry.startswith(("(", "c(", "s("))}
     numbers = {module: number for number, module in enumerate(sorted(modules))}
+    package = min(modules, default="").partition(".")[0]
     calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
     for module, parts in nodes.items():
         objects, imported = _own_objects(parts), _imported(parts)
+        owners = {part: node.name for node in parts if isinstance(node, ast.ClassDef) for part in ast.walk(node)}
         for node in parts:
-            name = _callee(node, callables, imported) if isinstance(node, ast.Call) else ""
+            name = _callee(node, callables, imported, package) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name and not _is_of_own_class(node.func, objects):
-                call = _call(node, numbers[module], built=name == "__init__")
+                is_own = dotted(node.func) == f"self.{name}"
+                call = _call(node, numbers[module], owners.get(node, "") if is_own else "", built=name == "__init__")
                 calls[name].setdefault(call[1:], call)
     return {name: [str(call) for call in forms.values()] for name, forms in sorted(calls.items())}
 
@@ -169,32 +172,38 @@ def _is_class(name: str) -> bool:
     return name.rpartition(".")[2].lstrip("_")[:1].isupper()
 
 
-def _imported(nodes: Iterable[ast.AST]) -> set[str]:
-    imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
+def _imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return the imported names, each with the package that it comes from, "" where the import is relative."""
+    sources: dict[str, str] = {}
+    for node in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
+        for alias in node.names:
+            module = alias.name if isinstance(node, ast.Import) else "" if node.level else node.module or ""
+            sources[(alias.asname or alias.name).partition(".")[0]] = module.partition(".")[0]
+    return sources
 
 
-def _callee(node: ast.Call, known: set[str], imported: set[str]) -> str:
-    """Return the name under which a call is recorded, "" for none; what is imported is no object with a method."""
+def _callee(node: ast.Call, known: set[str], imported: Mapping[str, str], package: str) -> str:
+    """Return the name under which a call is recorded, "" for none: what is imported is no object with a method."""
     func = node.func
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name in BUILDERS:
         return "__init__"
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call) and dotted(func.value.func) == "super":
+    top = dotted(func).partition(".")[0]
+    is_of_parent = isinstance(func, ast.Attribute) and dotted(called(func.value)) == "super"
+    if is_of_parent or imported.get(top, "") not in ("", package):
         return ""
     if name in known:
         return name
     keywords = sum(keyword.arg is not None for keyword in node.keywords)
-    is_object = not name[:1].isupper() and dotted(func).partition(".")[0] not in imported
-    return ANONYMOUS if keywords >= FEWEST and is_object else ""
+    return ANONYMOUS if keywords >= FEWEST and not name[:1].isupper() and top not in imported else ""
 
 
-def _call(node: ast.Call, module: int, *, built: bool) -> OwnCall:
+def _call(node: ast.Call, module: int, owner: str, *, built: bool) -> OwnCall:
     """Return a call; the first argument of a builder is the spec."""
     positional = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     keywords = tuple(keyword.arg for keyword in node.keywords if keyword.arg is not None)
     starred, is_open = len(positional) != len(node.args), len(keywords) != len(node.keywords)
-    return OwnCall(module, len(positional) - built, keywords, starred, is_open)
+    return OwnCall(module, len(positional) - built, keywords, starred, is_open, owner)
 
 
 def _attributes(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> set[str] | None:

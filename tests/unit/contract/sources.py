@@ -124,7 +124,7 @@ class Past:
     def placed(self, path: str, position: int, parameter: str) -> bool:
         return any(places(surface, path, position, parameter) for surface in self._surfaces)
 
-    def lost(self, path: str, version: str) -> bool:
+    def had_before(self, path: str, version: str) -> bool:
         return any(surface.offers(path) for surface in self._surfaces if parse(surface.version) < parse(version))
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from matrix.contract import against, recording
 from matrix.contract.finding import FindingKind
-from matrix.contract.provider import MEGATRON_CORE, TORCH, TRANSFORMER_ENGINE
+from matrix.contract.provider import MEGATRON_CORE, TORCH, TRANSFORMER_ENGINE, provider_of
 from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, tree
 
+TRITON = provider_of("triton")
 USE = "from megatron.core import parallel_state\nparallel_state.initialize_model_parallel(gone=1)\n"
 
 
@@ -126,10 +127,12 @@ def test_project_that_is_missing_is_an_error(tmp_path: Path) -> None:
         (["torch>=2.6.0", 'torch==2.12.0+cu126; extra == "cuda"'], {"torch": True}),
         (['megatron-core==0.17.0; python_full_version >= "3.12" and extra == "a"'], {"megatron-core": True}),
         (["torch==9.0"], {"torch": False}),
+        (["torch==2.6.0", "flash-attn>=2", 'project[a]; extra == "all"'], {"torch": True}),
+        (["flash-attn>=2"], {"megatron-core": False}),
     ],
 )
 def test_wheel_declares_the_releases(lines: list[str], texts: dict[str, bool], tmp_path: Path) -> None:
-    """A range without a recorded release selects all of them."""
+    """A range without a recorded release selects all of them; a package that no file mentions has no part."""
     headers = [
         "Name: project",
         *(f"Requires-Dist: {line}" for line in lines),
@@ -138,10 +141,21 @@ def test_wheel_declares_the_releases(lines: list[str], texts: dict[str, bool], t
     ]
     with zipfile.ZipFile(tmp_path / "project.whl", "w") as wheel:
         wheel.writestr("project-1.dist-info/METADATA", "\n".join(headers) + "\n\nRequires-Dist: numpy\n")
+        wheel.writestr("project/train.py", f"import torch\n{USE}")
 
     targets = against.default(str(tmp_path / "project.whl"))
 
     assert {target.provider.package: target.chosen for target in targets} == texts
+
+
+def test_project_is_not_its_own_provider(tmp_path: Path) -> None:
+    """nvidia-modelopt requires nvidia-modelopt[hf] for its extra `all`."""
+    extras = "[project.optional-dependencies]\nall = ['nvidia-modelopt[hf]']\n"
+    own = {"modelopt/torch/opt/a.py": "", "modelopt/onnx/b.py": "import modelopt\nimport torch\n"}
+    root = tree(tmp_path, own)
+    (root / "pyproject.toml").write_text(f"[project]\nname = 'nvidia_modelopt'\ndependencies = ['torch']\n{extras}")
+
+    assert [target.provider for target in against.default(str(root))] == [TORCH]
 
 
 def test_recorded_consumer_has_its_providers() -> None:
@@ -182,3 +196,12 @@ def test_recorded_consumer_is_tested_with_its_contemporary() -> None:
 
     versions = [finding.provider for finding in findings if finding.kind is FindingKind.CHANGED]
     assert versions[0] == "2.3.0"
+
+
+def test_provider_without_days_has_no_changed_defaults() -> None:
+    """No megatron-core was tested with the oldest triton, 2.0, which is the first of its records alone."""
+    calls = against.consumers("megatron-core==0.19.2", TRITON)
+    found = against.findings(calls, TRITON, against.parse("triton>=3").surfaces())
+
+    assert {finding.callee for finding in found} == {"triton.language.range"}
+    assert FindingKind.CHANGED not in {finding.kind for finding in found}

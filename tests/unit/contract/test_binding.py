@@ -156,7 +156,7 @@ def test_positions_land_as_in_python(drawn: Drawn) -> None:
     [
         ("(num_layers,offload_weights)", ["num_layers", "offload_weights"], [], False, []),
         ("(num_layers,offload_weights)", ["offload_weights", ""], [], False, [("offload_weights", "num_layers")]),
-        ("(num_layers,*,offload_weights)", ["offload_weights"], [], False, [("offload_weights", "num_layers")]),
+        ("(num_layers,*,offload_weights)", ["offload_weights"], [], False, []),
         ("(num_layers,offload_weights)", ["offload_weights"], ["offload_weights"], False, []),
         ("(num_layers,offload_weights)", ["x", "offload_weights"], [], True, []),
         ("(self,num_layers,offload_weights)", ["offload_weights"], [], True, [("offload_weights", "num_layers")]),

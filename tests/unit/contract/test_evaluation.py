@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 import pytest
 
+from matrix.contract.finding import find
+from matrix.contract.provider import TRANSFORMER_ENGINE
 from tests.unit.contract.sources import breaks, broken, core, mcore, project, te
 
 Found: TypeAlias = list[tuple[str, str]]
@@ -398,3 +400,57 @@ def test_class_of_a_constant_is_unclear(test: str, kind: str) -> None:
     """
     found = breaks(project(source), core({"x.py": "def f(): ..."}))
     assert [row[0] for row in found] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("is_te_min_version('2.8.0')", []),
+        ("is_te_min_version('2.7.0')", ["definite"]),
+        ("is_te_min_version('2.7.0', check_equality=False)", []),
+        ("get_te_version() >= Version('2.8.0')", []),
+        ("get_te_version() >= Version('2.7.0')", ["definite"]),
+        ("is_te_min_version(wanted)", ["definite"]),
+    ],
+)
+def test_version_check_of_megatron_core_is_known(test: str, expected: list[str]) -> None:
+    """Megatron-Bridge and ms-swift import the check; nothing of megatron-core is read with them."""
+    source = f"""
+        from megatron.core.utils import get_te_version, is_te_min_version
+        from packaging.version import Version
+        from transformer_engine.pytorch import f
+        def run(wanted):
+            if {test}:
+                f(gone=1)
+    """
+    calls = project(source, TRANSFORMER_ENGINE)
+    assert [finding.kind.value for finding in find(calls, te("def f(): ...", "2.7.0"))] == expected
+
+
+@pytest.mark.parametrize(
+    "test", ["signature(f).parameters.get('y', None) is not None", "signature(f).parameters.get('y')"]
+)
+def test_parameter_that_is_looked_up_is_known(test: str) -> None:
+    source = f"from inspect import signature\nfrom megatron.core.x import f\nif {test}:\n    f(y=1)\n"
+
+    assert breaks(project(source), core({"x.py": "def f(): ..."})) == []
+    assert breaks(project(source), core({"x.py": "def f(y, z): ..."}))[0][0] == "definite"
+
+
+def test_default_of_an_added_name_leaves_no_condition() -> None:
+    """slime keeps torch's own function in the module, under another name."""
+    source = """
+        import megatron.core.x as x
+        _GROUP = None
+        def patch():
+            x.old = x.f
+        def init():
+            global _GROUP
+            if _GROUP is None:
+                make = getattr(x, "old", x.f)
+                _GROUP = make()
+        def worker():
+            init()
+            x.f(gone=1)
+    """
+    assert [finding.guard for finding in find(project(source), core({"x.py": "def f(): ..."}))] == [""]

@@ -4,7 +4,7 @@ import pytest
 
 from matrix.contract.finding import FindingKind, changed, find
 from matrix.contract.provider import TORCH
-from tests.unit.contract.sources import Past, broken, findings, mcore, project, te, torch
+from tests.unit.contract.sources import Past, broken, core, findings, mcore, project, te, torch
 
 OFFLOAD = """
     def get_cpu_offload_context(enabled=False, num_layers=1, {}offload_activations=True, offload_weights=True): ...
@@ -300,6 +300,8 @@ def run(tokens):
     [
         ("if fused_permute is None:\n        raise ValueError", "def permute(tokens): ...", "definite"),
         ("if fused_permute is None:\n        raise ValueError", "", "silently-off"),
+        ("if fused_permute is None:\n        raise ImportError('update TE')", "", "silently-off"),
+        ("assert fused_permute is not None", "", "silently-off"),
         ("fused_permute(tokens)", "", "definite"),
     ],
 )
@@ -458,3 +460,15 @@ def build(sizes, options):
 
     assert [finding.message for finding in changed(calls, later, tested)] == [message] * (message is not None)
     assert changed(calls, tested, tested) == []
+
+
+def test_name_of_no_release_masks_nothing() -> None:
+    """torch.cuda.FloatTensor is in no wheel for macOS, and every torch with CUDA has it."""
+    source = "from megatron.core import a\na.PRIVATE\na.f(1, new=2)\n"
+    old, new = core({"a.py": "def f(x): ..."}, "0.15.0"), core({"a.py": "def f(x, new): ..."}, "0.16.0")
+    found = find(project(source), old, history=Past(old, new))
+
+    assert [(finding.callee.rpartition(".")[2], finding.masked) for finding in found] == [
+        ("PRIVATE", "no recorded release has it"),
+        ("f", ""),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract.api import Entry
+from matrix.contract.finding import find
 from matrix.contract.offering import is_part
 from matrix.contract.provider import TORCH
 from tests.unit.contract.sources import breaks, project, te, torch, used_torch
@@ -27,6 +28,7 @@ from tests.unit.contract.sources import breaks, project, te, torch, used_torch
         ("from os import path as f", "~"),
         ("from . import a\nf = a.x", ">transformer_engine.pytorch.a:x"),
         ("for f in (1, 2): ...", "="),
+        ("if TYPE_CHECKING:\n    from .a import x as f\nelse:\n    def f(a): ...", "(a)"),
         ("while True:\n    f = 1", "="),
         ("with open('x') as file:\n    def f(a): ...", "(a)"),
         ("if x:\n    def f(a): ...\nelse:\n    def f(a, b): ...", ["(a)", "(a,b)"]),
@@ -96,7 +98,7 @@ def test_attribute_of_a_module_level_object_is_found() -> None:
         ({"onnx.py": "if x:\n    def f(a): ...\nelse:\n    def f(a, b): ..."}, "~"),
         ({"onnx.py": "from torch.functional import *", "functional.py": "def f(a, b): ..."}, ">torch.functional:f"),
         ({"onnx.py": "from torch.functional import *", "functional.py": "__all__ = ['g']\ndef f(a): ..."}, "!"),
-        ({"onnx.py": "from torch._C import *", "_C/__init__.pyi": "def f(a): ..."}, "~"),
+        ({"onnx.py": "from torch._C import *", "_C/__init__.pyi": "def f(a): ..."}, ">torch._C:f"),
         ({"onnx.py": "from torch._C import *", "_C/__init__.pyi": "def g(a): ..."}, "!"),
         ({"onnx.py": "globals().update(g)", "lib/libtorch_python.so": "\x00f\x00"}, "~"),
         ({"onnx.py": "globals().update(g)", "lib/libtorch_python.so": "\x00ff\x00"}, "!"),
@@ -143,3 +145,34 @@ def test_missing_name_of_a_sparse_module_breaks(text: str, message: str) -> None
 
     assert breaks(calls, used_torch({"onnx.py": ""}, *used)) == [("definite", message)]
     assert breaks(calls, used_torch({"onnx.py": ""})) == []
+
+
+@pytest.mark.parametrize(
+    ("stub", "kinds"),
+    [
+        ("def is_autocast_enabled() -> bool: ...", ["definite"]),
+        ("@overload\ndef is_autocast_enabled(device: str) -> bool: ...\n@overload\ndef is_autocast_enabled(): ...", []),
+        ("def other() -> bool: ...", []),
+    ],
+)
+def test_stub_of_a_compiled_function_has_its_signature(stub: str, kinds: list[str]) -> None:
+    """TE 1.13 passes a device to torch.is_autocast_enabled, which takes none before torch 2.4."""
+    files = {"__init__.py": "from torch._C import *\n", "_C/__init__.pyi": f"from typing import overload\n{stub}\n"}
+    surface = used_torch({**files, "other.py": "# is_autocast_enabled\n"}, "torch:is_autocast_enabled")
+    calls = project("import torch\ntorch.is_autocast_enabled('cuda')\n", TORCH)
+    assert [finding.kind.value for finding in find(calls, surface)] == kinds
+
+
+def test_stub_without_all_names_of_parameters_is_unknown() -> None:
+    files = {"__init__.py": "from torch._C._VariableFunctions import *\n", "_C/__init__.pyi": ""}
+    stub = {"_C/_VariableFunctions.pyi": "def cat(tensors, dim=0): ...\n"}
+    surface = used_torch({**files, **stub}, "torch:cat")
+    assert find(project("import torch\ntorch.cat([], axis=1)\n", TORCH), surface) == []
+
+
+def test_name_of_an_outside_star_is_unknown() -> None:
+    """torch.multiprocessing has the names of Python's own module."""
+    files = {"__init__.py": "", "multiprocessing/__init__.py": "from multiprocessing import *\n"}
+    surface = used_torch(files, "torch.multiprocessing:JoinableQueue")
+
+    assert surface.modules["torch.multiprocessing"]["JoinableQueue"] == "~"

@@ -1,6 +1,9 @@
 """Guards from other functions: constructors, callers of private functions, checks of configurations."""
 
-from tests.unit.contract.sources import broken
+import pytest
+
+from matrix.contract.finding import find
+from tests.unit.contract.sources import broken, core, project
 
 OFFERED = "def get(a): ..."
 HEAD = "import transformer_engine as te\nfrom megatron.core.utils import is_te_min_version\nimport inspect\n"
@@ -155,3 +158,65 @@ def run(config, flag):
 """
     assert at(source) == [True, True]
     assert at(source.replace("    flag = config.other()\n", "")) == [False, False]
+
+
+GONE = core({"a.py": "def f(x): ..."})
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        ("except ImportError:\n        pass", "silently-off"),
+        ("except ValueError:\n        pass", "definite"),
+        ("except ImportError:\n        pass\n    _load()", "definite"),
+        ("except ImportError as error:\n        raise RuntimeError from error", "definite"),
+        ("except ImportError as error:\n        queue.put(error)", "definite"),
+    ],
+)
+@pytest.mark.parametrize("around", ["", "def _around():\n    _load()\n"])
+def test_callers_catch_what_a_private_function_raises(around: str, handler: str, kind: str) -> None:
+    """Every caller has to, or the callers of it, and none may keep the exception for another line."""
+    called = "_around" if around else "_load"
+    run = f"def run(queue):\n    try:\n        {called}()\n    {handler}\n"
+    found = find(project(f"def _load():\n    from megatron.core.a import gone\n{around}{run}"), GONE)
+    assert [finding.kind.value for finding in found] == [kind]
+
+
+def test_attribute_of_a_base_guards_a_method() -> None:
+    """verl's BaseModelInitializer; a class that sets the attribute again decides for itself."""
+    source = """
+from inspect import signature
+from megatron.core.a import f
+class Base:
+    def __init__(self):
+        self.has_stage = "stage" in signature(f).parameters
+class Dense(Base):
+    def build(self):
+        return f(1, stage=2) if self.has_stage else f(1)
+"""
+    assert find(project(source), GONE) == []
+    again = "    def allow(self):\n        self.has_stage = True\n"
+    assert [finding.kind.value for finding in find(project(source + again), GONE)] == ["definite"]
+
+
+def test_constructor_asserts_a_flag_of_another_file() -> None:
+    """ms-swift's trainer asks apply_router_replay_patch, which asserts that the import did not fail."""
+    caught = (
+        "try:\n    from megatron.core.b import Replay\n    {0} = True\nexcept ImportError:\n    Replay = {0} = None\n"
+    )
+    trainer = """
+class Trainer:
+    def __init__(self, args):
+        self.on = args.mode != "off"
+        if self.on:
+            apply()
+    def step(self):
+        if self.on:
+            Replay.go()
+"""
+    files = {
+        "util.py": f"{caught.format('HAS_REPLAY')}def apply():\n    assert HAS_REPLAY, 'upgrade'\n",
+        "trainer.py": f"from util import apply\n{caught.format('IS_THERE')}{trainer}",
+    }
+    ends = {(finding.call_site.path, str(finding.end)) for finding in find(project(files), GONE)}
+    assert ends == {("trainer.py", "None"), ("util.py", "AssertionError at util.py:7 apply")}

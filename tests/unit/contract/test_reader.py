@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.unit.contract.sources import broken, mcore
+from matrix.contract.finding import find
+from tests.unit.contract.sources import broken, core, mcore, project
 
 OFFERED = "def get(a): ..."
 FAILS = [("definite", "get() takes 1 positional argument but 2 were given")]
@@ -76,3 +77,42 @@ class MLP:
     sites = [use.site.line - HEAD.count("\n") for use in mcore(HEAD + source).uses if use.kind == "call"]
     assert sites == [5, 8]
     assert at(source) == [True, True]
+
+
+CORE = core({"a.py": "def f(x): ...\n"})
+
+
+def test_alternative_import_is_bound_where_it_ran() -> None:
+    """accelerate: without either branch Python raises UnboundLocalError, and no configuration gets there."""
+    source = """
+def run(self):
+    if self.version == 1:
+        from megatron.core.a import f as g
+    elif self.version == 2:
+        from megatron.core.a import gone as g
+    g(1)
+"""
+    found = find(project(source), CORE)
+    assert [(finding.call_site.line, finding.guard) for finding in found] == [
+        (6, "not self.version == 1 and self.version == 2")
+    ]
+
+
+def test_star_import_of_own_module_binds_names() -> None:
+    """nvidia-modelopt re-exports import_plugin, which swallows exceptions; two modules may import one another."""
+    files = {
+        "pkg/__init__.py": "",
+        "pkg/utils/__init__.py": "from .plugins import *\n",
+        "pkg/utils/plugins.py": """
+            from contextlib import contextmanager
+            from pkg.utils import *
+            @contextmanager
+            def import_plugin(name):
+                try:
+                    yield
+                except ImportError:
+                    pass
+        """,
+        "a.py": "from pkg.utils import import_plugin\nwith import_plugin('m'):\n    from megatron.core.a import gone\n",
+    }
+    assert [finding.kind.value for finding in find(project(files), CORE)] == ["silently-off"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.contract import recording
+from matrix.contract import pairs, recording
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE
@@ -54,11 +54,12 @@ def test_checks_of_arguments_come_first(mcore: str, te: str, refused: bool) -> N
 
 def test_torch_dcp_is_refused_before_torch_2_4() -> None:
     """_to_dtensor serves --ckpt-format torch_dcp, which requires --use-torch-fsdp2."""
+    calls = recording.recorded_calls(TORCH, "0.12.0")
     masks = {
         torch: [
             bool(made.masked)
             for made in relevance().judged(
-                find(recording.recorded_calls(TORCH, "0.12.0"), recording.recorded_surface(TORCH, torch))
+                find(calls, recording.recorded_surface(TORCH, torch), history=pairs.released(TORCH))
             )
             if made.call_site.function == "_to_dtensor" and made.kind is FindingKind.DEFINITE
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 import pytest
 
 from matrix.contract import recording
@@ -180,6 +182,41 @@ class TestReplacing:
     def test_override_takes_the_calls_of_te(self, call: str, expected: list[str]) -> None:
         """Block constructs its own Linear, and names the class: neither reaches an override."""
         assert [kind for kind, _ in broken(self.OWN, self.LAYER.format(call=call))] == expected
+
+    @pytest.mark.parametrize(
+        ("bases", "call", "expected"),
+        [
+            ("", "self.forward(x, first=1)", []),
+            ("", "softmax_cuda.forward(x, 1)", []),
+            ("", "helper.forward(x, 1)", []),
+            ("", "x.forward(x, 1)", ["override"]),
+            ("Linear", "self.forward(x, first=1)", []),
+        ],
+    )
+    def test_call_of_another_class_is_none(self, bases: str, call: str, expected: list[str]) -> None:
+        """A method of the same name, a module from outside and a derived class are no callers; an object may be one."""
+        others = f"import softmax_cuda\nfrom ops import helper\n{dedent(self.LAYER.format(call='x'))}"
+        other = f"class Other({bases}):\n    def run(self, x):\n        {call}\n    def forward(self, x, first): ...\n"
+
+        assert [kind for kind, _ in broken(self.OWN, others + other)] == expected
+
+    def test_call_in_a_base_class_is_found(self) -> None:
+        base = "class Base:\n    def run(self, x):\n        self.forward(x, first=1)\n"
+        layer = f"{base}class Linear(Base):\n    def forward(self, x, first=None): ...\n"
+
+        assert [kind for kind, _ in broken(self.OWN, layer)] == ["override"]
+
+    def test_fullest_call_of_a_class_is_named(self) -> None:
+        """Each file constructs what a spec names; only one passes all that a layer takes."""
+        files = {
+            "layer.py": "class Layer:\n    def __init__(self, submodules, config, number=1, group=None): ...\n",
+            "experts.py": "def build(s): build_module(s.experts, config=1, group=2)\n",
+            "stack.py": "def build(s): build_module(s.layer, config=1, number=2, group=3)\n",
+        }
+        mine = "from megatron.core.layer import Layer\nclass Mine(Layer):\n    def __init__(self, spec, config): ...\n"
+
+        found = find(project(mine), core(files))
+        assert [one.message.partition("called in ")[2] for one in found] == ["megatron.core.stack"]
 
     def test_recorded_te_calls_forward_with_more(self) -> None:
         found = [one for one in released(recording.load_calls("0.19.2"), "2.20.2") if one.kind.value == "override"]

@@ -144,11 +144,10 @@ def find(
     stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
     targets = _unfitting(calls, surface, added, history)
     private = {number for number, target in targets.items() if _is_private(calls.uses[number].path, target, history)}
-    uncaught = _uncaught(calls, targets)
-    judge = Judge(surface, version, added, {use.path for number, use in uncaught.items() if number in private})
-    mended = Judge(surface, version, added, {use.path for use in uncaught.values()})
-    certain = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
-    stopping = {number: use for number, use in certain.items() if number not in private}  # a private build has those
+    uncaught, built = _uncaught(calls, targets, private)
+    judge = Judge(surface, version, added, {use.path for use in built.values()})
+    mended = Judge(surface, version, added, {use.path for use in (*uncaught.values(), *built.values())})
+    stopping = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
     broken = {use.path: use.site for use in reversed(stopping.values())}
     gone = {targets[number] for number in stopping}
     for number, target in sorted(targets.items()):
@@ -162,7 +161,7 @@ def find(
         for break_ in _breaks(use, target, sight, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
-            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method" and number not in private:
+            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method" and number not in built:
                 stops.setdefault((use.site.path, use.site.function), []).append((use.site, sight.rest(use.guard)))
             end = _end(calls, use, sight) if break_.swallowed else None
             if (visible := _visible(end or use, break_.guard, sight)) is False:
@@ -228,11 +227,18 @@ def _unfitting(
     return targets
 
 
-def _uncaught(calls: Calls, targets: Mapping[int, ResolvedPath | Absent]) -> dict[int, Use]:
-    """Return the uses of what is missing that no code of the consumer catches, by their numbers in order."""
+def _uncaught(
+    calls: Calls, targets: Mapping[int, ResolvedPath | Absent], private: Collection[int]
+) -> tuple[dict[int, Use], dict[int, Use]]:
+    """Return the uses of what is missing that no code of the consumer catches, by their numbers in order.
+
+    The second ones no release has, and they are no imports: other builds of the releases have them, perhaps.
+    """
     missing = {number: calls.uses[number] for number in sorted(targets) if isinstance(targets[number], Absent)}
     caught = {use.path for use in missing.values() if _is_caught(use)}
-    return {number: use for number, use in missing.items() if use.path not in caught}
+    uncaught = {number: use for number, use in missing.items() if use.path not in caught}
+    built = {number: use for number, use in uncaught.items() if number in private and use.kind != "import"}
+    return {number: use for number, use in uncaught.items() if number not in built}, built
 
 
 def _is_caught(use: Use) -> bool:

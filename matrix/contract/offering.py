@@ -284,8 +284,7 @@ class _SparseReader:
                 self._follow([*re.split("[:.]", entry[1:].rstrip(":")), *rest[1:]])
 
     def _entry(self, module: str, name: str) -> str:
-        path = self._paths.get(module, "")
-        reader = self._reader(module, path) if path else None
+        path, reader = self._paths.get(module, ""), self._reader(module)
         entry = reader.names.get(name) if reader and not path.endswith(ALIASED) else None
         if entry is not None:
             return entry if isinstance(entry, str) else "~"
@@ -302,17 +301,17 @@ class _SparseReader:
         self._open.append((module, name))
         return "~"
 
-    def _reader(self, module: str, path: str) -> _ModuleReader:
-        if module not in self._readers:
+    def _reader(self, module: str) -> _ModuleReader | None:
+        path = self._paths.get(module, "")
+        if path and module not in self._readers:
             tree = parsed(self._files[path], path)
             names = frozenset(self._paths)
             self._readers[module] = _ModuleReader(module, path.endswith("__init__.py"), names, tree, self._provider)
-        return self._readers[module]
+        return self._readers.get(module)
 
     def _exported(self, module: str) -> Iterable[str]:
         """Return the names that `from module import *` binds, as far as they are read."""
-        path = self._paths.get(module, "")
-        reader = self._reader(module, path) if path else None
+        reader = self._reader(module)
         if reader is None:
             return ()
         return [name for name in reader.names if not name.startswith("_")] if reader.public is None else reader.public

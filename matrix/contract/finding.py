@@ -232,12 +232,13 @@ def _uncaught(
 ) -> tuple[dict[int, Use], dict[int, Use]]:
     """Return the uses of what is missing that no code of the consumer catches, by their numbers in order.
 
-    The second ones no release has, and they are no imports: other builds of the releases have them, perhaps.
+    The second ones no release has, and nothing imports them: other builds of the releases have them, perhaps.
     """
     missing = {number: calls.uses[number] for number in sorted(targets) if isinstance(targets[number], Absent)}
     caught = {use.path for use in missing.values() if _is_caught(use)}
     uncaught = {number: use for number, use in missing.items() if use.path not in caught}
-    built = {number: use for number, use in uncaught.items() if number in private and use.kind != "import"}
+    imported = {use.path for use in uncaught.values() if use.kind == "import"}
+    built = {number: use for number, use in uncaught.items() if number in private and use.path not in imported}
     return {number: use for number, use in uncaught.items() if number not in built}, built
 
 

@@ -39,13 +39,12 @@ def _calls(modules: Mapping[str, Names], nodes: Nodes) -> dict[str, list[str]]:
     entries += [pair for _, entry in entries if isinstance(entry, dict) for pair in entry["members"].items()]
     callables = {name for name, entry in entries if isinstance(entry, str) and entry.startswith(("(", "c(", "s("))}
     numbers = {module: number for number, module in enumerate(sorted(modules))}
-    package = min(modules, default="").partition(".")[0]
     calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
     for module, parts in nodes.items():
         objects, imported = _own_objects(parts), _imported(parts)
         owners = {part: node.name for node in parts if isinstance(node, ast.ClassDef) for part in ast.walk(node)}
         for node in parts:
-            name = _callee(node, callables, imported, package) if isinstance(node, ast.Call) else ""
+            name = _callee(node, callables, imported, module.partition(".")[0]) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name and not _is_of_own_class(node.func, objects):
                 is_own = dotted(node.func) == f"self.{name}"
                 call = _call(node, numbers[module], owners.get(node, "") if is_own else "", built=name == "__init__")

@@ -29,6 +29,8 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
 
+from packaging.utils import canonicalize_name
+
 from matrix.contract import against
 from matrix.contract.finding import BREAKING, Finding, FindingKind, changed
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
@@ -80,6 +82,8 @@ def of_project(text: str) -> list[Finding]:
     """Return what breaks in a project with any recorded release of any provider, and nothing masks."""
     findings: list[Finding] = []
     for provider in PROVIDERS.values():
+        if canonicalize_name(Path(text).name).startswith(f"{provider.package}-"):
+            continue  # itself
         surfaces = against.parse(provider.package).surfaces()
         findings += against.findings(consumers(text, provider), provider, surfaces)
     return [finding for finding in findings if finding.kind in BREAKING and not finding.masked]

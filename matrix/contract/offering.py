@@ -206,7 +206,8 @@ class _ModuleReader(ast.NodeVisitor):
     def _assign(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         for target in targets:
             if isinstance(target, ast.Subscript) and dotted(target.value) == "sys.modules":
-                self.names[REDIRECTS] = "~"
+                # Of a module that another object replaces, the names are unknown, not those inside it.
+                self.names["__getattr__" if dotted(target.slice) == "__name__" else REDIRECTS] = "~"
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
                     self.public = _texts(value)

@@ -8,7 +8,7 @@ from matrix.contract.api import Entry
 from matrix.contract.finding import find
 from matrix.contract.offering import is_part
 from matrix.contract.provider import TORCH
-from tests.unit.contract.sources import breaks, project, te, torch, used_torch
+from tests.unit.contract.sources import breaks, core, project, te, torch, used_torch
 
 
 @pytest.mark.parametrize(
@@ -176,3 +176,13 @@ def test_name_of_an_outside_star_is_unknown() -> None:
     surface = used_torch(files, "torch.multiprocessing:JoinableQueue")
 
     assert surface.modules["torch.multiprocessing"]["JoinableQueue"] == "~"
+
+
+def test_module_that_is_replaced_has_unknown_names() -> None:
+    """transformers loads its names on use; a submodule that is not there is missing all the same."""
+    lazy = "import sys\nsys.modules[__name__] = Lazy(__name__)\n"
+    surface = core({"a/__init__.py": lazy, "a/b.py": "def f(): ..."})
+
+    assert surface.lookup("megatron.core.a:gone") is None
+    assert surface.offers("megatron.core.a.b:f")
+    assert surface.offers("megatron.core.a.gone:f") is False

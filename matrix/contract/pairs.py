@@ -48,7 +48,7 @@ class RecordedReleases:
 
     def lacked(self, path: str) -> bool:
         """Return whether every release lacks a path."""
-        return all(isinstance(surface.lookup(path), Absent) for surface in self._surfaces())
+        return not self._any(f"{path}!", lambda surface: not isinstance(surface.lookup(path), Absent))
 
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""

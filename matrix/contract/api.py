@@ -17,9 +17,9 @@ The key "*" of a module lists the modules outside the package that it imports wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -190,7 +190,9 @@ class Surface:
                 calls = [call for call in calls if call.positional + len(call.keywords) >= FEWEST]
             target = self.lookup(path, via_instance=True) if calls else None
             callables = target.callables if isinstance(target, ResolvedPath) else ()
-            owners = self._lineage(path.rpartition(".")[0])
+            classes = self._reached(path.rpartition(".")[0]) if calls else None
+            lineage = self._lineage(classes) if isinstance(classes, list) else ()
+            owners = {(target.module, target.name) for target in lineage}
             self._calls[path] = [
                 call
                 for call in calls
@@ -199,17 +201,21 @@ class Surface:
             ]
         return self._calls[path]
 
-    def _lineage(self, path: str) -> dict[tuple[str, str], _Target]:
-        """Return the class at `path` and its bases by (module, name), as far as they are recorded."""
-        targets = self._reached(path)
-        classes = [target for target in targets if isinstance(target.entry, dict)] if isinstance(targets, list) else []
-        for target in classes:
-            classes += [parent for parent in self._parents(target) if isinstance(parent.entry, dict)]
-        return {(target.module, target.name): target for target in classes}
+    def _lineage(self, targets: Sequence[_Target]) -> Iterator[_Target]:
+        """Yield the classes among targets and their bases, as far as they are recorded."""
+        pending = [*targets]
+        for target in pending:
+            if isinstance(target.entry, dict):
+                yield target
+                pending += self._parents(target)
+
+    @cached_property
+    def _module_names(self) -> Sequence[str]:
+        return sorted(self.modules)
 
     def caller(self, call: OwnCall) -> str:
         """Return the name of the module that makes a call."""
-        return sorted(self.modules)[call.module]
+        return self._module_names[call.module]
 
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
@@ -319,14 +325,11 @@ class Surface:
 
     def _of_object(self, target: _Target, name: str) -> ResolvedPath | Absent | None:
         """Look up an attribute that the class itself lacks in its objects; None where a method computes attributes."""
-        classes = [target]
-        for parent in classes:
-            if isinstance(parent.entry, dict):
-                if name in parent.entry.get("own", ()):
-                    return ResolvedPath(name)
-                if parent.entry["members"].get("__getattr__", "~") != "~":
-                    return None
-                classes += self._parents(parent)
+        for parent in self._lineage([target]):
+            if name in parent.entry.get("own", ()):
+                return ResolvedPath(name)
+            if parent.entry["members"].get("__getattr__", "~") != "~":
+                return None
         return Absent("object", target.name, name, sure=False)
 
     def _generated(self, target: _Target) -> Entry:

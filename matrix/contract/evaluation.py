@@ -114,10 +114,6 @@ class Evaluator(Expressions):
         func = node.func
         if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):
             return UNKNOWN
-        if isinstance(func, ast.Attribute) and func.attr == "get" and (name := _text(node, 0)):
-            owners = self.value(func.value)
-            if len(owners) == 1 and isinstance(owners[0][1], ParametersOf):
-                return merge(Takes(owners[0][1].path, name), only(Fact(True)), only(Literal(None)))
         choice = self._invoke(node)
         if dotted(func) not in ("dict", "len", "list", "sorted"):
             for argument in node.args:
@@ -195,6 +191,9 @@ class Evaluator(Expressions):
             return self._outside(callee.path, call)
         elif isinstance(callee, Anything):
             return only(callee.computed())
+        elif isinstance(callee, ParametersOf) and call.values:  # its method `get`
+            name = _name(call.values[0])
+            return merge(Takes(callee.path, name), only(Fact(True)), only(Literal(None))) if name else only(OF_TE)
         return only(callee) if isinstance(callee, ParametersOf) else UNKNOWN
 
     def _set_names(self, call: Invocation) -> None:

@@ -177,7 +177,7 @@ class ParametersOf(Value):
 
     def attribute(self, name: str) -> Value:
         """Return the parameters for a list of them, such as `parameters` of a signature."""
-        return self if name in ("parameters", "args", "kwonlyargs", "keys", "values") else OF_TE
+        return self if name in ("parameters", "args", "kwonlyargs", "keys", "values", "get") else OF_TE
 
 
 class OfTheRun(Value):

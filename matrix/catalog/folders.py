@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from matrix import PACKAGE
 from matrix.errors import MatrixError
 
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
 FAILURES: Final = next(
-    (path for path in (_PACKAGE / "failures", _PACKAGE.parent / "tests" / "failures") if path.is_dir()),
-    _PACKAGE / "failures",
+    (path for path in (PACKAGE / "failures", PACKAGE.parent / "tests" / "failures") if path.is_dir()),
+    PACKAGE / "failures",
 )
 ENTRY: Final = "failure.toml"
 SITE: Final = "MEGATRIX_FAILURES"  # the variable with a site's folders of failures, separated as in PATH

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from matrix import PACKAGE
 from matrix.catalog.checks import check
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Case, Failure, Level, StandIn
@@ -37,7 +38,7 @@ from matrix.catalog.versions import PARTS, SIDES, ReleaseBoundary, parse
 from matrix.errors import MatrixError, closest
 
 FACTS: Final = Path(__file__).parent / "facts"
-SHARED: Final = Path(__file__).parents[1] / "kit" / "shared.toml"
+SHARED: Final = PACKAGE / "kit" / "shared.toml"
 TODO: Final = "TODO"  # in the failure.toml of a draft: a word that its author replaces
 _DRAFT: Final = re.compile(rf"\b{TODO}\b".encode())
 T = TypeVar("T")

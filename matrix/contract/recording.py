@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import matrix.catalog
 from matrix.catalog import versions
 from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import LARGEST, read_regular
@@ -45,7 +46,7 @@ KINDS: Mapping[str, Callable[..., Guard]] = {kind.__name__: kind for kind in get
 
 def folder() -> Path:
     """Return the folder of the recorded releases."""
-    return Path(__file__).parents[1] / "catalog" / "facts" / "surfaces"
+    return Path(matrix.catalog.__file__).parent / "facts" / "surfaces"
 
 
 def recorded(package: str) -> dict[str, Path]:

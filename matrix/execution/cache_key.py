@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from matrix import PACKAGE
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.folders import ENTRY
@@ -18,7 +19,6 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.regular_file import read_regular
 from matrix.contract.recording import MCORE, TE, recorded_file
 from matrix.provision.host import ExecutionSite
-from matrix.provision.project import PACKAGE
 from matrix.verdicts.planned import Planned
 
 # The modules that run a case and classify its outcome; their imports are included in the hash.

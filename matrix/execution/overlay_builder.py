@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from matrix import PACKAGE
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
@@ -33,8 +34,7 @@ class OverlayBuilder:
     """The process that builds overlays, one after another, and ends with this one; its output is in `log`."""
 
     def __init__(self, specs: Collection[OverlaySpec], log: Path) -> None:
-        project = str(Path(__file__).parents[2])
-        searched = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH", "")]))
+        searched = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 python_code(sys.executable, _CODE),

@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from matrix import PACKAGE
 from matrix.kit import absent_packages
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def site_folder(rank: Rank) -> Path:
     """Return a new folder of the rank with the sitecustomize module, for PYTHONPATH."""
     folder = rank.workdir / f"site-{rank.rank}"
     folder.mkdir(parents=True, exist_ok=True)
-    project = str(Path(__file__).resolve().parents[2])
+    project = str(PACKAGE.parent)
     text = _SITE.format(project=project, settings=settings_of(rank), folder=str(folder))
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     return folder

@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from matrix import PACKAGE
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.errors import MatrixError
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.store.paths import make_folder, unwritable
 
-KIT: Final = Path(__file__).parents[1] / "kit"
+KIT: Final = PACKAGE / "kit"
 EQUAL: Final = "equal"
 DEVIATES: Final = "deviates"
 REFUSED: Final = "refused"

@@ -18,12 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from matrix import __version__
+from matrix import PACKAGE, __version__
 from matrix.catalog.folders import default_root
 from matrix.errors import MatrixError
 from matrix.provision.cache_folders import locked, making
 
-PACKAGE: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
 PACKAGE_NAME: Final = "megatrix"
 NOT_IN_WHEEL: Final = (

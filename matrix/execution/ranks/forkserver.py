@@ -16,12 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from matrix import PACKAGE
 from matrix.errors import MatrixError
 from matrix.execution.ranks import forkserver_child, variables
 
 PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
 START_S: Final = 60.0  # s for the forkserver to start all ranks of a job: 8 took 20 ms; a stopped one never does
-ROOT: Final = str(Path(__file__).parents[3])  # holds this package
+ROOT: Final = str(PACKAGE.parent)  # holds this package
 
 
 class Forkserver:

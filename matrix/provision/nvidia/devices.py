@@ -19,12 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from matrix import PACKAGE
 from matrix.catalog.machine import Cuda, Gpu, Nvml
 from matrix.provision.commands import python_module
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.nvidia import cuda, nvml
 
-ROOT: Final = Path(__file__).resolve().parents[3]  # project folder, from which the process imports this module
+ROOT: Final = PACKAGE.parent  # project folder, from which the process imports this module
 LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
 KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
 # Seconds for a query: 0.1 s without a driver, one or two with one, about ten for eight GPUs without a persistence

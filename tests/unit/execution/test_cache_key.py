@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from matrix import PACKAGE
 from matrix.catalog.failure import Expectation, Level, Workaround
 from matrix.catalog.folders import FAILURES
 from matrix.catalog.machine import Machine, PythonEnvironment
@@ -18,7 +19,6 @@ from matrix.errors import MatrixError
 from matrix.execution import cache_key
 from matrix.execution.cache_key import Evidence, case_key, closure, recorded_digests
 from matrix.provision.host import LocalSite
-from matrix.provision.project import PACKAGE
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 

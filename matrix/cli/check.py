@@ -86,7 +86,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     results = answers(catalog, parsed)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
-        print(json_object("check/3", [result.to_json() for result in results]))
+        print(json_object("check/1", [result.to_json() for result in results]))
     elif parsed.format:
         from matrix.report.findings import FORMATS
         from matrix.report.findings.from_check import of_check

@@ -69,7 +69,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     if parsed.format:
         print(FORMATS[parsed.format](night, different), end="")
     elif parsed.json:
-        print(json_object("records/2", (record.to_json() for record in night.records)))
+        print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)
     return runner.exit_status(night)

@@ -45,13 +45,13 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.results and (lack := results.lacking_gpu()):
         warn(f"not run: {lack}")
         if parsed.json:
-            print(json_object("records/2", ()))
+            print(json_object("records/1", ()))
         return ExitStatus.NOTHING
     catalog = loading.load()
     request = resumed(parsed) if parsed.resume is not None else requested(catalog, parsed)
     finished = executed(replace(request, limit_s=limit_s), catalog, parsed)
     if parsed.json:
-        print(json_object("records/2", (record.to_json() for record in finished.records)))
+        print(json_object("records/1", (record.to_json() for record in finished.records)))
     else:
         results.print_summary(finished, request.out)
     say = warn if parsed.json else print

@@ -157,7 +157,7 @@ def test_same_content_is_read_from_the_history(runs: Runs, built: Path) -> None:
 
 
 def test_cached_verdicts_have_the_planned_cell(runs: Runs, built: Path) -> None:
-    """The history of an earlier version has records without the axes python, sm and gpus."""
+    """The history may hold the record of a machine with another GPU."""
     runs.run(FakeEngine(KNOWN))
     runs.shown.clear()
     with_hardware = [replace(item, cell=item.cell.with_({SM: "8.0"})) for item in CASES]

@@ -113,7 +113,7 @@ PRINTED: Final[dict[str, Callable[[str], str]]] = {
     "bisection issue": lambda text: issue_text(bisection(text or "x"), text, {text: text}),
     "bisection terminal": lambda text: piped(*render(bisection(text), "page.html")),
     "summary terminal": lambda text: piped(*summary(night_of(text).records)),
-    "json": lambda text: json_object("records/2", [{"text": text}]),
+    "json": lambda text: json_object("records/1", [{"text": text}]),
 }
 MARKDOWN: Final = ("findings markdown", "bisection markdown", "issue", "job summary", "bisection issue")
 

@@ -38,10 +38,7 @@ def add_parser(commands: Any) -> None:
         help="print this format instead of the summary; issue is empty where nothing is newly red",
     )
     parser.add_argument(
-        "--site", type=Path, metavar="DIR", help="write a static site instead: map, catalog, badges; nothing private"
-    )
-    parser.add_argument(
-        "--url", default="", metavar="URL", help="with --site: where it is published, for sitemap, feed and previews"
+        "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
     )
     parser.add_argument(
         "--private", action="store_true", help="with --site or --map: publish the failures of MEGATRIX_FAILURES, too"
@@ -87,7 +84,7 @@ def publish(parsed: argparse.Namespace) -> int:
     night = replace(night, records=tuple(site.published(catalog, night.records)))
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
     if parsed.site:
-        site.write_site(parsed.site, map, night, parsed.url)
+        site.write_site(parsed.site, map, night)
         print(parsed.site / "index.html")
     if parsed.map:
         for scheme, path in (("light", parsed.map), ("dark", parsed.map.with_stem(f"{parsed.map.stem}-dark"))):

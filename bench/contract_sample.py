@@ -8,8 +8,8 @@ and torch, 20 of Transformer Engine and torch, and 20 of all three that raise no
 ignored). A draw with equal probability repeats one wrong kind of finding over hundreds of pairs and misses a rare one.
 So kinds of break (callee, calling function, message) are drawn first, then one finding of each; where there are fewer
 kinds than findings, each kind comes again with another pair. Only what the command shows without --all is drawn. Kinds
-that docs/contract_sample.md does not name come first: a kind that was judged true says nothing about a new one. The
-seed reproduces the sample from the same records and the same page, which has a sample and its judgement.
+that reports/measurements/contract_sample.md does not name come first: a kind that was judged true says nothing about a
+new one. The seed reproduces the sample from the same records and the same page, which has a sample and its judgement.
 
 With --project the sample has 60 breaks that a gate refuses, one kind of each project in turn, against all recorded
 releases of every provider. With --changed it has 20 calls whose default changed from one recorded release to the next:
@@ -50,7 +50,7 @@ PARTS: Final = {  # pairs of packages, kinds, findings
 }
 OF_PROJECTS: Final = 60  # findings
 CHANGED: Final = 20
-JUDGED: Final = Path(__file__).parents[1] / "docs" / "contract_sample.md"
+JUDGED: Final = Path(__file__).parents[1] / "reports" / "measurements" / "contract_sample.md"
 ROW: Final = re.compile(r"`([\w.]+)(?:\((\w+)=\))?` in `([^`]+)`")  # callee, argument, calling function
 
 

@@ -1,7 +1,7 @@
 """Which megatron-core, Transformer Engine and torch the newest release of each framework works with.
 
     python -m tests.framework_cores                    report breaks that tests/framework_breaks.json does not have
-    python -m tests.framework_cores --write [NAME ...] record them, and write docs/frameworks.md
+    python -m tests.framework_cores --write [NAME ...] record them, and write the page
     python -m tests.framework_cores --wheels FOLDER    read these wheels; pip downloads nothing
     python -m tests.framework_cores slime --clone slime=CLONE@v0.3.1
 
@@ -38,7 +38,7 @@ from matrix.errors import MatrixError
 
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests" / "framework_breaks.json"
-PAGE: Final = ROOT / "docs" / "frameworks.md"
+PAGE: Final = ROOT / "reports" / "measurements" / "frameworks.md"
 # Frameworks that call megatron-core, Transformer Engine or these parts of torch, by their names on PyPI.
 FRAMEWORKS: Final = (
     "accelerate",
@@ -55,10 +55,11 @@ PACKAGES: Final = ("transformer-engine", "megatron-core", "torch")
 CLONED: Final = ("nemo-rl", "slime")  # without a wheel
 HEAD: Final = """# Which core does a framework want?
 
-The newest wheel of each framework on PyPI, and the newest tag of NeMo-RL and slime, which have none, held against the
-releases that its metadata declares and all newer ones (`megatrix contract --consumer`); where it declares no
-megatron-core, against all. A break is a call that raises or is misbound where a job reaches it: many need an option or
-a model. `python -m tests.framework_cores --write` writes this page; `tox run -e frameworks` reports what is new.
+Read on 2026-11-26. The newest wheel of each framework on PyPI, and the newest tag of NeMo-RL and slime, which have
+none, held against the releases that its metadata declares and all newer ones (`megatrix contract --consumer`); where it
+declares no megatron-core, against all. A break is a call that raises or is misbound where a job reaches it: many need
+an option or a model. `tests/framework_breaks.json` names each; `tox run -e frameworks` reports what is new, and
+`python -m tests.framework_cores --write` writes this page.
 
 | framework | package | declares | no break found | with breaks |
 |---|---|---|---|---|
@@ -206,17 +207,14 @@ def new_breaks(known: Iterable[Held], fresh: Iterable[Held]) -> Iterator[str]:
 
 
 def page(every: Sequence[Held]) -> str:
-    """Return the page: a table, then the breaks of each framework in the newest release that has them."""
-    rows, parts = "", ""
+    """Return the page: a table."""
+    rows = ""
     for held in every:
         clean = [release for release in held.releases if release not in held.broken]
         declared = f"`{held.declared}`" if held.declared else "nothing"
         cells = [spans(part, held.releases) or "none" for part in (clean, held.broken)]
         rows += f"| {held.framework} {held.version} | {held.provider} | {declared} | {cells[0]} | {cells[1]} |\n"
-        if held.breaks:
-            parts += f"\n## {held.framework} {held.version} and {held.provider}\n\n"
-            parts += "".join(f"- {spans(where, held.releases)}: `{key}`\n" for key, where in held.breaks.items())
-    return f"{HEAD}{rows}{parts}"
+    return f"{HEAD}{rows}"
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ QUICK: Final = (
     (0, ("run", "--here", "--no-cache", "--select", HERE, "--out", "{out}")),
     # Without an index no environment is made; the oldest Python of the unit tests has no tox.
     (3 if find_spec("tox") else 2, ("run", "--within", WITHIN, "--out", "{out}")),
-    (0, ("explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
+    (1, ("check", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
     (2, ("build", "no-such-image")),
     (
         2,

@@ -32,4 +32,4 @@ def items_of(stdout: str, name: str) -> list[dict[str, Any]]:
 
 def records_of(stdout: str) -> list[dict[str, Any]]:
     """Return the records of a run, none where it was killed or ended with an error."""
-    return items_of(stdout, "records") if '"megatrix/records/2"' in stdout[:40] else []
+    return items_of(stdout, "records") if '"megatrix/records/1"' in stdout[:40] else []

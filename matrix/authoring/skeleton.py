@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import date
-from itertools import islice
 from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring.answers import check_answer, check_boundary, check_script
 from matrix.authoring.api_change import ApiChange
 from matrix.authoring.draft import BASE_OF_DRAFTS, Thread, change_of, entry_text, template
-from matrix.authoring.questions import ACCEPT, answered, questions
 from matrix.catalog import loading
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.kinds import kind_table
@@ -67,47 +63,6 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
     for name, text in {**files(id, contract=contract), **drafted}.items():
         write_whole(folder / name, text)
     return folder
-
-
-def ask(folder: Path, reply: Callable[[str], str], catalog: Catalog) -> None:
-    """Ask what a draft leaves to its author, and write the answers; EOFError of `reply` ends the questions.
-
-    An answer that the entry can't have is asked again, with the reason.
-    """
-    text = read_regular_text(folder / ENTRY)
-    script = folder / SCRIPT
-    prompt = f"Enter leaves a TODO, {ACCEPT} accepts the value in brackets, Ctrl-D ends the questions.\n"
-    left = 0
-    with suppress(EOFError):
-        while question := next(islice(questions(text), left, None), None):
-            answer = reply(f"{prompt}{question}: ").strip()
-            try:
-                check_answer(question, answer, catalog)
-                check_boundary(new := answered(text, question, answer))
-                prompt, text = "", new
-                left += not answer
-                write_whole(folder / ENTRY, text)  # Ctrl-C loses no answer
-            except MatrixError as error:
-                prompt = f"{error}\n"
-        if script.is_file() and _UNWRITTEN in read_regular_text(script):
-            _ask_script(script, reply)
-
-
-def _ask_script(path: Path, reply: Callable[[str], str]) -> None:
-    """Ask for the lines of reproduce(rank), and write them; none leave the template."""
-    prompt = "reproduce(rank): lines of Python that raise it; an empty line ends them\n"
-    lines = list[str]()
-    while True:
-        while line := reply(f"{prompt}    "):
-            lines.append(f"    {line}")
-            prompt = ""
-        try:
-            check_script("\n".join(lines or ["    ..."]))
-            break
-        except MatrixError as error:
-            prompt, lines = f"{error}\n", []
-    if lines:
-        write_whole(path, reproduction_text("\n".join(lines)))
 
 
 def new_folder(id: str, root: Path) -> Path:

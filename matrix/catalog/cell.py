@@ -88,19 +88,8 @@ class Cell:
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any]) -> Cell:
-        """Return the cell of the plain data of `to_plain`, or of earlier versions. Raises MalformedError."""
-        return fields_from_plain(cls, value if "stack" in value else _of_axes(value), "id")
-
-
-def _of_axes(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a cell of earlier versions: a key for each axis, "none" for what is absent."""
-    laid, provided = (dict(pin.split("==") for pin in value.get(pins, ())) for pins in ("packages", "provided"))
-    axes = {name: str(text) for key, text in value.items() if (name := component_named(key))}
-    versions = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
-    base = {"base": value["base"]} if "base" in value else {}
-    if versions.get(BASE) == ABSENT.value:  # the container that the base stood in: none
-        versions |= base
-    return {**base, "stack": {**provided, **versions, **laid}, "packages": [*laid]}
+        """Return the cell of the plain data of `to_plain`. Raises MalformedError."""
+        return fields_from_plain(cls, value, "id")
 
 
 class Bound(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -300,11 +300,13 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
     }
 
 
-def preflight_options(folders: Iterable[Path]) -> list[PreflightOptions]:
-    """Return the table of each failure in these folders that has preflight.py; no code is executed.
+def preflight_options(*folders: Path) -> list[PreflightOptions]:
+    """Return the table of each failure in these folders (default: `roots`) that has preflight.py; no code is executed.
 
     Raises MatrixError for a table that can't be read.
     """
-    paths = [path for folder in folders for path in entries(folder) if path.with_name("preflight.py").is_file()]
+    paths = [
+        path for folder in folders or roots() for path in entries(folder) if path.with_name("preflight.py").is_file()
+    ]
     paths = [path for path in paths if not is_draft(path)]
     return [decode(PreflightOptions, read_toml(path).get("preflight", {}), f"{path}: preflight") for path in paths]

@@ -52,12 +52,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the rank returned",
         "the rank raised",
     ),
-    "explain": Command(
-        "Show what the catalog expects in one cell, and why the cell is or is not in the night.",
-        "docs/planning.md",
-        ("explain torch-2.4.0/mcore-0.8.0/te-none/driver-none",),
-        "explained",
-    ),
     "build": Command(
         "Build an image, or install releases over an existing image.",
         "docs/images.md",

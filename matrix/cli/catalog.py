@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections import Counter
 from textwrap import indent
 from typing import Any, Final
@@ -17,9 +15,8 @@ from matrix.check.checking import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.cli.verify import tool_command, verify_command
+from matrix.cli.verify import verify_command
 from matrix.errors import ExitStatus, MatrixError, closest
-from matrix.provision.project import ROOT
 from matrix.report import known
 from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
@@ -113,24 +110,11 @@ def add_parser(commands: Any) -> None:
 
 
 def new_command(parsed: argparse.Namespace) -> int:
-    """Write the files of a new failure, ask on a terminal what they lack, and print the next step."""
+    """Write the files of a new failure, and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        skeleton.ask(folder, _reply, loading.load())
-        for words in (("check", "--fix"), ("format",)):
-            if command := tool_command("ruff", *words, str(folder)):
-                subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     left = "replace every TODO, then: " if [*entry.todo_problems(folder)] else ""
     print(f"{folder}: {left}megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
-
-
-def _reply(question: str) -> str:
-    try:
-        return input(question)
-    except EOFError:
-        print()  # Ctrl-D leaves the cursor behind the question
-        raise
 
 
 def check_command(parsed: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
-from matrix.catalog.folders import roots
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import checking, declaring, examine
@@ -27,7 +26,7 @@ from matrix.store.paths import Paths
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    preflights = loading.preflight_options(roots())
+    preflights = loading.preflight_options()
     parser = add_command(commands, "check")
     parser.add_argument(
         "what",
@@ -35,8 +34,9 @@ def add_parser(commands: Any) -> None:
         nargs="*",
         help='versions as COMPONENT=VALUE, such as "mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535" '
         "(base=ngc-24.07 stands for the torch and TE of an image); or files: locks, requirements, Dockerfiles, job "
-        "scripts, settings in YAML. Nothing: this environment. -- COMMAND: this environment and a command, which then "
-        "runs",
+        "scripts, settings in YAML; or a cell, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none, with its cases of "
+        "the night (host/... is in this environment). Nothing: this environment. -- COMMAND: this environment and a "
+        "command, which then runs",
     )
     parser.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="also which release wrote a checkpoint, and which can read it"
@@ -76,6 +76,10 @@ def check_command(parsed: argparse.Namespace) -> int:
 
     With a command, something that is not known does not stop it.
     """
+    if len(parsed.what) == 1 and "/mcore-" in parsed.what[0] and not declaring.is_file(parsed.what[0]):
+        from matrix.cli.check_cell import check_cell
+
+        return check_cell(parsed, parsed.what[0])
     catalog = loading.load()
     if parsed.own and (parsed.json or parsed.format):
         raise MatrixError("stdout belongs to the command", got="--json or --format with --", fix="leave one out")
@@ -86,7 +90,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     results = answers(catalog, parsed)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
-        print(json_object("check/3", [result.to_json() for result in results]))
+        print(json_object("check/1", [result.to_json() for result in results]))
     elif parsed.format:
         from matrix.report.findings import FORMATS
         from matrix.report.findings.from_check import of_check

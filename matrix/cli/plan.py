@@ -94,7 +94,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, request.levels))))
         return ExitStatus.GOOD
     if parsed.json:
-        print(json_object("plan/2", map(encode, planned)))
+        print(json_object("plan/1", map(encode, planned)))
     else:
         cells = len({item.cell.id for item in planned})
         show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.folders import FAILURES
@@ -14,8 +14,9 @@ from matrix.cli import results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.execution import runner
-from matrix.report import messages, output, site
+from matrix.report import output, site
 from matrix.report.changes import Changes, changes
+from matrix.report.job_summary import job_summary
 from matrix.report.json_object import json_object
 from matrix.report.stack_map import stack_map
 from matrix.report.terminal import warn
@@ -25,8 +26,6 @@ from matrix.store.paths import Paths, write_whole
 from matrix.store.stored_run import Night, StoredRun
 from matrix.store.trend import NO_PASTS
 
-FORMATS: Final = {"markdown": messages.job_summary, "issue": messages.issue, "webhook": messages.webhook}
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
@@ -34,14 +33,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
     parser.add_argument(
         "--format",
-        choices=FORMATS,
-        help="print this format instead of the summary; issue is empty where nothing is newly red",
+        choices=["markdown"],
+        help="print the page of a CI job instead of the summary",
     )
     parser.add_argument(
-        "--site", type=Path, metavar="DIR", help="write a static site instead: map, catalog, badges; nothing private"
-    )
-    parser.add_argument(
-        "--url", default="", metavar="URL", help="with --site: where it is published, for sitemap, feed and previews"
+        "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
     )
     parser.add_argument(
         "--private", action="store_true", help="with --site or --map: publish the failures of MEGATRIX_FAILURES, too"
@@ -67,9 +63,9 @@ def report_command(parsed: argparse.Namespace) -> int:
 
     night, different = with_history(paths.history, render, warn)
     if parsed.format:
-        print(FORMATS[parsed.format](night, different), end="")
+        print(job_summary(night, different), end="")
     elif parsed.json:
-        print(json_object("records/2", (record.to_json() for record in night.records)))
+        print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)
     return runner.exit_status(night)
@@ -87,7 +83,7 @@ def publish(parsed: argparse.Namespace) -> int:
     night = replace(night, records=tuple(site.published(catalog, night.records)))
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
     if parsed.site:
-        site.write_site(parsed.site, map, night, parsed.url)
+        site.write_site(parsed.site, map, night)
         print(parsed.site / "index.html")
     if parsed.map:
         for scheme, path in (("light", parsed.map), ("dark", parsed.map.with_stem(f"{parsed.map.stem}-dark"))):

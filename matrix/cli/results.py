@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +12,12 @@ from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.planning.estimates import Durations
 from matrix.provision import host
-from matrix.provision.clones import SIZE_MB
 from matrix.report import gpu_results
-from matrix.report.offers import offers
 from matrix.report.run_summary import summary
-from matrix.report.terminal import Prose, paragraphs, show, warn
+from matrix.report.terminal import show, warn
 from matrix.store.history import History, with_history
 from matrix.store.paths import Paths, is_night, unwritable
 from matrix.store.stored_run import Night
-from matrix.verdicts.record import Record
 
 NO_DRIVER: Final = "no NVIDIA driver: /proc/driver/nvidia is missing, and NVML can't be loaded"
 
@@ -48,13 +44,7 @@ def print_summary(night: Night, out: Path) -> None:
     """Print the summary of a run and the paths of its pages."""
     pages = Paths(out).pages(night.run)
     end = f"page: {pages.page}  junit: {pages.junit}"
-    show("", *summary(night.records, night.missing), *unavailable(night.records, len(night.records)), end)
-
-
-def unavailable(records: Sequence[Record], total: int) -> Iterator[Prose]:
-    """Return the lines about the unavailable of these records, of `total` cases, with the commands that help."""
-    command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
-    return paragraphs("\n".join(offers(records, total, command, SIZE_MB)))
+    show("", *summary(night.records, night.missing), end)
 
 
 def lacking_gpu() -> str:

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,6 @@ from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import stored_run
 from matrix.store.history import History
-from matrix.verdicts.record import Record
 
 
 def add_parser(commands: Any) -> None:
@@ -45,13 +43,13 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.results and (lack := results.lacking_gpu()):
         warn(f"not run: {lack}")
         if parsed.json:
-            print(json_object("records/2", ()))
+            print(json_object("records/1", ()))
         return ExitStatus.NOTHING
     catalog = loading.load()
     request = resumed(parsed) if parsed.resume is not None else requested(catalog, parsed)
     finished = executed(replace(request, limit_s=limit_s), catalog, parsed)
     if parsed.json:
-        print(json_object("records/2", (record.to_json() for record in finished.records)))
+        print(json_object("records/1", (record.to_json() for record in finished.records)))
     else:
         results.print_summary(finished, request.out)
     say = warn if parsed.json else print
@@ -80,13 +78,11 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
             parsed.resume_hint = f"continue with: {command_line(parsed, stored.folder.name)}"
         return output.render(stored, request.out, history, catalog)
 
-    def begin(unavailable: Sequence[Record]) -> None:
-        screen.open(unavailable, results.unavailable(unavailable, len(request.planned)))
-
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
+    events = runner.Events(screen.show, screen.begin, warn, report, screen.open)
     with screen.animated():
-        return runner.execute(request, catalog, engine, runner.Events(screen.show, screen.begin, warn, report, begin))
+        return runner.execute(request, catalog, engine, events)
 
 
 def command_line(parsed: argparse.Namespace, resume: str = "") -> str:

@@ -128,7 +128,7 @@ def _matching(
             expected=expected,
             fix="choose another base or release"
             if reasons
-            else "megatrix plan --select 'failure==*' lists all; megatrix explain CELL explains one cell",
+            else "megatrix plan --select 'failure==*' lists all; megatrix check CELL explains one cell",
         )
     return selected
 

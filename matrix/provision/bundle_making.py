@@ -205,7 +205,7 @@ class Maker:
             sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
             names = {wheel.name, *(file.name for file in contents.files)}
             for path in self._wheels.iterdir():
-                if path.name not in names:  # of an earlier version: uv could choose it
+                if path.name not in names:  # of an earlier bundle: uv could choose it
                     path.unlink()
             text = START.format(python=request.python, wheel=wheel.name, sha256=bundle_folder.digest(wheel))
             (self._folder / "start.py").write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.folders import default_root
-from matrix.catalog.regular_file import UnreadableError, read_regular, read_regular_text
+from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.cache_folders import locked, making
@@ -81,11 +81,11 @@ def fetch(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str],
     """Make or update the clone in `folder` from `url`; its note has which of these revisions it holds.
 
     `say` gets a line for each step. Raises MatrixError where the repository can't be reached; the clone is then as
-    before. One that an earlier version made without the contents of all files is made anew.
+    before.
     """
     url = local_url(url)
     with locked(folder.with_name(f"{folder.name}.lock")):
-        if folder.is_dir() and "promisor" not in read_regular_text(folder / "config"):
+        if folder.is_dir():
             return _fill(folder, url, revisions, say)
         with making(folder) as temporary:
             return _fill(temporary, url, revisions, say)

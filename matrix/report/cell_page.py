@@ -62,7 +62,7 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Grounds, tuple[str, ...]]]:
-    """Return the ruling on each failure as a whole, as `megatrix explain` prints it, and on its cases that differ.
+    """Return the ruling on each failure as a whole, as `megatrix check CELL` prints it, and on its cases that differ.
 
     A rule is a failure, its ruling, and the cases for which it differs from the ruling on the whole failure.
     """

@@ -58,11 +58,6 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent).replace("##", "#\\u0023")
 
 
-def chat_text(text: str) -> str:
-    """Return a text of a chat message, in which <...> is a link or a mention of a whole channel."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def _fence(text: str, least: int) -> str:
     """Return more backticks than stand together in a text."""
     return "`" * max(least, max(map(len, re.findall("`+", text)), default=0) + 1)

@@ -23,7 +23,6 @@ from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
 from matrix.report.rulings import Grounds
-from matrix.report.site_pages import SitePage
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.stored_run import Night
@@ -53,14 +52,13 @@ def failure_page(
     levels: Mapping[str, frozenset[Level]],
     pasts: Pasts | None = None,
     *,
-    site: SitePage | None = None,
-    url: str = "",
+    site: bool = False,
 ) -> str:
     """Return the page.
 
     `map` has the catalog, `night` is the whole run. `levels`: the levels at which each failure has ever run on this
-    machine; `pasts`: the results of each case in earlier nights. With `site` the page is one of a site, published at
-    `url`, without history and links to single cases.
+    machine; `pasts`: the results of each case in earlier nights. With `site` the page is one of a site, without history
+    and links to single cases.
     """
     records = [record for record in night.records if record.failure == failure.id]
     about = summary(failure)
@@ -83,7 +81,6 @@ def failure_page(
         chart=chart(failure, records),
         example=_example(failure),
         site=site,
-        url=url,
         versions=[known.affected_versions(map.catalog, rule) for rule in failure.affected if not rule.cases],
         evidence=evidence_of(night_of(failure)),
         history=_history(records, pasts or {}),

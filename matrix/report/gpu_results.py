@@ -12,7 +12,7 @@ from matrix.catalog.machine import Gpu
 from matrix.report.changes import changes
 from matrix.report.escaping import code
 from matrix.report.findings.markdown import table
-from matrix.report.messages import job_summary
+from matrix.report.job_summary import job_summary
 from matrix.report.words import WORST_FIRST, group_by
 from matrix.store.stored_run import Night
 from matrix.verdicts.record import SILENT, Record

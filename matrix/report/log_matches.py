@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from matrix.catalog.codec import encode
 from matrix.contract.kind_answer import KindAnswer
 from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table, text
@@ -72,7 +73,7 @@ def to_json(reading: Reading, answers: Sequence[KindAnswer] = ()) -> dict[str, l
     return {
         "items": [located(sighting.to_json()) for sighting in reading.known],
         "kinds": [located(answer.to_json()) for answer in answers],
-        "standstills": [located(standstill.to_json()) for standstill in reading.standstills],
+        "standstills": [located(encode(standstill)) for standstill in reading.standstills],
     }
 
 

@@ -13,7 +13,7 @@ from matrix.report.cell_page import cell_page
 from matrix.report.changes import changes
 from matrix.report.failure_page import failure_page
 from matrix.report.findings.junit import night_junit
-from matrix.report.messages import job_summary
+from matrix.report.job_summary import job_summary
 from matrix.report.page import page
 from matrix.report.site import upgrade_page
 from matrix.report.stack_map import stack_map

@@ -48,11 +48,7 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
     blocks: tuple[list[Part], ...] = (
         *_reds(records),
         *(_table(members) for _, members in sorted(tables.items())),
-        [
-            table([(text(styled(verdict), f" x {len(members)}:"), reason)])
-            for (verdict, reason), members in silent(records)
-            if verdict is not Verdict.UNAVAILABLE  # matrix/report/offers.py has a line for each of their needs
-        ],
+        without_result(records),
         [Prose(drivers, 2) for drivers in _drivers(records)],
     )
     for block in filter(None, blocks):
@@ -61,6 +57,14 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
     if records:
         yield text(*_counts(records))
     yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
+
+
+def without_result(records: Sequence[Record]) -> list[Part]:
+    """Return a line for each reason for which cases have no result."""
+    return [
+        table([(text(styled(verdict), f" x {len(members)}:"), reason)])
+        for (verdict, reason), members in silent(records)
+    ]
 
 
 def _reds(records: Sequence[Record]) -> Iterator[list[Part]]:

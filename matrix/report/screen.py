@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from matrix.report.run_summary import styled
+from matrix.report.run_summary import styled, without_result
 from matrix.report.terminal import Part, console, show, table, text
 from matrix.report.words import is_red, label, verdict_reason
 from matrix.verdicts.record import SILENT, Record
@@ -79,13 +79,13 @@ class Screen:
             seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
             show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
 
-    def open(self, records: Sequence[Record], lines: Iterable[Part]) -> None:
-        """Count cases as done that can't run; print these lines instead of one for each."""
+    def open(self, records: Sequence[Record]) -> None:
+        """Count cases as done that can't run; print a line for each reason."""
         self._done += len(records)
         if self._progress:
             (task,) = self._progress.tasks
             self._progress.update(task.id, total=(task.total or 0) - len(records))
-        show(*lines)
+        show(*without_result(records))
 
     def begin(self, key: str) -> None:
         """Add a running case."""

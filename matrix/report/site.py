@@ -1,34 +1,29 @@
-"""The static site: catalog, upgrade map, failures and badges, with the results of a night and nothing private of it."""
+"""The static site: question, map, failures and their data, with the results of a night and nothing private of it."""
 
 from __future__ import annotations
 
 import base64
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from matrix.authoring.export import failure_to_json
-from matrix.catalog.distributions import read_distributions
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
-from matrix.catalog.versions import spans
 from matrix.check.table import CHOSEN
 from matrix.report.document import document
 from matrix.report.escaping import json_text
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.site_pages import KINDS, FailurePage, SitePage, StackPage, pages
-from matrix.report.stack_map import MEANS, SIGNS, UNKNOWN, Colour, MapCall, StackMap, known
+from matrix.report.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known
 from matrix.store.paths import write_whole
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record
-
-FEED: Final = 60  # entries of the feed: about a year of releases and failures
 
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
@@ -50,70 +45,24 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     ]
 
 
-def write_site(folder: Path, map: StackMap, night: Night, url: str = "") -> None:
-    """Write the site of a map; `night` has published records only, `url` is where it is published, "" if not known.
-
-    Raises MatrixError where a file can't be written.
-    """
-    url = url and url.rstrip("/") + "/"
-    failures, listed = map.catalog.failures, list(pages(map, read_distributions()))
-    index = SitePage("index", "", "Each failure, container and release", "Every page of the site.")
+def write_site(folder: Path, map: StackMap, night: Night) -> None:
+    """Write the site of a map; `night` has published records only. Raises MatrixError where a file can't be written."""
+    failures = map.catalog.failures
     levels: dict[str, frozenset[Level]] = {}
     for record in night.records:
         levels[record.failure] = levels.get(record.failure, frozenset()) | {record.level}
-
-    def text(page: SitePage) -> str:
-        if isinstance(page, FailurePage):
-            return failure_page(page.failure, map, night, levels, site=page, url=url)
-        template = "stack.html.j2" if isinstance(page, StackPage) else "component.html.j2"
-        return document(template, page=page, means=MEANS, url=url)
-
     files = {
-        "index.html": upgrade_page(map, night, url=url),
-        index.path: document("all.html.j2", groups=_by_kind(listed), url=url),
-        index.json: json_object("site/1", (page.to_json() for page in listed), **index.to_json()),
-        "feed.xml": document("feed.xml.j2", entries=_newest(listed), url=url),
-        "llms.txt": document("llms.txt.j2", failures=len(failures), counts=_counts(listed), url=url),
-        **({"sitemap.xml": document("sitemap.xml.j2", pages=listed, url=url)} if url else {}),
+        "index.html": upgrade_page(map, night),
+        "all.html": document("all.html.j2", map=map),
         "catalog.json": json_object("catalog/1", (failure_to_json(failure) for failure in failures)),
         "map.json": json_object("map/1", map_items(map)),
-        **{f"badges/{name}.svg": badge(*texts) for name, texts in badges(map)},
-        **{page.path: text(page) for page in listed},
-        **{page.json: json_object("site/1", page.items(), **page.to_json()) for page in listed},
+        **{f"failures/{failure.id}.html": failure_page(failure, map, night, levels, site=True) for failure in failures},
     }
     for name, content in files.items():
         write_whole(folder / name, content if content.endswith("\n") else content + "\n", durable=False)
 
 
-def _by_kind(pages: Sequence[SitePage]) -> dict[str, dict[str, Any]]:
-    """Return the title and the pages of each kind; those of stacks are linked from their containers."""
-    return {
-        kind: {"title": title, "pages": [page for page in pages if page.kind == kind]}
-        for kind, title in KINDS.items()
-        if kind != "stack"
-    }
-
-
-def _counts(pages: Sequence[SitePage]) -> str:
-    counts = Counter(page.kind for page in pages)
-    return ", ".join(f"{counts[kind]} {title}" for kind, title in KINDS.items() if kind not in ("failures", "stack"))
-
-
-def _newest(pages: Sequence[SitePage]) -> list[dict[str, str]]:
-    """Return the entries of the feed: what has a date, the newest first."""
-    dated = sorted((page for page in pages if page.updated), key=lambda page: (page.updated, page.path), reverse=True)
-    return [
-        {
-            "path": page.path,
-            "title": page.title,
-            "sentence": page.sentence,
-            "updated": f"{page.updated if page.updated.count('-') == 2 else page.updated + '-01'}T00:00:00Z",
-        }
-        for page in dated[:FEED]
-    ]
-
-
-def upgrade_page(map: StackMap, night: Night | None = None, *, url: str = "") -> str:
+def upgrade_page(map: StackMap, night: Night | None = None) -> str:
     """Return the page of the question. With a night it is the first of a site, with links to its other pages."""
     counts = Counter(record.verdict for record in night.records) if night else {}
     packed = zlib.compress(json_text(map.to_json()).encode(), 9)
@@ -127,7 +76,6 @@ def upgrade_page(map: StackMap, night: Night | None = None, *, url: str = "") ->
         site=night is not None,
         counts=counts,
         packed=base64.b64encode(packed).decode(),
-        url=url,
     )
 
 
@@ -145,32 +93,6 @@ def map_items(map: StackMap) -> list[dict[str, Any]]:
         ).items()
     ]
     return sorted(items, key=lambda item: "call" in item)
-
-
-def badges(map: StackMap) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield the name, label, text and colour of each badge: of the catalog, each container, each release."""
-    yield "catalog", ("megatrix", f"{len(map.catalog.failures)} known failures", "#1f5fb8")
-    broken = {
-        row.name: [mcore for mcore, cell in zip(map.columns, row.cells, strict=True) if cell.colour is Colour.BREAKS]
-        for row in map.images
-    }
-    for row in map.images:
-        text = f"megatron-core {spans(broken[row.name], map.columns)}" if broken[row.name] else ""
-        grey = (row.name, UNKNOWN, "#5f6a75")
-        yield row.name, grey if row.unknown and not text else _verdict(row.name, text)
-    for mcore in map.columns:
-        count = sum(mcore in releases for releases in broken.values())
-        text = f"{count} of {len(broken)} containers" if count else ""
-        yield f"mcore-{mcore}", _verdict(f"megatron-core {mcore}", text)
-
-
-def _verdict(label: str, broken: str) -> tuple[str, str, str]:
-    return (label, f"breaks: {broken}", "#b3261e") if broken else (label, "no certain break known", "#0a7a55")
-
-
-def badge(label: str, text: str, colour: str) -> str:
-    """Return a badge as SVG."""
-    return document("badge.svg.j2", label=label, text=text, colour=colour)
 
 
 def picture(map: StackMap, scheme: str) -> str:

@@ -89,10 +89,7 @@ class StoredRun:
         records: dict[str, Record] = {}
         for key, entry in self.entries.items():
             result = state.results.get(key) or state.lost.get(key)
-            if result:  # journals of earlier versions have a part of the planned case
-                records[key] = replace(result, planned=entry.planned)
-            else:
-                records[key] = _not_reached(entry, run, state.started.get(key, ""))
+            records[key] = result or _not_reached(entry, run, state.started.get(key, ""))
         for key, result in state.results.items():
             if key not in records:
                 records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))

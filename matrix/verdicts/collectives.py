@@ -66,10 +66,6 @@ class Standstill:
     text: str
     line: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "position": self.position.value, "ranks": list(self.ranks)}
-
 
 @dataclass(frozen=True)
 class Operation:

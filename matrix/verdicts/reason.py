@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-
-from matrix.catalog.codec import fields_from_plain
 
 
 class ReasonKind(str, Enum):
@@ -17,7 +14,6 @@ class ReasonKind(str, Enum):
     PAIRWISE = "pairwise"  # a row of the covering array
     PICKED = "picked"  # its failure names the cell, or the catalog the image
     SOURCE = "source"  # the user gave the package under test
-    UNSORTED = "unsorted"  # written by a version whose reasons had no kind
 
 
 @dataclass(frozen=True)
@@ -28,13 +24,7 @@ class Reason:
     text: str
 
     def __str__(self) -> str:
-        heads = {ReasonKind.STACK: "stack of ", ReasonKind.UNSORTED: ""}
-        return f"{heads.get(self.kind, f'{self.kind.value}: ')}{self.text}"
-
-    @classmethod
-    def from_plain(cls, value: Any) -> Reason:
-        """Return a reason of its fields, or of the sentence that earlier versions wrote. Raises MalformedError."""
-        return cls(ReasonKind.UNSORTED, value) if isinstance(value, str) else fields_from_plain(cls, value)
+        return f"{'stack of ' if self.kind is ReasonKind.STACK else f'{self.kind.value}: '}{self.text}"
 
 
 class Kind(str, Enum):

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.codec import encode, fields_from_plain
+from matrix.catalog.codec import encode
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
@@ -105,17 +105,3 @@ class Record:
         planned, outcome = plain.pop("planned"), plain.pop("outcome")
         flat = {key: planned[key] for key in PLANNED} | {key: outcome.pop(name) for key, name in OUTCOME.items()}
         return {**flat, "seconds": round(flat["seconds"], 3), **plain, "detail": outcome}
-
-    @classmethod
-    def from_plain(cls, value: Mapping[str, Any]) -> Record:
-        """Return a record of its fields, or of the flat JSON that journals of earlier versions hold.
-
-        That JSON lacks the job of the planned case (ranks, GPUs, sources): these fields have their defaults. Raises
-        MalformedError.
-        """
-        if "detail" not in value:
-            return fields_from_plain(cls, value)
-        planned = {key: value[key] for key in PLANNED}
-        outcome = {name: value[key] for key, name in OUTCOME.items()} | value["detail"]
-        fields = {key: value[key] for key in value if key not in (*PLANNED, *OUTCOME, "detail")}
-        return fields_from_plain(cls, {**fields, "planned": planned, "outcome": outcome})

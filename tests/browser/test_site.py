@@ -21,13 +21,7 @@ PAGES = {
     "first": "index.html",
     "answer": f"index.html#{ASKED}",
     "unlisted": "index.html#from=mcore%3D0.99.0",
-    "container": "container/ngc-25.11.html",
-    "core": "megatron-core/0.17.1.html",
-    "engine": "transformer-engine/2.9.0.html",
-    "torch": "torch/2.9.0.html",
-    "framework": "framework/verl-0.9.0.html",
     "failure": f"failures/{MPI}.html",
-    "stack": "stack/ngc-25.11/0.17.1.html",
     "all": "all.html",
 }
 READY = "typeof ready === 'undefined' ? true : ready.then(() => true)"

@@ -393,7 +393,6 @@ def arguments() -> st.SearchStrategy[Hostile]:
     heads = [
         "plan --select",
         "plan --within",
-        "explain",
         "check",
         "bisect",
         "surface record",

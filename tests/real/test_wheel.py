@@ -35,7 +35,7 @@ COMMANDS = {
     "plan --stats": 0,
     "plan --format github": 0,
     "plan --here": 0,
-    "explain torch-2.4.0/mcore-0.8.0/te-none/driver-none": 0,
+    "check torch-2.4.0/mcore-0.8.0/te-none/driver-none": 1,
     "check torch=2.4.0 mcore=0.8.0": 1,
     "check": 0,
     "check uv.lock Dockerfile --json": 1,

@@ -10,7 +10,7 @@ import pytest
 from matrix.provision.project import ROOT
 from tests import kit_table
 
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("reports/measurements/*.md")]
 
 
 def anchors(document: Path) -> set[str]:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.authoring.draft import change_of, entry_text, generalised
-from matrix.authoring.questions import questions
 from matrix.catalog.kinds import kind_table
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.schema import toml_table
@@ -147,8 +146,7 @@ def test_missing_name_drafts_all_but_the_words() -> None:
     assert signature.keys() == {"name", "exception", "message"}  # another program raises it, too
     assert (entry["boundary"], entry["night"]["mcore"]) == ({"mcore": {"fixed": "0.13.0"}}, "sides")
     assert [rule["mcore"] for rule in (*entry["affected"], *entry["works"])] == ["broken", "fixed"]
-    asked = [question.name for question in questions(text)]
-    assert asked == [
+    assert [line.partition(" = ")[0] for line in text.splitlines() if "TODO" in line] == [
         "title",
         "first_seen",
         "references",
@@ -156,6 +154,6 @@ def test_missing_name_drafts_all_but_the_words() -> None:
         "symptom",
         "cause",
         "fix",
-        "reached_by.when",
-        "workaround.text",
+        "when",
+        "text",
     ]

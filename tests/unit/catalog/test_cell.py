@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Bound, Cell, parse_cell_id
-from matrix.catalog.codec import MalformedError, decode, encode
-from matrix.catalog.stack import BASE, GPUS, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
+from matrix.catalog.codec import decode, encode
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
 from matrix.errors import MatrixError
 from tests.unit.catalogs import cell, clause, values
 
@@ -45,20 +45,6 @@ def test_an_id_is_read_back(base: str, core: str, engine: str, driver: str) -> N
 def test_plain_data_keeps_every_component() -> None:
     assert decode(Cell, json.loads(json.dumps(encode(CELL)))) == CELL
     assert encode(CELL)["id"] == CELL.id
-
-
-def test_cells_of_earlier_versions_are_read() -> None:
-    """They had a key for each axis, "none" for what is absent, and packages as NAME==VERSION."""
-    axes = {"base": "torch-2.4.0", "torch": "2.4.0", "mcore": "0.8.0", "te": "none", "writer_mcore": "0.9.0"}
-    earlier = {"id": "x", **axes, "packages": ["numpy==2.5.5"], "provided": ["numpy==1.26.4", "zarr==2"]}
-    versions = values(**{name: text for name, text in axes.items() if name != "base"})
-    whole = Stack({**versions, BASE: "torch-2.4.0", "numpy": "2.5.5", "zarr": "2"})
-    assert decode(Cell, earlier) == Cell("torch-2.4.0", whole, ("numpy",))
-    assert decode(Cell, {**earlier, "image": "ngc-24.07"}).stack[BASE] == "ngc-24.07"
-    assert decode(Cell, {**earlier, "image": "none"}) == decode(Cell, earlier)
-    assert decode(Cell, {"base": "b", "gpus": 8}) == Cell("b", Stack({BASE: "b", GPUS: "8"}))
-    with pytest.raises(MalformedError, match="base"):
-        decode(Cell, {"mcore": "0.8.0"})
 
 
 def test_id_of_a_writer_has_hyphens() -> None:

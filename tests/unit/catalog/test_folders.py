@@ -27,7 +27,7 @@ from tests.unit.catalogs import real
 FOLDERS = [path.parent for path in entries()]
 IDS = {folder_name(entry.id): entry.id for entry in real().failures}
 # Files for readers, the ids that end-to-end tests need, and the findings of people's files.
-READERS = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/sample/")
+READERS = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/")
 MAY_NAME = (
     *READERS,
     "tests/founding.py",

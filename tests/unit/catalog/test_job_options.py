@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import roots
 from matrix.catalog.job_options import JobOption, OptionKind, read_options
 from matrix.catalog.loading import preflight_options
 from matrix.errors import MatrixError
@@ -85,7 +84,7 @@ def test_declared_options_are_read_without_code(tmp_path: Path) -> None:
         (tmp_path / name / "failure.toml").write_text(text)
         if name != "without_code":
             (tmp_path / name / "preflight.py").write_text("raise RuntimeError('executed')")
-    with_table, without_table = preflight_options([tmp_path])
+    with_table, without_table = preflight_options(tmp_path)
     assert (with_table.subject, [option.name for option in with_table.option]) == ("a flag", ["mode"])
     assert without_table.option == ()
 
@@ -95,9 +94,9 @@ def test_a_misspelled_key_of_an_option_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a_flag" / "failure.toml").write_text('[preflight]\noption = [{ name = "mode", metavr = "MODE" }]\n')
     (tmp_path / "a_flag" / "preflight.py").touch()
     with pytest.raises(MatrixError, match="metavar"):
-        preflight_options([tmp_path])
+        preflight_options(tmp_path)
 
 
 def test_options_of_all_failures_have_different_names() -> None:
-    names = [option.name for preflight in preflight_options(roots()) for option in preflight.option]
+    names = [option.name for preflight in preflight_options() for option in preflight.option]
     assert len(names) == len(set(names)) > 0

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Failure
-from matrix.catalog.folders import roots
 from matrix.catalog.job_options import JobOption, OptionKind, PreflightOptions
 from matrix.catalog.loading import preflight_options
 from matrix.catalog.machine import Cuda, Machine
@@ -25,7 +24,7 @@ from tests.unit.catalogs import failure
 from tests.unit.check.machines import A800, H100, NGC, changed
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8"}
-KNOWN = preflight_options(roots())
+KNOWN = preflight_options()
 BREAKS = Answer("it starts", Status.NO, "in the test", Error("TypeError", "break broke"))
 STACK = Stack({TORCH: "2.4.0a0+3bcc3cddb5.nv24.07", MCORE: "0.9.0", TE: "1.8.0+37280ec", BASE: "ngc-24.07"})
 

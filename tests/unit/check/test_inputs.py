@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.codec import decode
-from matrix.catalog.folders import roots
 from matrix.catalog.loading import preflight_options
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN
@@ -52,7 +51,7 @@ NAMES = sorted(EXPECTED)
 def checked(expected: Expected) -> CheckResult:
     said = parse_text(real(), expected.text) if expected.text else []
     stack, jobs = declared_stack(real(), read([str(INPUTS / expected.file)]), said)
-    assumed = assume(expected.options, preflight_options(roots())) if expected.options else Assumed()
+    assumed = assume(expected.options, preflight_options()) if expected.options else Assumed()
     return check(real(), stack, Question(jobs, assumed=assumed), {})
 
 

@@ -133,12 +133,12 @@ def test_earlier_runs_replace_the_default_seconds(
 
 
 @pytest.mark.parametrize("stand_in", ["one"], indirect=True)
-def test_explain_names_the_missing_requirement(
+def test_cell_names_the_missing_requirement(
     stand_in: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
-    assert main(["explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none", "--json"]) == 0
-    (explained,) = items_of(capsys.readouterr().out, "explain")
+    assert main(["check", "torch-2.4.0/mcore-0.8.0/te-none/driver-none", "--json"]) == 1
+    (explained,) = items_of(capsys.readouterr().out, "cell")
     here = {
         one["case"]: one["here"] for part in explained["failures"] for one in part["night"] if one["level"] == "gpu"
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,9 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def test_formats_are_those_of_the_messages(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = {}
-    for name in ("markdown", "issue", "webhook"):
-        assert main(["report", "--out", out, "--format", name]) == 1
-        texts[name] = capsys.readouterr().out
-    assert texts["markdown"].startswith("## Megatrix: red\n")
-    assert texts["issue"].startswith("# Megatrix: newly red in ")
-    assert json.loads(texts["webhook"])["text"].startswith("Megatrix RED: ")
+def test_markdown_is_the_summary_of_a_job(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", out, "--format", "markdown"]) == 1
+    assert capsys.readouterr().out.startswith("## Megatrix: red\n")
 
 
 def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture[str]) -> None:

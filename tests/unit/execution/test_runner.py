@@ -126,7 +126,7 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
 
 
 def test_an_image_and_its_gpus_are_both_missing(runs: Runs) -> None:
-    """The reason is the image, and the offers must not promise that it alone helps."""
+    """The reason is the image, and nothing states that it alone helps."""
     on_gpus = planned(KNOWN, base="ngc-24.07", level=Level.GPU, gpus=2)
     (one,) = runs.run(FakeEngine(KNOWN, lack="needs podman"), [on_gpus]).records
     assert one.outcome.reason == "needs podman"
@@ -157,7 +157,7 @@ def test_same_content_is_read_from_the_history(runs: Runs, built: Path) -> None:
 
 
 def test_cached_verdicts_have_the_planned_cell(runs: Runs, built: Path) -> None:
-    """The history of an earlier version has records without the axes python, sm and gpus."""
+    """The history may hold the record of a machine with another GPU."""
     runs.run(FakeEngine(KNOWN))
     runs.shown.clear()
     with_hardware = [replace(item, cell=item.cell.with_({SM: "8.0"})) for item in CASES]

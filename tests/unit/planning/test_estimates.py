@@ -41,13 +41,6 @@ def test_timed_cases_carry_their_seconds() -> None:
     assert decode(type(timed), encode(timed)) == timed
 
 
-def test_plan_without_seconds_is_read() -> None:
-    """Plans of earlier versions have none."""
-    entry = encode(HERE)
-    del entry["seconds"]
-    assert decode(type(HERE), entry) == HERE
-
-
 def test_another_case_of_the_cell_counts_nothing() -> None:
     past = {replace(HERE, case="slow").key: 7.0, replace(HERE, failure="other").key: 8.0}
     assert Durations(KNOWN, past).estimate(HERE) == Estimate(DEFAULT_S[Level.CPU], Basis.DEFAULT)

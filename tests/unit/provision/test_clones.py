@@ -99,17 +99,6 @@ def test_nothing_is_fetched_twice(upstream: Path, cached: Path) -> None:
     assert sorted(cached.glob("objects/**/*")) == packs
 
 
-def test_a_partial_clone_is_made_anew(upstream: Path, cached: Path) -> None:
-    """Earlier versions left out the contents of files that no case needs."""
-    git(upstream, "config", "uploadpack.allowFilter", "true")
-    cached.parent.mkdir(parents=True)
-    git(cached.parent, "clone", "--quiet", "--bare", "--filter=blob:none", upstream.as_uri(), cached.name)
-    with pytest.raises(MatrixError, match=r"git cannot read this object(.|\n)*megatrix sources fetch"):
-        contents(cached, "main")
-    fetched(upstream, cached)
-    assert contents(cached, "main")["megatron/core/model.py"] == b"NEW = True\n"
-
-
 def test_a_commit_on_no_branch_is_fetched(upstream: Path, cached: Path, tmp_path: Path) -> None:
     alone = (tmp_path / "alone").read_text()
     assert fetched(upstream, cached, alone).revisions == (alone,)

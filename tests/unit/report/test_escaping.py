@@ -18,7 +18,6 @@ from matrix.report.bisection import bisection_page, issue_text, render
 from matrix.report.changes import Changes
 from matrix.report.escaping import (
     block,
-    chat_text,
     code,
     github_text,
     inert,
@@ -30,8 +29,8 @@ from matrix.report.findings import FORMATS
 from matrix.report.findings.findings import Findings
 from matrix.report.findings.from_bisection import of_bisection
 from matrix.report.findings.junit import night_junit
+from matrix.report.job_summary import job_summary
 from matrix.report.json_object import json_object
-from matrix.report.messages import issue, job_summary, webhook
 from matrix.report.run_summary import summary
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
@@ -106,16 +105,14 @@ def answer_in(write: Callable[[Findings], str], text: str) -> str:
 PRINTED: Final[dict[str, Callable[[str], str]]] = {
     **{f"findings {name}": partial(finding_in, write) for name, write in FORMATS.items()},
     **{f"bisection {name}": partial(answer_in, write) for name, write in FORMATS.items()},
-    "issue": lambda text: issue(night_of(text), NOTHING_BEFORE),
     "job summary": lambda text: job_summary(night_of(text), NOTHING_BEFORE),
-    "webhook": lambda text: webhook(night_of(text), NOTHING_BEFORE),
     "junit": lambda text: night_junit(night_of(text)),
     "bisection issue": lambda text: issue_text(bisection(text or "x"), text, {text: text}),
     "bisection terminal": lambda text: piped(*render(bisection(text), "page.html")),
     "summary terminal": lambda text: piped(*summary(night_of(text).records)),
-    "json": lambda text: json_object("records/2", [{"text": text}]),
+    "json": lambda text: json_object("records/1", [{"text": text}]),
 }
-MARKDOWN: Final = ("findings markdown", "bisection markdown", "issue", "job summary", "bisection issue")
+MARKDOWN: Final = ("findings markdown", "bisection markdown", "job summary", "bisection issue")
 
 
 def commands(printed: str) -> list[str]:
@@ -167,7 +164,6 @@ def test_a_page_holds_no_element_of_a_log(text: str) -> None:
 @given(HOSTILE)
 def test_structured_formats_are_well_formed(text: str) -> None:
     assert json.loads(json_text({"a": [text]})) == {"a": [text]}
-    assert json.loads(webhook(night_of(text), NOTHING_BEFORE)).keys() == {"text"}
     assert len(ET.fromstring(night_junit(night_of(text))).findall("testsuite/testcase")) == 2
 
 
@@ -195,10 +191,6 @@ def test_xml_keeps_its_text() -> None:
     document = xml_document("<a>::b\n ::c ##[d]</a>")
     assert commands(document) == []
     assert ET.fromstring(document).text == "::b\n ::c ##[d]"
-
-
-def test_chat_text_mentions_nobody() -> None:
-    assert chat_text("<!channel> & <http://a|b>") == "&lt;!channel&gt; &amp; &lt;http://a|b&gt;"
 
 
 def test_a_command_keeps_its_pipes_outside_of_tables() -> None:

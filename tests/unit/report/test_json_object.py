@@ -62,6 +62,6 @@ def test_schema_has_every_value(name: str, key: str, values: type[Enum]) -> None
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_record_of_every_verdict_fits(verdict: Verdict) -> None:
-    text = json_object("records/2", [record(verdict).to_json()])
+    text = json_object("records/1", [record(verdict).to_json()])
     assert len(text.splitlines()) == 1
     assert items_of(text, "records") == [json.loads(json.dumps(record(verdict).to_json()))]

@@ -67,7 +67,7 @@ def test_missing_results_are_one_line_per_reason() -> None:
     outcome = Outcome(OutcomeKind.NOT_REACHED, "never started")
     lost = replace(record(Verdict.NOT_REACHED), outcome=outcome)
     assert "not-reached x 2: never started" in summary([record(), lost, lost])
-    assert "unavailable x" not in summary(night())  # the lines of matrix/report/offers.py
+    assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
 
 
 def test_rows_differing_in_megatron_version_are_merged() -> None:

@@ -84,9 +84,9 @@ def test_cursor_returns_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_log_states_the_remaining_time_each_minute(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 30.0, 120.0, 120.0, 150.0])
     screen = Screen(10, lambda: next(times))
-    screen.open([record(Verdict.UNAVAILABLE)] * 4, [])
+    screen.open([record(Verdict.UNAVAILABLE)] * 4)
     for _ in range(3):
         screen.show(record())
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "left" in line] == ["6 of 10 cases ended, about 4 minutes left"]
-    assert printed[2] == "6 of 10 cases ended, about 4 minutes left"
+    assert printed[3] == "6 of 10 cases ended, about 4 minutes left"

@@ -49,13 +49,6 @@ def test_case_that_is_no_table_is_malformed() -> None:
         decode(Planned, ["cell"])
 
 
-def test_fields_without_a_job_have_defaults() -> None:
-    """Records of earlier versions hold these fields alone."""
-    fields = ("cell", "failure", "case", "level", "expectation", "why")
-    read = decode(Planned, {name: encode(CASE)[name] for name in fields})
-    assert (read.key, read.ranks, read.gpus, read.reproducible) == (CASE.key, 1, 0, True)
-
-
 def test_case_without_a_writer_has_none() -> None:
     assert CASE.writer is None
     assert replace(CASE, level=Level.GPU, expectation=Expectation.WORKS).writer is None

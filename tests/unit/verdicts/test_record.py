@@ -26,13 +26,6 @@ def test_printed_record_repeats_nothing() -> None:
     assert not {"planned", "ranks", "key"} & printed.keys()
 
 
-def test_flat_record_of_an_earlier_version_is_read() -> None:
-    """Its `detail` repeated the kind, the reason and the seconds; it had no job of the planned case."""
-    whole = record(Verdict.REPRODUCED)
-    earlier = {**whole.to_json(), "detail": encode(whole.outcome)}
-    assert decode(Record, earlier) == whole
-
-
 @pytest.mark.parametrize(
     ("change", "where"),
     [
@@ -48,12 +41,6 @@ def test_malformed_record_raises_with_its_path(change: dict[str, Any], where: st
     with pytest.raises(MalformedError) as caught:
         decode(Record, {**encode(record()), **change})
     assert caught.value.where == where
-
-
-@pytest.mark.parametrize("detail", [None, [], {"kind": "moon"}])
-def test_malformed_flat_record_is_refused(detail: object) -> None:
-    with pytest.raises(MalformedError):
-        decode(Record, {**record().to_json(), "detail": detail})
 
 
 def test_silent_verdicts_have_their_own_colours() -> None:

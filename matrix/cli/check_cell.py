@@ -1,0 +1,52 @@
+"""`megatrix check CELL`."""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from typing import Final
+
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.catalog.model import HOST
+from matrix.check import checking
+from matrix.check.answer import exit_status
+from matrix.check.user_stack import UserStack
+from matrix.cli import places
+from matrix.cli.case_options import environment_cases
+from matrix.errors import MatrixError
+from matrix.execution.engine import offer_of
+from matrix.planning import cell_explanation, covering, night
+from matrix.provision import configuration, host
+from matrix.report import check_text, explanation
+from matrix.report.json_object import json_object
+from matrix.report.terminal import show
+
+OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python")
+
+
+def check_cell(parsed: argparse.Namespace, cell: str) -> int:
+    """Print what the catalog expects in a cell and which cases the night has there; return the status of its stack."""
+    if given := [name for name in OTHERS if getattr(parsed, name)]:
+        fix = "leave it out, or name the versions: megatrix check mcore=0.8.0 torch=2.4.1"
+        raise MatrixError("a cell is a stack alone", got=f"--{given[0]}".replace("--own", "--"), fix=fix)
+    catalog, cases = loading.load(), None
+    configuration.load()
+    if cell.startswith(f"{HOST}/"):
+        catalog, cases = environment_cases(catalog)
+    machine, engines = host.look(), places.engines(catalog, 1)
+    offer = cache(lambda base: offer_of(catalog, engines, base))
+    explained = cell_explanation.explain(
+        catalog,
+        cell,
+        night.night(catalog, covering.pairwise, tuple(Level)) if cases is None else cases,
+        lambda case: str(machine.lack(catalog, case, offer(case.cell.base)) or ""),
+    )
+    result = checking.check(catalog, UserStack(explained.cell.stack), checking.Question(), {})
+    if parsed.json:
+        listed = [finding for group in result.calls for finding in group.to_json()]
+        answer = {**explained.to_json(), "calls": listed, "calls_problem": result.calls_problem}
+        print(json_object("cell/1", [answer]))
+    else:
+        show(*explanation.render(explained), "", *check_text.calls(result.calls, result.calls_problem))
+    return exit_status([result.answer], allow_unknown=parsed.allow_unknown)

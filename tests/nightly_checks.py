@@ -41,6 +41,7 @@ PATHS: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin",
 SUMMARY: Final = re.compile(r"^=+ (.*) in [\d.]+s\b.*=+$", re.M)  # pytest's last line
 COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
 SKIP: Final = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.M)
+COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")  # twine prints it in a file, too
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.*)$", re.M)
 Lack = Callable[[], str]  # what this machine lacks, "" if nothing
 
@@ -233,6 +234,7 @@ HEADING: Final = (
 def judged(suite: Suite, status: int, output: str) -> Result:
     """Return the result of a suite that ended: red is a failure, an exit status, and an output without any test."""
     counts: Counter[str] = Counter()
+    output = COLOUR.sub("", output)
     if suite.counts is None:
         for summary in SUMMARY.findall(output):
             for number, what in COUNT.findall(summary):

@@ -42,6 +42,8 @@ def of_code(code: str, name: str = "x", **settings: object) -> Suite:
         (COUNTED, 0, "| all | 320 | 320 |\n", (State.GREEN, 320, 320, 0, "")),
         (COUNTED, 1, "| all | 320 | 319 |\n", (State.RED, 320, 319, 1, "exit status 1")),
         (COUNTED, 0, "nothing\n", (State.RED, 1, 0, 1, "no test ran")),
+        (Suite("x", (), (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
+         (State.GREEN, 2, 2, 0, "")),
         (COMMAND, 0, "", (State.GREEN, 1, 1, 0, "")),
         (COMMAND, 1, "", (State.RED, 1, 0, 1, "exit status 1")),
     ],

@@ -106,10 +106,10 @@ class OwnCommand:
                 texts[word] = bare(text, values()).rstrip("\n")
         return texts
 
-    def environ(self, environ: Mapping[str, str], root: Path) -> dict[str, str]:
-        """Return the variables of the processes that run it: with the failures in `root`, and its deadline."""
+    def environ(self, environ: Mapping[str, str], *roots: Path) -> dict[str, str]:
+        """Return the variables of the processes that run it: with the failures in `roots`, and its deadline."""
         deadline = {"MEGATRIX_DEADLINE": str(self.deadline)} if self.deadline else {}
-        return {**with_site(environ, root), **deadline}
+        return {**with_site(environ, *roots), **deadline}
 
     def write(self, root: Path, entry: Mapping[str, Any], *, draft: bool = False) -> Path:
         """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.

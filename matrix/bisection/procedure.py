@@ -64,15 +64,15 @@ class BisectionEvents:
 class Procedure:
     """A bisection that is open: its points, the plan of its searches, and one session, whose counters live on.
 
-    Its probe store and its clone close with `stack`; `start_engine` is called once. `command` is the text of a command
-    of the user's own. Raises MatrixError.
+    Its probe store and its clone close with `stack`; `start_engine` is called once, with the catalog whose failures
+    the engine runs. `command` is the text of a command of the user's own. Raises MatrixError.
     """
 
     def __init__(
         self,
         arguments: BisectArguments,
         catalog: Catalog,
-        start_engine: Callable[[], tuple[Engine, ExecutionSite | None]],
+        start_engine: Callable[[Catalog], tuple[Engine, ExecutionSite | None]],
         events: BisectionEvents,
         stack: ExitStack,
         command: str = "",
@@ -85,7 +85,7 @@ class Procedure:
         if question.repo:
             package = axes.PACKAGES[axes.axis_named(question.axis)]
             self._clone = stack.enter_context(Clone(question.repo, package, compiled=question.compile))
-        self._engine, self._site = start_engine()
+        self._engine, self._site = start_engine(catalog)
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):
             toolkit(contents.features, subject.base, contents.image)
         self.session = BisectionSession(self._probe(subject), store, events.show, say=events.say)
@@ -212,20 +212,20 @@ def bisect_command(
     arguments: BisectArguments,
     own: OwnCommand,
     catalog: Catalog,
-    start_engine: Callable[[Path], tuple[Engine, ExecutionSite | None]],
+    start_engine: Callable[[Catalog], tuple[Engine, ExecutionSite | None]],
     events: BisectionEvents,
     stack: ExitStack,
 ) -> tuple[BisectionAnswer, BisectionSession]:
     """Bisect a command: return the answer and its session. Raises MatrixError.
 
-    `start_engine` receives the folder of the command's failure, which the processes of the engine read.
+    `start_engine` receives the catalog with the command's failure, whose folder the processes of the engine read.
     """
     root = folder_of(arguments, own) / "failures"
     signatures = given_signatures(arguments) or own.written_signatures(root)
     own.write(root, own.entry(signatures))
     extended, failure = own.add_to(catalog, signatures, root)
     arguments = replace(arguments, question=replace(arguments.question, failure=failure.id))
-    procedure = Procedure(arguments, extended, lambda: start_engine(root), events, stack, own.text)
+    procedure = Procedure(arguments, extended, start_engine, events, stack, own.text)
     by_number = bool(own.metric)
     bisected = procedure.search_by_number() if by_number else procedure.search_by_signature(own, root)
     return bisected, procedure.session

@@ -114,7 +114,9 @@ def rehearsed(
 
     def run(base: str) -> tuple[dict[tuple[str, str], list[Record]], str]:
         parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-        expression = " or ".join(selection(each["items"]) for each in parameters if each.get("base") == base)
+        expression = " or ".join(
+            selection(each["items"]) for each in parameters if each.get("base") == base and each["items"]
+        )
         records, printed = rehearsals(base).run(expression, tmp_path_factory.mktemp(base))
         request.config.stash.setdefault(SUMMARY, []).extend(map(summary, records))
         by_case: dict[tuple[str, str], list[Record]] = defaultdict(list)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import Case, Expectation, Level
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Level
 from matrix.catalog.loading import load
 from matrix.catalog.schema import Identifier
 from matrix.catalog.stack import MCORE, WRITER_TE
 from matrix.catalog.versions import parse, position
+from matrix.kit.git import Repository
 from matrix.planning.host_cases import cases_here, with_host
+from matrix.provision import configuration
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
@@ -24,6 +28,7 @@ from tests.rehearsal.sizes import small
 
 FIRST = "GPU-01010101-0101-0101-0101-010101010101"  # the first GPU of the stand-in driver
 OLDEST = parse("0.10.0")  # the first megatron-core whose userbuffers need no MPI, which this torch is built without
+NEWEST = os.environ.get("MEGATRIX_REHEARSED") == "newest"  # each case with the newest release of each base alone
 Key = tuple[str, str]  # the id of a failure, the name of a case
 SMALL: dict[Key, Case] = {
     (failure.id, case.name): replace(small(case), name=Identifier(failure.id), deadline=0)
@@ -54,11 +59,37 @@ def planned_cases(base: str) -> dict[Key, list[Planned]]:
     return cases
 
 
-PLANNED = [
-    pytest.param(base, items, id=f"{base}-{failure}-{case}")
-    for base in MACHINES
-    for (failure, case), items in planned_cases(base).items()
-]
+def tags() -> frozenset[str] | None:
+    """Return the revisions that the clone of Megatron-LM names; None without a clone, for which cases are red."""
+    clone = configuration.load().sources.get("megatron-lm")
+    if clone is None:
+        return None
+    with Repository(clone) as repository:
+        return frozenset(repository.refs())
+
+
+def parameters(
+    base: str, planned: Mapping[Key, Sequence[Planned]], tags: Collection[str] | None, *, newest: bool
+) -> Iterator[Any]:
+    """Yield the parameters of a base's tests: the cases to run, and as a skip each release whose tag the clone lacks.
+
+    Upstream adds tags after a clone was made, and a mirror may lag behind: this tests the project, not the clone.
+    """
+    for key, items in planned.items():
+        needs_tag = tags is not None and CaseNeed.MEGATRON_LM in CASES[key].needs
+        revisions = {item.key: f"core_v{item.cell.stack[MCORE]}" for item in items}
+        runs = [item for item in items if not needs_tag or revisions[item.key] in (tags or ())]
+        lacking = sorted({revisions[item.key] for item in items if item not in runs})
+        runs = [max(runs, key=lambda item: position(item.cell.stack.version(MCORE)))] if newest and runs else runs
+        name = f"{base}-{'-'.join(key)}"
+        if runs:
+            yield pytest.param(base, runs, id=name)
+        if lacking:
+            reason = f"the clone of Megatron-LM has no tag {', '.join(lacking)}: megatrix sources fetch"
+            yield pytest.param(base, [], id=f"{name}-without-tag", marks=pytest.mark.skip(reason=reason))
+
+
+PLANNED = [parameter for base in MACHINES for parameter in parameters(base, planned_cases(base), tags(), newest=NEWEST)]
 
 
 @pytest.mark.parametrize(("base", "items"), PLANNED)

@@ -23,11 +23,12 @@ from tests.schemas import records_of
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND_S = 300.0  # limit for hanging commands
+COMMAND_S = 1200.0  # limit for hanging commands: on two cores with a load of 20, a bisection took more than 300 s
 PLACE = "ran on node"  # start of the note that names the node
 PLACES = {f"{PLACE} {node}: {driver}" for node, driver in NODES.items()}
-# Cases at level contract: 9 tasks of 96 cases, some seconds each, four at a time.
-MANY = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI}")
+# Cases at level contract: 9 tasks of 93 cases, some seconds each, four at a time. Without 2.7.0, for which the entry
+# expects nothing: the same function fails there for another class, which is red in a selection that asks for it.
+MANY = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI} and te!=2.7.0")
 # Cases with ranks on gloo: four cases in two arrays (one rank, two ranks). Importing torch takes 10 s per task, a case
 # 1 s.
 RANKS = ("--level", "cpu", "--select", f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0")

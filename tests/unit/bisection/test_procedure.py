@@ -26,6 +26,7 @@ from matrix.catalog.stack import MCORE, TORCH
 from matrix.cli import places
 from matrix.cli.main import main
 from matrix.errors import ExitStatus, MatrixError
+from matrix.execution.slurm import client
 from matrix.kit.command import METRIC, RUNS
 from matrix.planning.night import night
 from matrix.provision import host
@@ -35,6 +36,7 @@ from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.engines import HOST, FakeEngine, make_environment
+from tests.unit.execution.slurm.memory import Cluster
 
 PLANNER = Frame("/x/default_planner.py", 7, "create_default_global_save_plan")
 BROKEN = Outcome(
@@ -112,6 +114,14 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 def test_one_engine_serves_ends_and_search(run: Callable[..., Any]) -> None:
     """A new one would let tox check its environments again, after the signature is learned."""
     assert run(f"{STACKS} -- python save.py", planner)[3].made == 1
+
+
+def test_nodes_are_requested_for_a_command(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site of a cluster looks up the limits of each case, so it has the catalog with the command's failure."""
+    monkeypatch.setattr(client, "of", lambda *_: client.Commands(call=Cluster()))
+    monkeypatch.setattr(places, "Slurm", lambda site, maker, **_: maker)
+    status, _, err, _ = run(f"{STACKS} --engine slurm -- python save.py", planner)
+    assert status == 0, err
 
 
 def test_a_disk_that_fills_keeps_both_ends(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,381 @@
+"""Run every suite that this machine can, one after another: `tox run -e nightly-checks`.
+
+    python -m tests.nightly_checks                    the short form of each suite
+    python -m tests.nightly_checks --all              the long form
+    python -m tests.nightly_checks slurm browser      some suites
+    python -m tests.nightly_checks --minutes 30       no suite begins, and none goes on, after 30 minutes
+    python -m tests.nightly_checks --list             what each suite requires, and whether this machine has it
+
+A suite that this machine can't run is skipped with the reason. One in which no test ran is red. The table at the end
+is printed, and kept beside the logs. Exit status: 0, all that ran is green; 1, a suite is red or was not reached; 3,
+nothing ran; 130, interrupted, with the table of what ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from matrix.errors import ExitStatus, MatrixError
+from matrix.execution.engine import tox_command, work_folder
+from matrix.execution.ranks.descendants import end_below
+from matrix.provision import configuration, interpreters, kernel, tools
+from tests.mutation import TARGETS
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+END_S: Final = 60.0  # s between Ctrl-C and SIGKILL: pytest ends its fixtures, such as a cluster, in a few seconds
+PATHS: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+SUMMARY: Final = re.compile(r"^=+ (.*) in [\d.]+s\b.*=+$", re.M)  # pytest's last line
+COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
+SKIP: Final = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.M)
+COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")  # twine prints it in a file, too
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.*)$", re.M)
+Lack = Callable[[], str]  # what this machine lacks, "" if nothing
+
+
+def programs(*names: str, package: str = "") -> Lack:
+    """Return a check that programs are on PATH; `package` are Debian's packages that have them."""
+
+    def lack() -> str:
+        missing = [name for name in names if shutil.which(name, path=PATHS) is None]
+        return f"no {', '.join(missing)} on PATH: apt-get install {package or ' '.join(missing)}" if missing else ""
+
+    return lack
+
+
+def one_program(*names: str) -> Lack:
+    """Return a check that one of these programs is on PATH."""
+    return lambda: "" if any(shutil.which(name, path=PATHS) for name in names) else f"no {' or '.join(names)} on PATH"
+
+
+def root() -> str:
+    """Return what is missing where this user is not root."""
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+def container_tool() -> str:
+    """Return what is missing where neither podman nor docker works."""
+    return "" if tools.find() else tools.NO_TOOL
+
+
+def clones() -> str:
+    """Return which of both upstream clones is missing."""
+    missing = [title for name, title in configuration.CLONES.items() if name not in configuration.load().sources]
+    return f"no clone of {' and '.join(missing)}: megatrix sources fetch" if missing else ""
+
+
+def variables(*names: str) -> Lack:
+    """Return a check that variables, which name folders, are set."""
+
+    def lack() -> str:
+        missing = [name for name in names if not Path(os.environ.get(name) or "/missing").is_dir()]
+        return f"{' and '.join(missing)} must name clones" if missing else ""
+
+    return lack
+
+
+def python(minor: str) -> Lack:
+    """Return a check that this machine has a minor of Python."""
+
+    def lack() -> str:
+        try:
+            interpreters.find([minor])
+        except MatrixError as error:
+            return error.brief
+        return ""
+
+    return lack
+
+
+def changed_modules() -> list[str]:
+    """Return the modules with mutation tests that the commits of the last day changed, or a change not committed."""
+    asked = (("log", "--since=1 day ago", "--name-only", "--format="), ("diff", "--name-only", "HEAD"))
+    lines = [
+        line
+        for words in asked
+        for line in subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    ]
+    return [module for module in TARGETS if module in lines]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite: the command of its long form, what it requires, and what its short form replaces.
+
+    `command` are words of tox, or with `in_place` of this Python. `counts` finds in the output how many checks were
+    made, where they are not pytest's; "" counts the command as one. `minutes` are those of the short form and of the
+    long one on two idle cores. In the short form `short` are its arguments and `variables` its variables; `unless`
+    is the reason why it has none.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    minutes: tuple[float, float]
+    requires: tuple[Lack, ...] = ()
+    needs: str = "nothing"
+    in_place: bool = False
+    counts: str | None = None
+    short: Callable[[], Sequence[str]] = tuple
+    variables: Mapping[str, str] = field(default_factory=dict)
+    unless: Lack = str
+
+    def lack(self, *, whole: bool) -> str:
+        """Return why it is skipped, "" if it runs."""
+        reasons = [reason for check in self.requires if (reason := check())]
+        return "; ".join(reasons) or ("" if whole else self.unless())
+
+    def words(self, *, whole: bool) -> list[str]:
+        """Return its command line."""
+        arguments = [] if whole else [*self.short()]
+        if self.in_place:
+            return [sys.executable, *self.command, *arguments]
+        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
+        return [*tox_command(os.environ), "run", *work, "-e", *self.command, *(["--", *arguments] if arguments else [])]
+
+
+def in_tox(name: str, *minutes: float, needs: str = "nothing", **settings: object) -> Suite:
+    """Return the suite of a tox environment of that name."""
+    return Suite(name, (name,), (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
+
+
+SLURM: Final = (root, programs("slurmctld", "slurmd", "sbatch", "squeue", package="slurmctld slurmd slurm-client"))
+IMAGE: Final = (container_tool, clones, programs("gcc"), one_program("debootstrap", "mmdebstrap"))
+PYXIS: Final = programs(
+    *("make", "git", "musl-gcc", "mksquashfs", "squashfuse", "fuse-overlayfs", "parallel", "jq"),
+    package="make git musl-tools linux-libc-dev libslurm-dev squashfs-tools squashfuse fuse-overlayfs parallel jq",
+)
+# Cheap ones first. Of what .ci/run has, only `real` is repeated, with the rest of its folder.
+SUITES: Final = (
+    in_tox("threads", 1, counts=r"^ *all +(\d+)|(\d+) nothing named"),
+    in_tox("docs", 1, counts=""),
+    in_tox("release-check", 1, counts=r"^Checking dist/\S+: PASSED()"),
+    in_tox("frameworks", 2, counts=r"^(\d+) pairs"),
+    *(
+        in_tox(f"unit{minor.replace('.', '')}", 5, needs=f"Python {minor}", requires=(python(minor),))
+        for minor in ("3.11", "3.12", "3.13")  # 3.10 is in .ci/run
+    ),
+    in_tox(
+        "browser", 4, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
+    ),
+    in_tox("hostile", 3, 10, counts=r"^\| all \| (\d+) \|", short=lambda: ("--tries", "80")),
+    in_tox("slurm", 15, needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM),
+    Suite("real", ("-m", "pytest", "--durations", "10", "tests/real"), (25, 25), in_place=True),
+    in_tox("interrupts", 45, needs="--all", unless=lambda: "`real` has 4 signals and 10 kills; --all has 20 and 500"),
+    in_tox(
+        "image", 6, needs="podman or docker, both clones, gcc, debootstrap or mmdebstrap", requires=IMAGE,
+    ),
+    in_tox(
+        "pyxis", 6, needs="as slurm and image; MEGATRIX_PYXIS, MEGATRIX_ENROOT, and what builds them",
+        requires=(*SLURM, *IMAGE, PYXIS, variables("MEGATRIX_PYXIS", "MEGATRIX_ENROOT")),
+    ),
+    in_tox(
+        "rehearsal", 8, 37, needs="gcc, both clones", requires=(programs("gcc"), clones),
+        variables={"MEGATRIX_REHEARSED": "newest"},
+    ),
+    in_tox(
+        "parity", 6, 30, counts=r"(\d+) comparisons,", short=lambda: ("--mcore", "0.19.2", "--seconds", "300"),
+    ),
+    in_tox(
+        "mutation", 5, 60, counts=r"^matrix/\S+ +(\d+)", needs="git, in the short form", short=changed_modules,
+        unless=lambda: "" if changed_modules() else "no deciding module changed in the last day; --all has every one",
+    ),
+)  # fmt: skip
+
+
+class State(str, Enum):
+    """How a suite stands."""
+
+    GREEN = "green"
+    RED = "red"
+    SKIPPED = "skipped"
+    NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a suite stands: its tests, those that passed and that are red, why tests or all of it did not run."""
+
+    suite: str
+    state: State
+    tests: int = 0
+    passed: int = 0
+    red: int = 0
+    why: str = ""
+    minutes: float = 0.0
+    processor: float = 0.0
+    failed: tuple[str, ...] = ()
+
+    def row(self) -> str:
+        """Return its row of the table."""
+        times = f"{self.minutes:.1f} | {self.processor:.1f}" if self.minutes else " | "
+        counts = f"{self.tests} | {self.passed} | {self.red}" if self.tests or self.red else " |  | "
+        return f"| {self.suite} | {self.state.value} | {counts} | {self.why.replace('|', '/')} | {times} |"
+
+
+HEADING: Final = (
+    "| suite | state | tests | passed | red | not run, and why | minutes | processor minutes |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def judged(suite: Suite, status: int, output: str) -> Result:
+    """Return the result of a suite that ended: red is a failure, an exit status, and an output without any test."""
+    counts: Counter[str] = Counter()
+    output = COLOUR.sub("", output)
+    if suite.counts is None:
+        for summary in SUMMARY.findall(output):
+            for number, what in COUNT.findall(summary):
+                counts[what] += int(number)
+    elif suite.counts:
+        found = re.finditer(suite.counts, output, re.M)
+        counts["passed"] = sum(int(next((text for text in match.groups() if text), 1)) for match in found)
+    else:
+        counts["passed"] = 1
+    red = counts["failed"] + counts["error"] + counts["errors"]
+    reasons = [f"{number} skipped: {reason}" for number, reason in SKIP.findall(output)]
+    nothing = not (counts["passed"] or red)
+    if nothing:
+        reasons.append("no test ran")
+    elif status and not red:
+        reasons.append(f"exit status {status}")
+    if (status or nothing) and not red:
+        red = 1
+        counts["passed"] -= suite.counts is not None and not nothing  # it counts its checks, not those that passed
+    tests = counts["passed"] + red + counts["skipped"] + counts["xfailed"]
+    state = State.RED if red else State.GREEN
+    return Result(
+        suite.name, state, tests, counts["passed"], red, "; ".join(reasons), failed=tuple(FAILED.findall(output))
+    )
+
+
+def run(suite: Suite, log: Path, limit_s: float, *, whole: bool) -> Result:
+    """Run a suite with its output in `log`; Ctrl-C and the limit end it by SIGINT. What it leaves is killed."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TOX_")}
+    environ |= {"NO_COLOR": "1", **({} if whole else suite.variables)}
+    began, used = time.monotonic(), processor_s()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            suite.words(whole=whole), cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    cut = None
+    try:
+        status = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        cut = "the time is over"
+    except KeyboardInterrupt:
+        cut = "interrupted"
+    if cut:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(END_S)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    end_below(os.getpid())
+    reap()
+    result = Result(suite.name, State.NOT_REACHED, why=cut) if cut else judged(suite, status, log.read_text("utf-8"))
+    seconds = time.monotonic() - began, processor_s() - used
+    return Result(**{**vars(result), "minutes": seconds[0] / 60, "processor": seconds[1] / 60})
+
+
+def processor_s() -> float:
+    """Return the seconds of processor of all descendants that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def reap() -> None:
+    """Wait for the adopted processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def run_all(
+    suites: Iterable[Suite], folder: Path, minutes: float, say: Callable[[str], None], *, whole: bool = False
+) -> list[Result]:
+    """Run suites one after another, each with a log in `folder`; after `minutes` or Ctrl-C none begins."""
+    results, end, stopped = list[Result](), time.monotonic() + minutes * 60, ""
+    for suite in suites:
+        if not stopped and time.monotonic() >= end:
+            stopped = "the time is over"
+        if stopped:
+            results.append(Result(suite.name, State.NOT_REACHED, why=stopped))
+            continue
+        if why := suite.lack(whole=whole):
+            results.append(Result(suite.name, State.SKIPPED, why=why))
+        else:
+            log = folder / f"{suite.name}.log"
+            say(f"{suite.name}: {log}")
+            results.append(run(suite, log, end - time.monotonic(), whole=whole))
+            stopped = results[-1].why if results[-1].state is State.NOT_REACHED else ""
+        say(results[-1].row())
+    return results
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the table, and the failed tests of each red suite."""
+    failed = [f"- {one.suite}: {name}" for one in results for name in one.failed]
+    return "\n".join([HEADING, *(one.row() for one in results), *(["", "Red:", "", *failed] if failed else [])])
+
+
+def exit_status(results: Sequence[Result]) -> ExitStatus:
+    """Return the exit status of a run."""
+    states = {one.state for one in results}
+    if any(one.why == "interrupted" for one in results):
+        return ExitStatus.INTERRUPTED
+    if states & {State.RED, State.NOT_REACHED}:
+        return ExitStatus.BAD
+    return ExitStatus.GOOD if State.GREEN in states else ExitStatus.NOTHING
+
+
+def listing(suites: Iterable[Suite], *, whole: bool) -> str:
+    """Return what each suite requires, and what this machine lacks, as a table."""
+    rows = [
+        f"| {one.name} | {one.minutes[0]:g} | {one.minutes[1]:g} | {one.needs} | {one.lack(whole=whole) or 'runs'} |"
+        for one in suites
+    ]
+    return "\n".join(["| suite | minutes | --all | requires | here |", "|---|---|---|---|---|", *rows])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suites and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    by_name = {suite.name: suite for suite in SUITES}
+    parser.add_argument("suites", nargs="*", choices=[[], *by_name], metavar="SUITE", help=f"of {', '.join(by_name)}")
+    parser.add_argument("--all", action="store_true", help="the long forms")
+    parser.add_argument("--minutes", type=float, default=24 * 60, help="limit of all together (default: a day)")
+    parser.add_argument("--list", action="store_true", help="print what each suite requires; run nothing")
+    parsed = parser.parse_args(arguments)
+    suites = [by_name[name] for name in parsed.suites] or list(SUITES)
+    if parsed.list:
+        print(listing(suites, whole=parsed.all))
+        return ExitStatus.GOOD
+    kernel.adopt_orphans()
+    folder = ROOT / "reports" / "out" / "checks" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    folder.mkdir(parents=True)
+    results = run_all(suites, folder, parsed.minutes, lambda line: print(line, flush=True), whole=parsed.all)
+    text = table(results)
+    (folder / "table.md").write_text(f"{text}\n", encoding="utf-8")
+    print(f"\n{text}\n\nlogs: {folder}")
+    return exit_status(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

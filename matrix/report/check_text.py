@@ -248,7 +248,7 @@ def _listed(result: CheckResult, full: bool) -> Iterator[Part]:
                 reason = "" if standing is Standing.WORKS else failure.needs or failure.reason
                 reasons.setdefault(", ".join(filter(None, (standing.value, reason))), []).append(failure.failure.id)
             else:
-                counts[standing.value] += 1
+                counts[standing.value] += not failure.failure.is_gate
     yield from (Prose(f"{reason}: {', '.join(ids)}") for reason, ids in reasons.items())
     if counts:
         others = ", ".join(f"{count} {standing}" for standing, count in counts.items())

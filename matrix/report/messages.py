@@ -5,7 +5,6 @@ Text from logs appears only in code spans and code blocks, where it is neither m
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,13 +13,13 @@ from matrix.report.escaping import WIDTH, block, chat_text, code, json_text
 from matrix.report.findings.markdown import table
 from matrix.report.words import (
     MEANING,
-    WORST_FIRST,
     group_by,
     headline,
     is_red,
     label,
     render_chain,
     silent,
+    verdict_counts,
     verdict_reason,
 )
 from matrix.store.stored_run import Night
@@ -35,7 +34,6 @@ CAUSES: Final = 8  # with details in an issue, or listed in a webhook
 def job_summary(night: Night, changes: Changes) -> str:
     """Return the night for the page of a CI job: a row per cause of red cases, missing results, counts."""
     summary = headline(night.records, night.missing)
-    counts = Counter(record.verdict for record in night.records)
     largest = silent(night.records)[:ROWS]
     parts = [
         f"## Megatrix: {summary.colour}",
@@ -44,9 +42,8 @@ def job_summary(night: Night, changes: Changes) -> str:
         "\n".join(f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in largest),
         "| verdict | cases | meaning |\n| --- | ---: | --- |\n"
         + "\n".join(
-            f"| {verdict.value} | {counts[verdict]} | {MEANING[verdict]} |"
-            for verdict in WORST_FIRST
-            if counts[verdict]
+            f"| {verdict.value} | {count} | {MEANING[verdict]} |"
+            for verdict, count in verdict_counts(night.records).items()
         ),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,10 @@ from matrix.report.document import document
 from matrix.report.escaping import json_text
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.site_pages import KINDS, FailurePage, SitePage, StackPage, pages
+from matrix.report.known import size
+from matrix.report.site_pages import FailurePage, SitePage, StackPage, pages
 from matrix.report.stack_map import MEANS, SIGNS, UNKNOWN, Colour, MapCall, StackMap, known
+from matrix.report.words import verdict_counts
 from matrix.store.paths import write_whole
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
@@ -33,7 +35,7 @@ FEED: Final = 60  # entries of the feed: about a year of releases and failures
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     """Return the verdicts on the catalog's failures, bases and releases, without what names a machine or a log."""
-    cores = {"none", *(release.version for release in catalog.megatron_core)}
+    cores = {None, *(release.version for release in catalog.megatron_core), *catalog.stated(MCORE)}
     failures = {failure.id for failure in catalog.failures}
     return [
         Record(
@@ -46,34 +48,35 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
         )
         for record in records
         if record.failure in failures and record.cell.base in catalog.bases
-        if record.cell.stack[MCORE] in cores and record.verdict not in SILENT
+        if record.cell.stack.version(MCORE) in cores and record.verdict not in SILENT
     ]
 
 
 def write_site(folder: Path, map: StackMap, night: Night, url: str = "") -> None:
-    """Write the site of a map; `night` has published records only, `url` is where it is published, "" if not known.
+    """Write the site of a map: of the night the counts of all verdicts, and the records that may be published.
 
-    Raises MatrixError where a file can't be written.
+    `url` is where it is published, "" if not known. Raises MatrixError where a file can't be written.
     """
     url = url and url.rstrip("/") + "/"
     failures, listed = map.catalog.failures, list(pages(map, read_distributions()))
+    groups, shown = _by_group(listed), replace(night, records=tuple(published(map.catalog, night.records)))
     index = SitePage("index", "", "Each failure, container and release", "Every page of the site.")
     levels: dict[str, frozenset[Level]] = {}
-    for record in night.records:
+    for record in shown.records:
         levels[record.failure] = levels.get(record.failure, frozenset()) | {record.level}
 
     def text(page: SitePage) -> str:
         if isinstance(page, FailurePage):
-            return failure_page(page.failure, map, night, levels, site=page, url=url)
+            return failure_page(page.failure, map, shown, levels, site=page, url=url)
         template = "stack.html.j2" if isinstance(page, StackPage) else "component.html.j2"
         return document(template, page=page, means=MEANS, url=url)
 
     files = {
         "index.html": upgrade_page(map, night, url=url),
-        index.path: document("all.html.j2", groups=_by_kind(listed), url=url),
+        index.path: document("all.html.j2", groups=groups, url=url),
         index.json: json_object("site/1", (page.to_json() for page in listed), **index.to_json()),
         "feed.xml": document("feed.xml.j2", entries=_newest(listed), url=url),
-        "llms.txt": document("llms.txt.j2", failures=len(failures), counts=_counts(listed), url=url),
+        "llms.txt": document("llms.txt.j2", size=size(map.catalog), groups=groups, url=url),
         **({"sitemap.xml": document("sitemap.xml.j2", pages=listed, url=url)} if url else {}),
         "catalog.json": json_object("catalog/1", (failure_to_json(failure) for failure in failures)),
         "map.json": json_object("map/1", map_items(map)),
@@ -85,18 +88,13 @@ def write_site(folder: Path, map: StackMap, night: Night, url: str = "") -> None
         write_whole(folder / name, content if content.endswith("\n") else content + "\n", durable=False)
 
 
-def _by_kind(pages: Sequence[SitePage]) -> dict[str, dict[str, Any]]:
-    """Return the title and the pages of each kind; those of stacks are linked from their containers."""
-    return {
-        kind: {"title": title, "pages": [page for page in pages if page.kind == kind]}
-        for kind, title in KINDS.items()
-        if kind != "stack"
-    }
-
-
-def _counts(pages: Sequence[SitePage]) -> str:
-    counts = Counter(page.kind for page in pages)
-    return ", ".join(f"{counts[kind]} {title}" for kind, title in KINDS.items() if kind not in ("failures", "stack"))
+def _by_group(pages: Sequence[SitePage]) -> dict[str, list[SitePage]]:
+    """Return the pages by the title of their group; those of stacks are linked from their containers."""
+    groups: dict[str, list[SitePage]] = {}
+    for page in pages:
+        if not isinstance(page, StackPage):
+            groups.setdefault(page.group, []).append(page)
+    return groups
 
 
 def _newest(pages: Sequence[SitePage]) -> list[dict[str, str]]:
@@ -115,7 +113,8 @@ def _newest(pages: Sequence[SitePage]) -> list[dict[str, str]]:
 
 def upgrade_page(map: StackMap, night: Night | None = None, *, url: str = "") -> str:
     """Return the page of the question. With a night it is the first of a site, with links to its other pages."""
-    counts = Counter(record.verdict for record in night.records) if night else {}
+    records = night.records if night else ()
+    ran = sum(record.verdict not in SILENT for record in records)
     packed = zlib.compress(json_text(map.to_json()).encode(), 9)
     return document(
         "upgrade.html.j2",
@@ -125,7 +124,9 @@ def upgrade_page(map: StackMap, night: Night | None = None, *, url: str = "") ->
         signs=SIGNS,
         night=night,
         site=night is not None,
-        counts=counts,
+        size=size(map.catalog),
+        counts=verdict_counts(records),
+        hidden=ran - len(published(map.catalog, records)),
         packed=base64.b64encode(packed).decode(),
         url=url,
     )
@@ -149,7 +150,7 @@ def map_items(map: StackMap) -> list[dict[str, Any]]:
 
 def badges(map: StackMap) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield the name, label, text and colour of each badge: of the catalog, each container, each release."""
-    yield "catalog", ("megatrix", f"{len(map.catalog.failures)} known failures", "#1f5fb8")
+    yield "catalog", ("megatrix", size(map.catalog), "#1f5fb8")
     broken = {
         row.name: [mcore for mcore, cell in zip(map.columns, row.cells, strict=True) if cell.colour is Colour.BREAKS]
         for row in map.images

@@ -111,6 +111,11 @@ class FailurePage(SitePage):
 
     failure: Failure
 
+    @property
+    def group(self) -> str:
+        """Return the title of failures or of gates."""
+        return "Gates" if self.failure.is_gate else super().group
+
     def items(self) -> list[dict[str, Any]]:
         """Return its entry."""
         return [failure_to_json(self.failure)]

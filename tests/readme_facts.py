@@ -22,6 +22,7 @@ from matrix.check.user_stack import build, parse_text
 from matrix.cli.check import named
 from matrix.provision.project import ROOT
 from matrix.report.check_text import brief
+from matrix.report.known import size
 from matrix.report.terminal import console, rendered
 
 README: Final = ROOT / "README.md"
@@ -50,16 +51,15 @@ def picture(catalog: Catalog) -> str:
 
 def numbers(catalog: Catalog) -> str:
     """Return one line: the sizes of the catalog, and by which level its entries were reproduced last."""
-    known_failures = [failure for failure in catalog.failures if failure.affected or not failure.case]  # not a gate
-    nights = [night for failure in known_failures if (night := night_of(failure))]
+    nights = [night for failure in catalog.known_failures if (night := night_of(failure))]
     best = [next((level for level in LEVELS if night.reproduced.get(level)), "") for night in nights]
     by_level = ", ".join(f"{best.count(level)} {text}" for level, text in LEVELS.items())
     releases = len((*catalog.megatron_core, *catalog.transformer_engine, *catalog.torch))
     date = max(night.date for night in nights)
     return (
-        f"{len(known_failures)} known failures, {len(catalog.containers)} container images, {releases} releases of "
+        f"{size(catalog)}, {len(catalog.containers)} container images, {releases} releases of "
         f"megatron-core, Transformer Engine and torch. In the night of {date} or before, failures were reproduced: "
-        f"{by_level}; {len(known_failures) - len(nights)} were not."
+        f"{by_level}; {len(catalog.known_failures) - len(nights)} were not."
     )
 
 

@@ -16,6 +16,7 @@ from matrix.check.checking import night_of
 _BELOW: Final = re.compile(r"<(?!=) *([^,\s]+)")  # the exclusive upper bound of a range
 _NO_FIX: Final = (PYTHON, *WRITER)  # nobody upgrades these to get rid of a failure
 UNFILED: Final = Topic(Identifier(), "Without a topic", "")
+GATES: Final = Topic(Identifier("gates"), "Gates, no known failures", "Does what works still work?")
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ def summary(failure: Failure) -> Summary:
 
 
 def by_topic(catalog: Catalog) -> dict[Topic, list[Summary]]:
-    """Return the failures of each topic, in the order of topics.toml; those without one come last."""
-    topics = {topic: [summary(one) for one in catalog.failures if one.topic == topic.id] for topic in catalog.topics}
-    unfiled = [summary(failure) for failure in catalog.failures if not failure.topic]
-    return topics | ({UNFILED: unfiled} if unfiled else {})
+    """Return the failures of each topic, in the order of topics.toml; those without one, and the gates, come last."""
+    known = [summary(failure) for failure in catalog.known_failures]
+    topics = {topic: [one for one in known if one.failure.topic == topic.id] for topic in catalog.topics}
+    unfiled = [one for one in known if not one.failure.topic]
+    gates = [summary(failure) for failure in catalog.failures if failure.is_gate]
+    return topics | {topic: some for topic, some in ((UNFILED, unfiled), (GATES, gates)) if some}
 
 
 def fixed_in(failure: Failure) -> tuple[str, ...]:

@@ -422,6 +422,11 @@ class Failure:
         return tuple(workaround for workaround in self.workaround if not workaround.fails)
 
     @property
+    def is_gate(self) -> bool:
+        """Return whether it is a gate: cases that must pass everywhere, of no known failure."""
+        return bool(self.case) and not self.affected
+
+    @property
     def silent(self) -> bool:
         """Return whether training goes on with other results: only this project's own checks raise."""
         return all(signature.own for signature in self.signature)

@@ -286,6 +286,18 @@ class Catalog:
         """The stacks of all reports."""
         return tuple(report for failure in self.failures for report in failure.stack)
 
+    @property
+    def known_failures(self) -> tuple[Failure, ...]:
+        """The entries that are no gates: what is counted wherever failures are counted."""
+        return tuple(failure for failure in self.failures if not failure.is_gate)
+
+    def stated(self, component: str) -> tuple[str, ...]:
+        """Return the versions of a component that builds, images and reports name, releases among them."""
+        builds = [version for failure in self.failures for version in failure.builds(component)]
+        reported = [report.cell.versions.get(component) for report in self.reports]
+        brought = [image.contents().version(component) for image in self.containers]
+        return tuple(filter(None, (*builds, *reported, *brought)))
+
     def releases(self, component: str) -> tuple[Release, ...]:
         """Return the recorded releases of a package, oldest first; () where none are recorded."""
         recorded = {TORCH: self.torch, MCORE: self.megatron_core, TE: self.transformer_engine}

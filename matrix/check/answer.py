@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.store.trend import PastResult
 
 
+MEGATRON: Final = (TORCH, MCORE, TE)  # a stack without any of them is not one that the catalog judges
 CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
 DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it
 
@@ -47,24 +48,33 @@ class Standing(str, Enum):
 
 
 class CheckAnswer(str, Enum):
-    """What `megatrix check` answers of one stack, the worst first."""
+    """What `megatrix check` answers of a stack. Of several stacks the first of these counts: a file that states nothing
+    does not fail those that do."""
 
     BREAKS = "breaks"
     UNKNOWN = "unknown"
     NONE_KNOWN = "nothing known to break"
+    NOTHING_CHECKED = "nothing-checked"
+
+    def status(self, *, allow_unknown: bool = False) -> ExitStatus:
+        """Return the exit status."""
+        if self is CheckAnswer.BREAKS:
+            return ExitStatus.BAD
+        return ExitStatus.GOOD if self is CheckAnswer.NONE_KNOWN or allow_unknown else ExitStatus.NOTHING
 
 
-def answer_of(*, breaks: bool, unread: Collection[Unread]) -> CheckAnswer:
-    """Return the answer for a stack: a break counts more than what was not read or is not known."""
-    return CheckAnswer.BREAKS if breaks else CheckAnswer.UNKNOWN if unread else CheckAnswer.NONE_KNOWN
+def answer_of(*, breaks: bool, unread: Collection[Unread], checked: bool = True) -> CheckAnswer:
+    """Return the answer for a stack; `checked`: whether there was anything to check."""
+    if breaks:
+        return CheckAnswer.BREAKS
+    if unread:
+        return CheckAnswer.UNKNOWN
+    return CheckAnswer.NONE_KNOWN if checked else CheckAnswer.NOTHING_CHECKED
 
 
-def exit_status(answers: Iterable[CheckAnswer], *, allow_unknown: bool = False) -> ExitStatus:
-    """Return the exit status of the answers for several stacks: that of the worst. Without any it is GOOD."""
-    worst = min(answers, key=list(CheckAnswer).index, default=CheckAnswer.NONE_KNOWN)
-    if worst is CheckAnswer.BREAKS:
-        return ExitStatus.BAD
-    return ExitStatus.NOTHING if worst is CheckAnswer.UNKNOWN and not allow_unknown else ExitStatus.GOOD
+def answer_of_all(answers: Iterable[CheckAnswer]) -> CheckAnswer:
+    """Return the answer for several stacks together."""
+    return min(answers, key=list(CheckAnswer).index, default=CheckAnswer.NOTHING_CHECKED)
 
 
 @dataclass(frozen=True)
@@ -513,9 +523,16 @@ class CheckResult:
         return bool(self.clashes) or any(certain) or bool(self.loading and self.loading.breaks)
 
     @property
+    def checked(self) -> bool:
+        """Return whether there was anything to check: a component of Megatron's stack, or a job that may have one."""
+        stack = self.stack.stack
+        named = any(stack.version(name) or name in self.stack.limits for name in MEGATRON)
+        return named or (any(job.place for job in self.jobs) and any(stack[name] is not ABSENT for name in MEGATRON))
+
+    @property
     def answer(self) -> CheckAnswer:
         """The answer for the stack."""
-        return answer_of(breaks=self.breaks, unread=self.stack.unread)
+        return answer_of(breaks=self.breaks, unread=self.stack.unread, checked=self.checked)
 
     def to_json(self) -> dict[str, Any]:
         """Return one object of plain JSON values; docs/schema/check.json describes it."""

@@ -337,11 +337,8 @@ def listed(catalog: Catalog, axis: str) -> list[str]:
     if fixed:
         images = sorted(base.id for base in catalog.containers)
         return [*(f"base={id}" for id in images), *(f"torch={torch}" for torch in stacks.recorded(catalog, TORCH))]
-    builds = [version for failure in catalog.failures for version in failure.builds(component)]
-    reported = [report.cell.versions.get(component) for report in catalog.reports if component != SM]
-    brought = [base.contents().version(component) for base in catalog.containers]
-    every = (*builds, *reported, *brought, *stacks.recorded(catalog, component))
-    spelled = {parse(version): version for version in every if version and is_version(version)}
+    every = (*(catalog.stated(component) if component != SM else ()), *stacks.recorded(catalog, component))
+    spelled = {parse(version): version for version in every if is_version(version)}
     absent = [f"{axis}={ABSENT}"] if component == TE else []
     return [*absent, *(f"{axis}={spelled[version]}" for version in sorted(spelled))]
 

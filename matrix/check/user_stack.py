@@ -329,10 +329,7 @@ def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
     public = [parse(release) for release in releases]
     if parse(given.public) in public:
         return ""
-    builds = [build.version for failure in catalog.failures for build in failure.build if build.package == component]
-    brought = [base.contents().version(component) for base in catalog.containers]
-    reported = [report.cell.versions.get(component) for report in catalog.reports]
-    if version in (*builds, *brought, *reported):
+    if version in catalog.stated(component):
         return ""
     if given > max(public):
         return f"is newer than every release that this catalog knows: {releases[-1]} is the newest"

@@ -64,7 +64,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ("check", 'check "mcore=0.8.0 torch=2.4.1"', "check Dockerfile train.sbatch --as-one"),
         "nothing is known to break; everything that the input names was read and is known",
         "something is known to break; with --: the status of the command, or 1",
-        "something that the input names was not read or is not known (--allow-unknown: 0)",
+        "something that the input names was not read or is not known, or nothing was checked (--allow-unknown: 0)",
     ),
     "fit": Command(
         "Choose the newest releases that fit each other, a GPU and a driver, with evidence and installation.",

@@ -14,7 +14,7 @@ from matrix.catalog import loading
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import checking, declaring, examine
-from matrix.check.answer import CheckResult, exit_status
+from matrix.check.answer import CheckResult, answer_of_all
 from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         help="te, mcore, torch or base: what each newer version breaks and fixes",
     )
     parser.add_argument("--as-one", action="store_true", help="all files declare one stack; the later version counts")
-    parser.add_argument("--allow-unknown", action="store_true", help="exit with 0 where something is not known")
+    parser.add_argument("--allow-unknown", action="store_true", help="exit with 0 unless something breaks")
     parser.add_argument(
         "--require", metavar="NAMES", default="", help="components that each stack must name, such as torch,mcore,te"
     )
@@ -88,9 +88,10 @@ def check_command(parsed: argparse.Namespace) -> int:
             "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
         )
     results = answers(catalog, parsed)
+    answer = answer_of_all(result.answer for result in results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
-        print(json_object("check/1", [result.to_json() for result in results]))
+        print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
     elif parsed.format:
         from matrix.report.findings import FORMATS
         from matrix.report.findings.from_check import of_check
@@ -100,7 +101,7 @@ def check_command(parsed: argparse.Namespace) -> int:
         sys.stderr.write(rendered(console(sys.stderr, os.environ), *render(results)))
     else:
         show(*render(results))
-    status = exit_status((result.answer for result in results), allow_unknown=parsed.allow_unknown)
+    status = answer.status(allow_unknown=parsed.allow_unknown)
     if parsed.own and (parsed.warn or status is not ExitStatus.BAD):
         sys.stdout.flush()
         return start(parsed.own)

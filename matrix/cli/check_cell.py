@@ -10,7 +10,6 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST
 from matrix.check import checking
-from matrix.check.answer import exit_status
 from matrix.check.user_stack import UserStack
 from matrix.cli import places
 from matrix.cli.case_options import environment_cases
@@ -49,4 +48,4 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
         print(json_object("cell/1", [answer]))
     else:
         show(*explanation.render(explained), "", *check_text.calls(result.calls, result.calls_problem))
-    return exit_status([result.answer], allow_unknown=parsed.allow_unknown)
+    return result.answer.status(allow_unknown=parsed.allow_unknown)

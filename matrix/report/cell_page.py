@@ -9,9 +9,9 @@ from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import GPUS, MCORE, SM, TE, TORCH
 from matrix.planning.cell_explanation import reported_cells
-from matrix.report import rulings
+from matrix.report import grounds
 from matrix.report.document import document
-from matrix.report.rulings import Grounds
+from matrix.report.grounds import Grounds
 from matrix.report.words import WORST_FIRST, beside_mcore
 from matrix.store.trend import PastResult, Pasts, flakes, steps, turns
 from matrix.verdicts.record import Record
@@ -69,11 +69,11 @@ def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Groun
     cell = reported_cells(catalog).get(records[0].cell.id, records[0].cell)
     rules = []
     for failure in catalog.failures:
-        whole = rulings.of_cell(catalog, failure, cell)
+        whole = grounds.of_cell(catalog, failure, cell)
         cases: dict[Grounds, list[str]] = {} if whole.expectation is Expectation.UNKNOWN else {whole: []}
         for record in records:
             if record.failure == failure.id:
-                cases.setdefault(rulings.of_record(catalog, failure, record), []).append(record.case)
+                cases.setdefault(grounds.of_record(catalog, failure, record), []).append(record.case)
         rules += [
             (str(failure.id), ruling, () if ruling == whole else tuple(dict.fromkeys(names)))
             for ruling, names in cases.items()

@@ -7,16 +7,28 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from matrix.catalog.place import Place
-from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN, component_title
-from matrix.check.answer import BreakingCalls, CheckAnswer, CheckResult, FailureInStack, Standing, UpgradeStep
+from matrix.catalog.stack import ABSENT, UNKNOWN, component_title
+from matrix.check.answer import (
+    MEGATRON,
+    BreakingCalls,
+    CheckAnswer,
+    CheckResult,
+    FailureInStack,
+    Standing,
+    UpgradeStep,
+)
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
-AXES = (TORCH, MCORE, TE)
-VERDICTS = {CheckAnswer.BREAKS: RED, CheckAnswer.UNKNOWN: "bold yellow", CheckAnswer.NONE_KNOWN: "bold green"}
+VERDICTS = {
+    CheckAnswer.BREAKS: RED,
+    CheckAnswer.UNKNOWN: "bold yellow",
+    CheckAnswer.NONE_KNOWN: "bold green",
+    CheckAnswer.NOTHING_CHECKED: "bold yellow",
+}
 SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
 FULL = "--all"  # the option of `check` that shows what is folded
 
@@ -26,7 +38,7 @@ def render(result: CheckResult, *, machine: bool = False, full: bool = False) ->
 
     `machine`: also the facts of the machine. `full`: nothing is folded.
     """
-    yield text((summary(result), "" if is_empty(result) else VERDICTS[result.answer]))
+    yield text((summary(result), VERDICTS[result.answer]))
     for upgrade in result.upgrades:
         yield table([("upgrade:", str(upgrade))])
         rows = [(_span(steps), changes) for changes, (*steps,) in groupby(upgrade.steps, _changes)]
@@ -127,11 +139,11 @@ def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
 
 
 def render_all(results: Sequence[CheckResult], *, machine: bool = False, full: bool = False) -> Iterator[Part]:
-    """Yield each answer below the files of its stack; of a file that states nothing, one line."""
+    """Yield each answer below the files of its stack; of a stack of which nothing was checked, one line."""
     for result in results:
         if len(results) > 1:
-            if not (result.stack.places or result.jobs or result.stack.unread):
-                yield Prose(f"{' '.join(result.files)}: states no component and no job: nothing was checked")
+            if result.answer is CheckAnswer.NOTHING_CHECKED:
+                yield Prose(headed(result, results))
                 yield ""
                 continue
             yield table([(text((f"{' '.join(result.files)}", "bold")),)])
@@ -146,16 +158,12 @@ def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
     return f"{files}: {summary(result)}" if files and len(results) > 1 else summary(result)
 
 
-def is_empty(result: CheckResult) -> bool:
-    """Return whether the stack has none of the packages that the catalog judges: nothing was checked."""
-    return not result.stack.unread and all(result.stack.stack[component] is ABSENT for component in AXES)
-
-
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
     stack, unread = result.stack.stack, result.stack.unread
-    if is_empty(result):
-        return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
+    if result.answer is CheckAnswer.NOTHING_CHECKED:
+        subject = "the stack has" if all(stack[name] is ABSENT for name in MEGATRON) else "the input names"
+        return f"{subject} none of torch, megatron-core and Transformer Engine: nothing was checked"
     breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
     count = len(result.clashes) + sum(finding.certain for finding in breaks)
     count += len(result.loading.breaks) if result.loading else 0
@@ -170,7 +178,7 @@ def summary(result: CheckResult) -> str:
         parts.append(f"nothing {'else ' if unread else ''}is known to break in this stack")
     if optional:
         parts.append(f"{len(optional)} more with certain options")
-    missing = [component_title(name) for name in AXES if stack[name] is UNKNOWN and name not in result.stack.limits]
+    missing = [component_title(name) for name in MEGATRON if stack[name] is UNKNOWN and name not in result.stack.limits]
     if possible := result.of(Standing.WITH_VERSIONS):
         parts.append(f"{len(possible)} more with some versions of what is not named")
     if missing:
@@ -248,7 +256,7 @@ def _listed(result: CheckResult, full: bool) -> Iterator[Part]:
                 reason = "" if standing is Standing.WORKS else failure.needs or failure.reason
                 reasons.setdefault(", ".join(filter(None, (standing.value, reason))), []).append(failure.failure.id)
             else:
-                counts[standing.value] += 1
+                counts[standing.value] += not failure.failure.is_gate
     yield from (Prose(f"{reason}: {', '.join(ids)}") for reason, ids in reasons.items())
     if counts:
         others = ", ".join(f"{count} {standing}" for standing, count in counts.items())

@@ -18,11 +18,11 @@ from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
 from matrix.check.checking import evidence_of, night_of
-from matrix.report import known, rulings
+from matrix.report import grounds, known
 from matrix.report.document import document
 from matrix.report.grid import grids
+from matrix.report.grounds import Grounds
 from matrix.report.page import anchors_of
-from matrix.report.rulings import Grounds
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.stored_run import Night
@@ -134,12 +134,12 @@ def _counts(records: Sequence[Record]) -> dict[tuple[Verdict, Level], int]:
 def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> dict[Grounds, list[Record]]:
     """Return the records under each rule of the failure, and under other rulings that they are based on."""
     under: dict[Grounds, list[Record]] = {
-        rulings.of_rule(kind, rule): []
+        grounds.of_rule(kind, rule): []
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules
     }
     for record in records:
-        under.setdefault(rulings.of_record(catalog, failure, record), []).append(record)
+        under.setdefault(grounds.of_record(catalog, failure, record), []).append(record)
     return under
 
 

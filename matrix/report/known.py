@@ -20,6 +20,11 @@ def title(failure: Failure) -> str:
     return f"{failure.id}: {failure.title}"
 
 
+def size(catalog: Catalog) -> str:
+    """Return how many failures a catalog has, in the words of each place that counts them."""
+    return f"{len(catalog.known_failures)} known failures"
+
+
 def where(rule: Rule) -> str:
     """Return the versions that a rule names: "megatron-core >=0.4.0 and Transformer Engine >=1.8.0,<1.9.0"."""
     parts = [f"the image {' or '.join(rule.base)}"] if rule.base else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,8 +11,9 @@ from matrix.catalog.stack import DRIVER, MCORE, TE, short
 from matrix.report.changes import Changes
 from matrix.report.document import document
 from matrix.report.grid import Grid, grids
+from matrix.report.known import size
 from matrix.report.stack_map import Seen, StackMap
-from matrix.report.words import WORST_FIRST, causes, group_by, headline, is_red, silent, version_order
+from matrix.report.words import WORST_FIRST, causes, group_by, headline, is_red, silent, verdict_counts, version_order
 from matrix.store.stored_run import Night
 from matrix.store.trend import NO_PASTS, Pasts, turns
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -65,19 +65,21 @@ def page(
     """
     records, anchors = night.records, anchors_of(night.records)
     matrices = grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels)
-    new = changes.newly_red
+    new, rows = changes.newly_red, _failures(records, matrices, pasts, map)
     return document(
         "index.html.j2",
         night=night,
         summary=headline(records, night.missing),
-        counts=Counter(record.verdict for record in records),
+        counts=verdict_counts(records),
         changes=changes,
         anchors=anchors,
         causes=sorted(  # newly red causes first
             causes(records).values(),
             key=lambda reds: (not any(red.key in new for red in reds), WORST_FIRST.index(reds[0].verdict)),
         ),
-        failures=_failures(records, matrices, pasts, map),
+        failures=rows,
+        tested=len({row.failure for row in rows if row.tested} & {entry.id for entry in map.catalog.known_failures}),
+        size=size(map.catalog),
         silent=silent(records),
         choices=_choices(records),
         bisections=bisections,
@@ -93,7 +95,6 @@ def _failures(records: Sequence[Record], matrices: Sequence[Grid], pasts: Pasts,
     rows = []
     entries: dict[str, Failure] = {entry.id: entry for entry in map.catalog.failures}
     for failure, members in group_by(lambda record: record.failure, records).items():
-        counts = Counter(record.verdict for record in members)
         changes = [past for record in members for _, past, _ in turns(pasts.get(record.key, ()))]
         number, run = max(((past.number, past.run) for past in changes), default=(0, ""))
         entry = entries.get(failure)  # an older run may have a failure that the catalog no longer has
@@ -103,7 +104,7 @@ def _failures(records: Sequence[Record], matrices: Sequence[Grid], pasts: Pasts,
                 entry.title if entry else "",
                 " ".join(entry.fix.split()) if entry else "",
                 map.seen.get(failure, Seen()),
-                {verdict: counts[verdict] for verdict in WORST_FIRST if counts[verdict]},
+                verdict_counts(members),
                 [grid for grid in matrices if grid.failure == failure],
                 run,
                 (not any(is_red(record) for record in members), -number, failure),

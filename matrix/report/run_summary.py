@@ -12,7 +12,6 @@ from matrix.report.terminal import RED, Alternative, Part, Prose, Styled, table,
 from matrix.report.words import (
     MEANING,
     NONE_MISSING,
-    WORST_FIRST,
     beside_mcore,
     causes,
     group_by,
@@ -20,6 +19,7 @@ from matrix.report.words import (
     label,
     row_order,
     silent,
+    verdict_counts,
 )
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, visible
@@ -142,7 +142,6 @@ def _row_of(records: Sequence[Record]) -> tuple[object, ...]:
 
 def _counts(records: Sequence[Record]) -> Iterator[str | tuple[str, str]]:
     """Yield the number of cases of each verdict, worst first."""
-    counts = Counter(record.verdict for record in records)
-    for number, verdict in enumerate(verdict for verdict in WORST_FIRST if counts[verdict]):
-        yield f"{', ' * bool(number)}{counts[verdict]} "
+    for number, (verdict, count) in enumerate(verdict_counts(records).items()):
+        yield f"{', ' * bool(number)}{count} "
         yield styled(verdict)

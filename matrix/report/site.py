@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from matrix.report.document import document
 from matrix.report.escaping import json_text
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
+from matrix.report.known import size
 from matrix.report.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known
+from matrix.report.words import verdict_counts
 from matrix.store.paths import write_whole
 from matrix.store.stored_run import Night
 from matrix.verdicts.outcome import Outcome
@@ -28,7 +30,7 @@ from matrix.verdicts.record import SILENT, Record
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     """Return the verdicts on the catalog's failures, bases and releases, without what names a machine or a log."""
-    cores = {"none", *(release.version for release in catalog.megatron_core)}
+    cores = {None, *(release.version for release in catalog.megatron_core), *catalog.stated(MCORE)}
     failures = {failure.id for failure in catalog.failures}
     return [
         Record(
@@ -41,22 +43,26 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
         )
         for record in records
         if record.failure in failures and record.cell.base in catalog.bases
-        if record.cell.stack[MCORE] in cores and record.verdict not in SILENT
+        if record.cell.stack.version(MCORE) in cores and record.verdict not in SILENT
     ]
 
 
 def write_site(folder: Path, map: StackMap, night: Night) -> None:
-    """Write the site of a map; `night` has published records only. Raises MatrixError where a file can't be written."""
+    """Write the site of a map: of the night the counts of all verdicts, and the records that may be published.
+
+    Raises MatrixError where a file can't be written.
+    """
     failures = map.catalog.failures
+    shown = replace(night, records=tuple(published(map.catalog, night.records)))
     levels: dict[str, frozenset[Level]] = {}
-    for record in night.records:
+    for record in shown.records:
         levels[record.failure] = levels.get(record.failure, frozenset()) | {record.level}
     files = {
         "index.html": upgrade_page(map, night),
         "all.html": document("all.html.j2", map=map),
         "catalog.json": json_object("catalog/1", (failure_to_json(failure) for failure in failures)),
         "map.json": json_object("map/1", map_items(map)),
-        **{f"failures/{failure.id}.html": failure_page(failure, map, night, levels, site=True) for failure in failures},
+        **{f"failures/{failure.id}.html": failure_page(failure, map, shown, levels, site=True) for failure in failures},
     }
     for name, content in files.items():
         write_whole(folder / name, content if content.endswith("\n") else content + "\n", durable=False)
@@ -64,7 +70,8 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
 
 def upgrade_page(map: StackMap, night: Night | None = None) -> str:
     """Return the page of the question. With a night it is the first of a site, with links to its other pages."""
-    counts = Counter(record.verdict for record in night.records) if night else {}
+    records = night.records if night else ()
+    ran = sum(record.verdict not in SILENT for record in records)
     packed = zlib.compress(json_text(map.to_json()).encode(), 9)
     return document(
         "upgrade.html.j2",
@@ -74,7 +81,9 @@ def upgrade_page(map: StackMap, night: Night | None = None) -> str:
         signs=SIGNS,
         night=night,
         site=night is not None,
-        counts=counts,
+        size=size(map.catalog),
+        counts=verdict_counts(records),
+        hidden=ran - len(published(map.catalog, records)),
         packed=base64.b64encode(packed).decode(),
     )
 

@@ -80,6 +80,12 @@ def headline(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSIN
     return Headline("green", f"nothing is red in {total - unavailable} cases", sources)
 
 
+def verdict_counts(records: Iterable[Record]) -> dict[Verdict, int]:
+    """Return the number of records of each verdict that occurs, the most urgent first."""
+    counts = Counter(record.verdict for record in records)
+    return {verdict: counts[verdict] for verdict in WORST_FIRST if counts[verdict]}
+
+
 def is_red(record: Record) -> bool:
     """Return whether the verdict needs a person's attention."""
     return record.verdict.colour == "red"

@@ -9,11 +9,12 @@ from matrix.catalog.place import Place
 
 
 class Severity(str, Enum):
-    """How certain it is that something breaks."""
+    """How certain it is that something breaks; NONE: nothing was checked."""
 
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
+    NONE = "none"
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from typing import Final
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH
-from matrix.check.answer import CheckResult, Standing
-from matrix.report.check_text import WRONG, headed
+from matrix.check.answer import CheckAnswer, CheckResult, Standing
+from matrix.report.check_text import WRONG, headed, summary
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
 UNREAD: Final = FindingTopic("unknown", "something that the input names was not read or is not known")
 LOADING: Final = FindingTopic("loading", "a compiled package does not load, or does not fit the others")
 CALL: Final = FindingTopic("call", "a call into Transformer Engine breaks")
+NOTHING: Final = FindingTopic("nothing-checked", "nothing of Megatron's stack is stated: no all-clear")
 LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
 
 
@@ -30,6 +31,10 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
         places = (line_of(place, files) for place in (*map(result.stack.place, components), command))
         return next(filter(None, places), None)
 
+    if result.answer is CheckAnswer.NOTHING_CHECKED:
+        place = next((line_of(Place(file), files) for file in result.files), None)
+        yield ReportedFinding(NOTHING, f"{NOTHING.id}: {NOTHING.title}", summary(result), Severity.NONE, place)
+        return
     for clash in result.clashes:
         yield _finding(CLASH, clash.text, True, line_of(clash.place, files))
     for load in result.loading.findings if result.loading else ():

@@ -7,7 +7,12 @@ from typing import Final
 from matrix.report.escaping import github_text
 from matrix.report.findings.findings import Findings, Severity
 
-COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+COMMANDS: Final = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.NOTE: "notice",
+    Severity.NONE: "warning",
+}
 
 
 def github(findings: Findings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from xml.etree.ElementTree import Element, indent, tostring
 
 from matrix.catalog.stack import TORCH
@@ -13,16 +14,18 @@ from matrix.store.stored_run import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import one_line, tail, visible
 
+ENDS: Final = {Severity.ERROR: "failure", Severity.NONE: "skipped"}  # of a test case; any other passed
+
 
 def junit(findings: Findings) -> str:
-    """Return the findings as one suite: what surely breaks is a failed test case."""
-    errors = [finding for finding in findings.findings if finding.severity is Severity.ERROR]
-    counts = {"tests": str(len(findings.findings)), "failures": str(len(errors))}
+    """Return the findings as one suite: what surely breaks is a failed test case, what was not checked is skipped."""
+    ends = [ENDS.get(finding.severity, "system-out") for finding in findings.findings]
+    counts = {"tests": str(len(ends)), "failures": str(ends.count("failure")), "skipped": str(ends.count("skipped"))}
     cases = []
-    for finding in findings.findings:
+    for finding, end in zip(findings.findings, ends, strict=True):
         place = {"file": finding.place.path, "line": str(max(finding.place.line, 1))} if finding.place else {}
-        end = "failure" if finding.severity is Severity.ERROR else "system-out"
-        attributes = {"type": finding.topic.id, "message": finding.headline} if end == "failure" else {}
+        attributes = {"type": finding.topic.id} if end == "failure" else {}
+        attributes |= {"message": finding.headline} if end != "system-out" else {}
         cases.append(
             _element(
                 "testcase",

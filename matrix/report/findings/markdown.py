@@ -8,7 +8,12 @@ from typing import Final
 from matrix.report.escaping import markdown_text
 from matrix.report.findings.findings import Findings, Severity
 
-BREAKS: Final = {Severity.ERROR: "**yes**", Severity.WARNING: "maybe", Severity.NOTE: "no"}
+BREAKS: Final = {
+    Severity.ERROR: "**yes**",
+    Severity.WARNING: "maybe",
+    Severity.NOTE: "no",
+    Severity.NONE: "not checked",
+}
 
 
 def markdown(findings: Findings) -> str:

@@ -29,9 +29,9 @@ from matrix.check.answer import (
     Upgrade,
     UpgradeStep,
     answer_of,
+    answer_of_all,
     breaks_of,
     clashes,
-    exit_status,
     judged,
     lacking,
     needs,
@@ -413,22 +413,29 @@ GONE = Unread(UnreadKind.FILE, "gone.txt is missing", HERE)
 
 
 @pytest.mark.parametrize(
-    ("breaks", "unread", "answer"),
+    ("breaks", "unread", "checked", "answer"),
     [
-        (True, (), CheckAnswer.BREAKS),
-        (True, (GONE,), CheckAnswer.BREAKS),
-        (False, (GONE,), CheckAnswer.UNKNOWN),
-        (False, (), CheckAnswer.NONE_KNOWN),
+        (True, (), True, CheckAnswer.BREAKS),
+        (True, (GONE,), False, CheckAnswer.BREAKS),
+        (False, (GONE,), True, CheckAnswer.UNKNOWN),
+        (False, (GONE,), False, CheckAnswer.UNKNOWN),
+        (False, (), True, CheckAnswer.NONE_KNOWN),
+        (False, (), False, CheckAnswer.NOTHING_CHECKED),
     ],
 )
-def test_break_counts_more_than_what_is_unread(breaks: bool, unread: tuple[Unread, ...], answer: CheckAnswer) -> None:
-    assert answer_of(breaks=breaks, unread=unread) is answer
+def test_break_counts_more_than_what_is_unread(
+    breaks: bool, unread: tuple[Unread, ...], checked: bool, answer: CheckAnswer
+) -> None:
+    assert answer_of(breaks=breaks, unread=unread, checked=checked) is answer
 
 
 @pytest.mark.parametrize(
     ("answers", "status", "allowed"),
     [
-        ([], 0, 0),
+        ([], 3, 0),
+        ([CheckAnswer.NOTHING_CHECKED], 3, 0),
+        ([CheckAnswer.NOTHING_CHECKED, CheckAnswer.NONE_KNOWN], 0, 0),
+        ([CheckAnswer.NOTHING_CHECKED, CheckAnswer.UNKNOWN], 3, 0),
         ([CheckAnswer.NONE_KNOWN], 0, 0),
         ([CheckAnswer.UNKNOWN], 3, 0),
         ([CheckAnswer.BREAKS], 1, 1),
@@ -436,8 +443,10 @@ def test_break_counts_more_than_what_is_unread(breaks: bool, unread: tuple[Unrea
         ([CheckAnswer.UNKNOWN, CheckAnswer.BREAKS, CheckAnswer.NONE_KNOWN], 1, 1),
     ],
 )
-def test_exit_status_is_that_of_the_worst_answer(answers: list[CheckAnswer], status: int, allowed: int) -> None:
-    assert (exit_status(answers), exit_status(answers, allow_unknown=True)) == (status, allowed)
+def test_exit_status_is_that_of_the_answer_for_all(answers: list[CheckAnswer], status: int, allowed: int) -> None:
+    """A file that states nothing of the stack is no failure beside one that does, and no all-clear alone."""
+    answer = answer_of_all(answers)
+    assert (answer.status(), answer.status(allow_unknown=True)) == (status, allowed)
 
 
 def breaks(certain: str = "", unknown: str = "", *texts: str) -> Breaks:

@@ -13,7 +13,7 @@ from matrix.catalog.codec import decode
 from matrix.catalog.loading import preflight_options
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN
-from matrix.check.answer import CheckResult, Standing, exit_status
+from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
 from matrix.check.examine import Assumed, assume
@@ -96,7 +96,7 @@ def test_file_states_jobs_and_what_is_unknown(name: str) -> None:
     texts = [f"{item.kind.value}: {item.text}" for item in result.stack.unread]
     assert [name for name in expected.unread if not any(name in text for text in texts)] == []
     assert len(texts) == len(expected.unread), texts
-    assert exit_status([result.answer]) == expected.status, texts
+    assert result.answer.status() == expected.status, texts
 
 
 def test_every_input_has_an_expectation() -> None:

@@ -39,6 +39,49 @@ def test_exit_status_is_1_for_a_known_break(stack: str, status: int, capsys: pyt
     assert ("WILL BREAK:" in capsys.readouterr().out) is (status == 1)
 
 
+NOT_CHECKED = "none of torch, megatron-core and Transformer Engine: nothing was checked"
+FORMATS = {
+    "": (NOT_CHECKED,),
+    "--brief": (NOT_CHECKED,),
+    "--all": (NOT_CHECKED,),
+    "--json": ('"answer": "nothing-checked"', '"breaks": false'),
+    "--format=github": ("::warning ", "title=nothing-checked%3A ", NOT_CHECKED),
+    "--format=sarif": ('"ruleId": "nothing-checked"', '"level": "none"', NOT_CHECKED),
+    "--format=junit": ('skipped="1"', '<skipped message="nothing-checked: ', NOT_CHECKED),
+    "--format=markdown": ("| not checked | nothing-checked | ", NOT_CHECKED),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("text", ["", "numpy==1.26.4\n", "sphinx>=7\n"])
+def test_nothing_checked_is_no_all_clear(
+    text: str, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file without a word of Megatron's stack, and of an environment (no text) without any of its packages."""
+    on(monkeypatch, BARE)
+    (tmp_path / "requirements.txt").write_text(text)
+    words = ["check", *filter(None, [format]), *([str(tmp_path / "requirements.txt")] if text else [])]
+    status, printed = main(words), " ".join(capsys.readouterr().out.split())
+    assert status == 3
+    assert [part for part in FORMATS[format] if part not in printed] == []
+    assert "known to break" not in printed
+    assert (main([*words, "--allow-unknown"]), main([*words, "--require", "torch"])) == (0, 3)
+
+
+def test_file_that_states_nothing_fails_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job without versions is checked: its options are."""
+    texts = {
+        "docs.txt": "sphinx>=7\n",
+        "requirements.txt": "torch==2.9.0\n",
+        "job.sh": "torchrun pretrain_gpt.py --bf16\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    docs, fine, job = (str(tmp_path / name) for name in texts)
+    assert (main(["check", docs]), main(["check", docs, fine]), main(["check", job])) == (3, 0, 0)
+    assert f"{docs}: the input names {NOT_CHECKED}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--json", BREAKING]) == 1
     (found,) = items_of(capsys.readouterr().out, "check")
@@ -74,7 +117,7 @@ def test_machine_without_packages_is_not_called_safe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on(monkeypatch, BARE)
-    assert main(["check"]) == 0
+    assert main(["check"]) == 3
     out = capsys.readouterr().out
     assert out.startswith("the stack has none of torch, megatron-core and Transformer Engine: nothing was checked\n")
     assert "  no       GPU " in out

@@ -39,6 +39,7 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         (FINE, "true", 0, "none-known"),
         (f"{FINE}mamba-ssm==2.2.2\n", "true", 3, "unknown"),
         (f"{FINE}mamba-ssm==2.2.2\n", "false", 0, "unknown"),
+        ("numpy==1.26.4\n", "true", 3, "nothing-checked"),
         ("", "true", 2, ""),
     ],
 )
@@ -48,7 +49,8 @@ def test_action_annotates_and_sums_up(tmp_path: Path, text: str, fail: str, stat
     if text:
         (tmp_path / "requirements.txt").write_text(text)
     place = tmp_path / "temp" / "megatrix" / "bin"
-    install = f'mkdir -p "{place}" && cp "{tmp_path}/bin/megatrix" "{place}" && ln -s /bin/true "{place}/pip"'
+    install = f'mkdir -p "{place}" && cd "{place}" && cp "{tmp_path}/bin/megatrix" . && ln -s /bin/true pip'
+    install += f' && ln -s "{sys.executable}" python'
     program(tmp_path / "bin" / "python3", install)
     files = {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary", "SARIF": "log.sarif"}
     more = {name: str(tmp_path / file) for name, file in files.items()}
@@ -64,6 +66,7 @@ def test_action_annotates_and_sums_up(tmp_path: Path, text: str, fail: str, stat
         breaks = str(answer == "breaks").lower()
         assert ("::error file=requirements.txt,line=1," in done.stdout) is (answer == "breaks")
         assert ("::warning file=requirements.txt,line=3,title=unknown" in done.stdout) is (answer == "unknown")
+        assert ("title=nothing-checked" in done.stdout) is (answer == "nothing-checked")
         assert "::notice title=megatrix check::megatron-core" in done.stdout
         assert (tmp_path / "output").read_text() == f"breaks={breaks}\nanswer={answer}\n"
         assert "| failure | what |" in (tmp_path / "summary").read_text()

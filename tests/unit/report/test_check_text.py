@@ -70,14 +70,15 @@ def test_options_and_other_failures_are_folded() -> None:
 
 @pytest.mark.parametrize(
     ("words", "colour"),
-    [("mcore=0.8.0 torch=2.4.1", "31"), ("torch=9.9.9", "33"), ("mcore=0.17.1 torch=2.9.0", "32")],
+    [
+        ("mcore=0.8.0 torch=2.4.1", "31"),
+        ("torch=9.9.9", "33"),
+        ("mcore=0.17.1 torch=2.9.0", "32"),
+        ("torch=none mcore=none te=none", "33"),
+    ],
 )
 def test_verdict_is_coloured_and_comes_first(words: str, colour: str) -> None:
     assert coloured(*render(checked(words))).startswith(f"\x1b[1;{colour}m")
-
-
-def test_nothing_checked_has_no_colour() -> None:
-    assert coloured(*render(checked("torch=none mcore=none te=none"))).startswith("the stack has none of ")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,9 @@ def test_file_that_states_nothing_is_one_line() -> None:
     empty = replace(check(real(), build(real(), ()), Question(), {}), files=("docs.txt",))
     full = replace(checked("mcore=0.16.1 torch=2.9.1"), files=("a.txt", "b.txt"))
     lines = piped(*render_all([empty, full])).splitlines()
-    assert lines[0] == "docs.txt: states no component and no job: nothing was checked"
+    assert (
+        lines[0] == "docs.txt: the input names none of torch, megatron-core and Transformer Engine: nothing was checked"
+    )
     assert "a.txt b.txt" in lines
     assert headed(full, [empty, full]) == f"a.txt and b.txt: {summary(full)}"
     assert headed(full, [full]) == summary(full)

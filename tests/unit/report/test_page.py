@@ -137,7 +137,7 @@ def test_red_banner_counts_cases_without_result() -> None:
     html = made(night())
     assert '<div class="banner red">' in html
     assert (
-        "15 of 134 cases are red</h1><span>122 ran, 9 unavailable, 3 not reached; 3 of 4 failures tested</span>" in html
+        "15 of 134 cases are red</h1><span>122 ran, 9 unavailable, 3 not reached; 3 of 4 known failures tested</span>" in html
     )
 
 
@@ -184,7 +184,7 @@ def test_the_failure_that_changed_last_comes_first() -> None:
 
 def test_a_failure_without_result_is_not_tested() -> None:
     html = made([record(), record(Verdict.UNAVAILABLE, failure="away")])
-    assert "1 ran, 1 unavailable, 0 not reached; 1 of 2 failures tested" in html
+    assert "1 ran, 1 unavailable, 0 not reached; 1 of 2 known failures tested" in html
     assert html.count('<span class="soft">not tested</span>') == 1
 
 

@@ -16,7 +16,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night, of_source
 from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
-from matrix.report.rulings import PLANNED
+from matrix.report.grounds import PLANNED
 from matrix.report.stack_map import StackMap
 from matrix.report.words import group_by
 from matrix.store.stored_run import Night

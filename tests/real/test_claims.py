@@ -11,12 +11,14 @@ from matrix.execution.preflights import read_case
 from matrix.planning.cases import masked_by
 from matrix.planning.night import everything
 from matrix.verdicts.judge import judge
+from matrix.verdicts.planned import Planned
 
 
 @pytest.mark.slow
 def test_no_claim_contradicts_the_code() -> None:
     """`catalog check` judges those of a night; these are all pairs, once each: 15,306 in 23 s of a core."""
-    catalog, claims, red = load(), {}, []
+    catalog, red = load(), list[str]()
+    claims: dict[object, Planned] = {}
     for item in everything(catalog, [Level.CONTRACT]):
         sides = item.cell.stack[MCORE], item.cell.stack[TE]
         claims.setdefault((item.failure, item.case, *sides, item.expectation), item)

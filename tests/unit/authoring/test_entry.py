@@ -129,7 +129,7 @@ def claimed(claim: str, callee: str, te: str) -> list[str]:
     """Return what is reported of a claim about the calls of megatron-core 0.16.1 into Transformer Engine."""
     refused = Signature("refused", "TypeError", Pattern("argument 'tp_size'$"))  # type: ignore[arg-type]
     read = case("contract", [Level.CONTRACT])
-    rules = {claim: (clause(mcore=">=0.4"),)}
+    rules: dict[str, Any] = {claim: (clause(mcore=">=0.4"),)}
     entry = failure(signature=(refused,), case=(read,), contract=ContractCall(Pattern(callee)), **rules)
     known = catalog(entry)
     planned = plan_case(known, entry, read, Level.CONTRACT, cell("no-torch", mcore="0.16.1", te=te))

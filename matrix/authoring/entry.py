@@ -1,9 +1,8 @@
-"""Checks of one entry, beyond what loading the catalog checks: its function, its arguments, its examples."""
+"""Checks of one entry, beyond what loading the catalog checks: its function, examples, claims at level contract."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,14 @@ from matrix.catalog.folders import ENTRY
 from matrix.catalog.loading import TODO
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular
-from matrix.contract import recording
 from matrix.errors import MatrixError
-from matrix.execution.reproduction import DEADLINE_S
+from matrix.execution.preflights import read_case
+from matrix.execution.reproduction import DEADLINE_S, brief
 from matrix.kit.preflight import FILE, preflight_of
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.provision.project import ROOT
+from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature_match import matched, shows
@@ -52,13 +52,15 @@ def whole_night(catalog: Catalog) -> list[Planned]:
 
 
 def problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> list[EntryProblem]:
-    """Return the problems of one entry; `planned` is the planned night, of all failures or of this one."""
+    """Return the problems of one entry; `planned` is the planned night, of all failures or of this one.
+
+    Its claims at level contract are judged where nothing else is wrong.
+    """
     reported = list[EntryProblem]()
     for group in (
         _case_problems(failure),
         _module_problems(failure),
         _rule_problems(failure),
-        _contract_problems(failure),
         _night_problems(catalog, failure, planned),
         _example_problems(catalog, failure),
         todo_problems(failure.folder),
@@ -67,7 +69,7 @@ def problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> 
             reported.extend(group)
         except MatrixError as error:  # a module that is no Python: what comes after it in the group is not checked
             reported.append(EntryProblem(error.where or ENTRY, error.what, f"correct it: {error.got}"))
-    return reported
+    return reported or [*claim_problems(catalog, failure, planned)]
 
 
 def todo_problems(folder: Path) -> Iterator[EntryProblem]:
@@ -109,14 +111,11 @@ def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Ent
     optional = [number >= len(positional) - len(function.args.defaults) for number in range(len(positional))]
     parameters = dict(zip([argument.arg for argument in positional], optional, strict=True))
     parameters.pop(positional[0].arg if positional else "", None)
-    parameters |= {
-        argument.arg: default is not None for argument, default in zip(keywords, function.args.kw_defaults, strict=True)
-    }
+    parameters |= {key.arg: value is not None for key, value in zip(keywords, function.args.kw_defaults, strict=True)}
     for argument in case.arguments:
         if argument not in parameters and function.args.kwarg is None:
-            yield EntryProblem(
-                where, f"{name} has no argument {argument}", f"one of: {', '.join(parameters) or 'none'}"
-            )
+            fix = f"one of: {', '.join(parameters) or 'none'}"
+            yield EntryProblem(where, f"{name} has no argument {argument}", fix)
     for parameter in (*positional, *keywords):
         allowed = list(_literals(parameter.annotation))
         value = case.arguments.get(parameter.arg)
@@ -183,15 +182,6 @@ def _rule_problems(failure: Failure) -> Iterator[EntryProblem]:
         )
 
 
-def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
-    if failure.contract:
-        versions = reversed(recording.released(recording.MCORE))
-        uses = (use for version in versions for use in recording.load_calls(version).uses)
-        if not any(re.search(failure.contract.callee, use.path.replace(":", ".")) for use in uses):
-            fix = "megatrix contract --mcore V --te V lists calls"
-            yield EntryProblem("contract.callee", "no recorded megatron-core calls it", fix)
-
-
 def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]) -> Iterator[EntryProblem]:
     bases = failure.night.bases if failure.night else ()
     if not failure.affected or (bases and not any(base.night for base in catalog.made if base.id in bases)):
@@ -204,6 +194,17 @@ def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]
                 f"no case of the night expects {expectation.value}: the night tests one direction only",
                 "widen [night] or `works`, or name a cell with [[pick]]",
             )
+
+
+def claim_problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> Iterator[EntryProblem]:
+    """Yield the cases of level contract that are red or that nothing judges: both sides are read, nothing runs."""
+    for item in planned:
+        if item.failure == failure.id and item.level is Level.CONTRACT:
+            outcome = read_case(failure, failure.case_named(item.case), item.cell)
+            verdict = judge(failure, item.expectation, outcome, catalog.failures).verdict
+            if verdict.colour in ("red", "unavailable"):
+                text = f"expected {item.expectation.value}, {verdict.value}: {brief(outcome)}"
+                yield EntryProblem(item.key, text, "correct the rule: megatrix contract --mcore V --te V lists calls")
 
 
 def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProblem]:

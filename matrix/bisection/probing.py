@@ -15,6 +15,7 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
 from matrix.contract.calling import outcome_of
+from matrix.contract.finding import find
 from matrix.errors import MatrixError
 from matrix.execution import runner
 from matrix.execution.engine import Engine
@@ -70,7 +71,7 @@ class ContractProbes:
         except (MatrixError, SyntaxError) as error:
             reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
             return Outcome(OutcomeKind.UNAVAILABLE, reason)
-        return outcome_of(call, calls, surface, str(item.cell.stack[TE]))
+        return outcome_of(call, find(calls, surface, engine))
 
     def _facts(
         self,

@@ -1,17 +1,18 @@
 """The calls from a Megatron-LM to one function of a Transformer Engine.
 
-`outcome_of` judges those of a contract failure; the others are matrix.kit.preflight.Contracts.
+`outcome_of` judges those of a contract failure; the others are matrix.kit.preflight.Contracts. Each release is read
+once in a process, and each pair compared once.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
 from matrix.catalog.failure import ContractCall
 from matrix.contract import reading
-from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.guard import Judge, Truth
 from matrix.contract.recording import released
@@ -25,21 +26,27 @@ __all__ = ["call", "outcome_of", "released", "takes", "version"]
 BREAKS: Final = {"definite": (FindingKind.DEFINITE,), "misbound": (FindingKind.MISBOUND, FindingKind.DEFINITE)}
 
 
-def outcome_of(call: ContractCall, calls: Calls, surface: Surface, te_version: str | None = None) -> Outcome:
-    """Return RAISED if a use of the callee breaks in the way that `call` describes, else PASSED.
+@cache
+def findings(mcore: str, te: str) -> tuple[Finding, ...]:
+    """Return every break of a Megatron-LM with a Transformer Engine. Raises MatrixError where one is not recorded."""
+    return tuple(find(_calls_of(mcore), _surface_of(te)))
+
+
+def outcome_of(call: ContractCall, found: Iterable[Finding]) -> Outcome:
+    """Return RAISED if a finding breaks the callee in the way that `call` describes, else PASSED.
 
     Python raises nothing for an argument that lands on the wrong parameter; the outcome then holds a Misbound. The
-    reason of a pass lists the other findings of the callee. `te_version` as in `find`.
+    reason of a pass lists the other findings of the callee.
     """
-    findings = [
+    of_callee = [
         finding
-        for finding in find(calls, surface, te_version)
+        for finding in found
         if re.search(call.callee, finding.callee) and re.search(call.caller or "", finding.call_site.function)
     ]
-    breaks = [finding for finding in findings if finding.kind in BREAKS[call.kind]]
+    breaks = [finding for finding in of_callee if finding.kind in BREAKS[call.kind]]
     if breaks:
         return Outcome(OutcomeKind.RAISED, _render(breaks[0]), chain=tuple(finding.raised for finding in breaks))
-    return Outcome(OutcomeKind.PASSED, "; ".join(map(_render, findings)))
+    return Outcome(OutcomeKind.PASSED, "; ".join(map(_render, of_callee)))
 
 
 def _render(finding: Finding) -> str:
@@ -71,13 +78,13 @@ def call(mcore: str, te: str, function: str) -> Call:
     )
 
 
-_surface_of = cache(reading.surface_of)
+_surface_of, _calls_of = cache(reading.surface_of), cache(reading.calls_of)
 
 
 @cache
 def _calls_around(mcore: str, function: str) -> Calls:
     """Return the uses of a Megatron-LM in the functions that call `function`."""
-    calls = reading.calls_of(mcore)
+    calls = _calls_of(mcore)
     callers = {(use.site.path, use.site.function) for use in calls.uses if _names(use, function)}
     uses = [use for use in calls.uses if (use.site.path, use.site.function) in callers]
     return Calls(calls.version, uses, calls.origin)

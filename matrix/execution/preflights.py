@@ -17,11 +17,10 @@ def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
 
     Raises MatrixError for a release that is not recorded.
     """
-    from matrix.contract import calling, reading  # 0.1 s: `check` does not need it
+    from matrix.contract import calling  # 0.1 s: `check` does not need it
 
     if failure.contract:
-        core, engine = (str(cell.stack[name]) for name in (MCORE, TE))
-        return calling.outcome_of(failure.contract, reading.calls_of(core), reading.surface_of(engine))
+        return calling.outcome_of(failure.contract, calling.findings(str(cell.stack[MCORE]), str(cell.stack[TE])))
     return preflight_outcome(failure, case, cell)
 
 

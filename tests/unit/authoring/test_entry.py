@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from matrix.authoring.entry import find_function, problems
+from matrix.authoring import entry as entry_checks
+from matrix.authoring.entry import claim_problems, find_function, problems
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS, Example
-from matrix.catalog.failure import Case, ContractCall, Failure, Level, NightShare
+from matrix.catalog.failure import Case, ContractCall, Failure, Level, NightShare, Signature
 from matrix.catalog.job_options import JobOption, PreflightOptions
 from matrix.catalog.loading import load
 from matrix.catalog.schema import Pattern
+from matrix.planning.cases import plan_case
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from tests.unit.catalogs import case, catalog, clause, failure, shown, wheels
+from tests.unit.catalogs import case, catalog, cell, clause, failure, shown, wheels
 
 CODE = """
 from matrix.kit.checkpoint import save_and_load as from_kit
@@ -123,9 +125,40 @@ def test_an_entry_hidden_from_check_is_reported(folder: Path) -> None:
     assert any("`check` never shows this failure" in one for one in found(entry))
 
 
-def test_an_unknown_callee_is_reported(folder: Path) -> None:
-    entry = sound(folder, contract=ContractCall(Pattern(r"\.no_such_callee$")))
-    assert "contract.callee: no recorded megatron-core calls it" in found(entry)
+def claimed(claim: str, callee: str, te: str) -> list[str]:
+    """Return what is reported of a claim about the calls of megatron-core 0.16.1 into Transformer Engine."""
+    refused = Signature("refused", "TypeError", Pattern("argument 'tp_size'$"))  # type: ignore[arg-type]
+    read = case("contract", [Level.CONTRACT])
+    rules: dict[str, Any] = {claim: (clause(mcore=">=0.4"),)}
+    entry = failure(signature=(refused,), case=(read,), contract=ContractCall(Pattern(callee)), **rules)
+    known = catalog(entry)
+    planned = plan_case(known, entry, read, Level.CONTRACT, cell("no-torch", mcore="0.16.1", te=te))
+    return [problem.what for problem in claim_problems(known, entry, [planned])]
+
+
+@pytest.mark.parametrize(("claim", "te"), [("affected", "1.8.0"), ("works", "1.9.0")])
+def test_a_claim_that_holds_is_not_reported(claim: str, te: str) -> None:
+    """Transformer Engine 1.8 alone does not take tp_size."""
+    assert claimed(claim, r"\.initialize_ub$", te) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "callee", "te", "expected"),
+    [
+        ("works", r"\.initialize_ub$", "1.8.0", "expected works, regressed: definite at "),
+        ("affected", r"\.initialize_ub$", "1.9.0", "expected broken, vanished: "),
+        ("affected", r"\.no_such_callee$", "1.8.0", "expected broken, vanished: "),
+        ("works", r"\.UserBufferQuantizationMode$", "2.7.0", "expected works, unexplained: definite at "),
+    ],
+)
+def test_a_claim_against_the_code_is_reported(claim: str, callee: str, te: str, expected: str) -> None:
+    assert [text[: len(expected)] for text in claimed(claim, callee, te)] == [expected]
+
+
+def test_a_claim_that_nothing_judges_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    unjudged = Outcome(OutcomeKind.UNAVAILABLE, "not judged")
+    monkeypatch.setattr(entry_checks, "read_case", lambda *_: unjudged)
+    assert claimed("works", r"\.initialize_ub$", "1.9.0") == ["expected works, unavailable: not judged"]
 
 
 def test_a_night_with_one_expectation_is_reported(folder: Path) -> None:

@@ -149,3 +149,29 @@ def test_calls_of_an_engine_into_torch_are_judged() -> None:
     assert problems[TORCH].startswith("level contract can't judge calls into torch: its API is not recorded")
     _, problems = breaking_calls(real(), Stack({TE: "1.9.0.dev0+abcdef0", TORCH: "2.4.1"}), ())
     assert problems[TORCH].startswith("level contract can't judge calls into torch: the calls of transformer-engine")
+
+
+@pytest.mark.parametrize(
+    ("mcore", "te", "expected"),
+    [
+        ("0.12.0", "2.1.0", ()),
+        ("0.12.0", "2.2.0", ("te-rope-fusion",)),
+        ("0.12.3", "2.1.0", ()),
+        ("0.12.3", "2.2.0", ("rope-interleaved",)),
+        ("0.12.3", "2.3.0", ("te-rope-fusion",)),
+        ("0.13.1", "2.2.0", ()),
+        ("0.13.1", "2.3.0", ()),
+    ],
+)
+def test_fused_rotary_embedding_fails_in_one_way(mcore: str, te: str, expected: tuple[str, ...]) -> None:
+    """The catalog, a job's answer and the calls that are read agree; no call is listed beside its failure."""
+    stack = f"mcore={mcore} te={te} torch=2.6.0"
+    result = check(real(), build(real(), parse_text(real(), stack)), Question((job(*ROPE),)), {})
+    stated = [
+        one.failure.id for one in result.failures if "rope" in one.failure.id and one.standing is Standing.WITH_OPTIONS
+    ]
+    read = {one.callee for one in pairs.breaking(CALL_PAIRS[0], mcore, te) if "attention." in one.callee}
+
+    assert tuple(stated) == expected
+    assert bool(read) == bool(expected)
+    assert not [one for one in result.calls if "rotary" in one.findings[0].callee or "RoPE" in one.findings[0].callee]

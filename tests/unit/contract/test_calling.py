@@ -6,8 +6,7 @@ import pytest
 
 from matrix.catalog.failure import ContractCall
 from matrix.catalog.schema import Pattern
-from matrix.contract import reading
-from matrix.contract.calling import outcome_of
+from matrix.contract.calling import findings, outcome_of
 from matrix.verdicts.outcome import OutcomeKind
 
 
@@ -23,7 +22,7 @@ from matrix.verdicts.outcome import OutcomeKind
 def test_caller_limits_the_call(caller: str | None, exceptions: list[str]) -> None:
     """Two functions of megatron-core 0.16.1 use a class that Transformer Engine 2.7 lacks, in different ways."""
     call = ContractCall(Pattern(r"\.NVFP4BlockScaling$"), caller=Pattern(caller) if caller else None)
-    outcome = outcome_of(call, reading.calls_of("0.16.1"), reading.surface_of("2.7.0"))
+    outcome = outcome_of(call, findings("0.16.1", "2.7.0"))
 
     assert sorted({one.type for one in outcome.chain}) == exceptions
     assert outcome.kind is (OutcomeKind.RAISED if exceptions else OutcomeKind.PASSED)

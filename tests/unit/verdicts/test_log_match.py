@@ -89,8 +89,8 @@ def form(path: Path) -> tuple[object, ...]:
 
 # Examples of failures that logs can show: the first of each failure, then one failure of each form. Two tests judge
 # every example. The others are about the reader, for which two failures of one form are the same.
-EACH = {entry(path).id: path for path in reversed(IN_LOGS)}
-FIRST = {entry(path).id: path for path in {form(path): path for path in EACH.values()}.values()}
+EACH: dict[str, Path] = {entry(path).id: path for path in reversed(IN_LOGS)}
+FIRST: dict[str, Path] = {entry(path).id: path for path in {form(path): path for path in EACH.values()}.values()}
 LOGS: dict[str, str] = {id: log_of(outcome(path)) for id, path in sorted(FIRST.items())}
 RAISED = [id for id in LOGS if outcome(FIRST[id]).chain]  # a traceback, which ranks may write with other lines between
 CRASH, CRASH_ID = next(  # Open MPI's printer

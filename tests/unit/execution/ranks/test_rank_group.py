@@ -1,6 +1,6 @@
 """Faults of real rank processes: each is classified, ends in time and leaves no process.
 
-Tests with `fresh` are those that the start of a rank may decide; how a group reads and stops ranks does not depend on it.
+Tests with `fresh` are those that the start of a rank may decide: how a group reads and stops ranks is the same.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.failure import Case, Expectation, Failure, Level, NightShare
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, NightShare
 from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
@@ -228,14 +228,23 @@ def possible(catalog: Catalog, item: Planned) -> bool:
     return lack is None or lack.kind is not Kind.TE
 
 
+def needs(catalog: Catalog, item: Planned) -> tuple[CaseNeed, ...]:
+    """Return what a case needs of its machine or base, such as a clone."""
+    return catalog.failure(item.failure).case_named(item.case).needs
+
+
 def smoke(catalog: Catalog, planned: Sequence[Planned], bases: int | None = None) -> list[Planned]:
     """Return a part of a night that turns red in both directions, on its `bases` smallest environments; None: on each.
 
     Of SMOKE failures with different topics a broken and a working case on one base, the bases in turn, and of a base
-    without such a failure one case: cases that need no clone, those of fewer ranks first.
+    without such a failure one case: cases that need no clone and nothing else, those of fewer ranks first.
     """
     sizes: dict[str, float] = {base.id: base.disk_gb for base in catalog.wheels if base.disk_gb}
-    usable = [item for item in planned if not (item.source or item.te_source or item.writer_source)]
+    usable = [
+        item
+        for item in planned
+        if item.reproducible and not (item.source or item.te_source or item.writer_source or needs(catalog, item))
+    ]
     kept = sorted({item.cell.base for item in usable} & sizes.keys(), key=lambda base: sizes[base])[:bases]
     sides: dict[tuple[str, str], dict[Expectation, Planned]] = {}
     for item in sorted(usable, key=lambda item: item.ranks):

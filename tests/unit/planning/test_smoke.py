@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.failure import CaseNeed, Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.planning.covering import pairwise
-from matrix.planning.night import SMOKE, night, smoke
+from matrix.planning.night import REPORT, SMOKE, night, smoke
 from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, failure, real, wheels
 
@@ -74,6 +74,17 @@ def test_fewer_ranks_go_first() -> None:
 def test_cases_that_need_a_clone_are_left_out() -> None:
     entries = known(failure(**BOTH))
     planned = [replace(item, te_source="transformer-engine@main") for item in night(entries, pairwise)]
+    assert smoke(entries, planned) == []
+
+
+def test_cases_with_a_need_are_left_out() -> None:
+    needy = replace(case("tp2"), needs=(CaseNeed.MEGATRON_LM,))
+    assert chosen(known(failure(**BOTH, case=(needy,)))) == []
+
+
+def test_stacks_without_a_reproduction_are_left_out() -> None:
+    entries = known(failure(**BOTH))
+    planned = [replace(item, reproducible=False, case=REPORT) for item in night(entries, pairwise)]
     assert smoke(entries, planned) == []
 
 

@@ -62,6 +62,7 @@ os.environ[kernel.PARENT] = str(os.getpid())  # its commands end with it
 find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
 driver = cache(has_driver)
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
+TESTS = "tests"  # tox.ini has the rest of it
 # A line on another torch, a torch on another Python; `tox list` shows only those named on the command line, since
 # there are hundreds.
 ON_TORCH = re.compile(r"te\d+-torch\d+|torch[\d.]+-cp\d+")
@@ -120,6 +121,9 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
         elif name in UNITS:
             text = f"the tests of the project's code, on Python {UNITS[name]}"
             state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"], description=text))
+        elif name == TESTS:
+            text = "the project's own tests, on the oldest Python of this machine"
+            state.conf.memory_seed_loaders[name].append(on_python((*UNITS.values(),), description=text))
 
 
 def refuse_unknown(selected: Iterable[str], known: set[str]) -> None:

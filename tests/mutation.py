@@ -84,6 +84,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/unit/planning/test_night.py",
         "tests/unit/planning/test_images.py",
         "tests/unit/planning/test_of_base.py",
+        "tests/unit/planning/test_smoke.py",
     ),
     "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
     "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),

@@ -98,7 +98,8 @@ class Wheels:
     `requires` are its pip requirements besides torch, by default those of [common]; `gpu_only` are packages that a
     machine without NVIDIA's driver does not install. `variant` is why there is a further base with the torch of
     another, "" for a torch's standard base: only that one is a twin or a point of a bisection. The base `host` is one
-    too; `image` is the container that it stands in, "" for none.
+    too; `image` is the container that it stands in, "" for none. `disk_gb` is the size of its environment, 0 where
+    it was not measured.
     """
 
     id: Identifier
@@ -110,6 +111,7 @@ class Wheels:
     requires: tuple[str, ...] = ()
     gpu_only: tuple[str, ...] = ()
     variant: str = ""
+    disk_gb: float = 0.0
 
     def contents(self, python: str = "") -> Stack:
         """Return what it contains on a minor of Python, by default its first: torch and the packages that it pins."""

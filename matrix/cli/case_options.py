@@ -15,7 +15,15 @@ from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
 from matrix.execution import runner
-from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
+from matrix.planning.case_request import (
+    EACH,
+    SMOKES,
+    CaseRequest,
+    InstalledBase,
+    PackageSource,
+    requested_cases,
+    requested_levels,
+)
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.planning.supplies import selection
@@ -38,6 +46,13 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--within", metavar="EXPR", help='select from the night: "base==torch-2.4.0"')
     group.add_argument(
         "--case", action="append", metavar="KEY", help='select one case, "CELL FAILURE CASE LEVEL"; may be repeated'
+    )
+    group.add_argument(
+        "--smoke",
+        nargs="?",
+        const=EACH,
+        choices=SMOKES,
+        help="select a few cases of the night, broken and working ones, on each base (default) or the smallest alone",
     )
     parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {package_source.FORMS}")
     parser.add_argument("--te", metavar="SOURCE", help="Transformer Engine under test, with --case")
@@ -73,6 +88,7 @@ def request_of(parsed: argparse.Namespace) -> CaseRequest:
         Expectation(parsed.expect) if parsed.expect else None,
         parsed.here,
         on_cluster,
+        parsed.smoke or "",
     )
 
 
@@ -198,7 +214,7 @@ def prepare(parsed: argparse.Namespace) -> None:
         settings = bundle_folder.variables(folder, content, os.environ)
         os.environ.clear()
         os.environ.update(settings)
-        if parsed.resume is None and not (parsed.select or parsed.within or parsed.case or parsed.here):
+        if parsed.resume is None and not (parsed.select or parsed.within or parsed.smoke or parsed.case or parsed.here):
             parsed.level, parsed.here = parsed.level or [content.level], content.base == HOST
             if parsed.here or content.select:
                 parsed.select = content.select if parsed.here else selection(content.base, content.select)
@@ -235,7 +251,7 @@ def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     planned, label = selected(catalog, request_of(parsed))
-    label = PART if label == NIGHT and (parsed.within or parsed.level) else label
+    label = PART if label == NIGHT and (parsed.within or parsed.smoke or parsed.level) else label
     planned = results.durations(catalog, parsed.out).timed(planned)
     if not parsed.break_:
         return runner.Request(planned, parsed.out, not parsed.no_cache, label=label)

@@ -60,7 +60,10 @@ def run_command(parsed: argparse.Namespace) -> int:
         say(text)
         return ExitStatus.GOOD if broken else ExitStatus.BAD
     results.add_step_summary(parsed.out, finished.run)
-    return exit_code(finished.records) if parsed.exit_code else runner.exit_status(finished)
+    status = runner.exit_status(finished, whole=bool(parsed.smoke))
+    if parsed.smoke and status is ExitStatus.NOTHING:
+        warn("not every case of the smoke ran: it shows nothing")
+    return exit_code(finished.records) if parsed.exit_code else status
 
 
 def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespace) -> stored_run.Night:

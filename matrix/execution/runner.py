@@ -217,9 +217,12 @@ def results(ended: Night, out: Path) -> tuple[Record, ...]:
     return ended.records
 
 
-def exit_status(ended: Night) -> ExitStatus:
-    """Return BAD if a record is red or not reached, NOTHING if none has a result or a level is missing, else GOOD."""
+def exit_status(ended: Night, *, whole: bool = False) -> ExitStatus:
+    """Return BAD if a record is red or not reached, NOTHING if none has a result or a level is missing, else GOOD.
+
+    `whole`: also NOTHING if one has no result.
+    """
     if any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in ended.records):
         return ExitStatus.BAD
-    nothing = ended.missing or all(record.verdict in SILENT for record in ended.records)
-    return ExitStatus.NOTHING if nothing else ExitStatus.GOOD
+    silent = [record.verdict in SILENT for record in ended.records] or [True]
+    return ExitStatus.NOTHING if ended.missing or (any if whole else all)(silent) else ExitStatus.GOOD

@@ -29,6 +29,7 @@ from matrix.planning.selection import (
 )
 from matrix.verdicts.planned import Planned
 
+EACH, SMALLEST = SMOKES = ("each", "smallest")  # the bases of a smoke
 OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
 
 
@@ -57,7 +58,7 @@ class CaseRequest:
 
     `levels` are those that are requested or that the machine can run. `sources` are the arguments that name sources,
     by field of Planned. `here` requests the cases of the environment of this process, on this machine unless
-    `on_cluster`.
+    `on_cluster`. `smoke` requests a few cases of the night, on EACH of its bases or the SMALLEST.
     """
 
     levels: tuple[Level, ...]
@@ -69,6 +70,7 @@ class CaseRequest:
     expect: Expectation | None = None
     here: bool = False
     on_cluster: bool = False
+    smoke: str = ""
 
 
 Inspect = Callable[[str, str], PackageSource]  # of a field of Planned and the argument that names its source
@@ -101,6 +103,8 @@ def requested_cases(
         return of_keys(request.keys, {item.key: item for item in candidates}, catalog), "case"
     if request.compiled or request.sources.keys() - {"source"}:
         raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
+    if request.smoke and request.sources:
+        raise MatrixError("--smoke is a part of the night", got="--smoke with --mcore", fix="leave one out")
     if core := request.sources.get("source"):
         package = inspect("source", core)
         text = package.release or package.source
@@ -113,6 +117,8 @@ def requested_cases(
     if request.select:
         return select_possible(catalog, request.levels, request.select), "select"
     cases = plan.night(catalog, covering.pairwise, request.levels)
+    if request.smoke:
+        return plan.smoke(catalog, cases, 1 if request.smoke == SMALLEST else None), "night"
     return (select(cases, request.within) if request.within else cases), "night"
 
 
@@ -163,6 +169,7 @@ def cases_of_environment(
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
     conflicts = {
         "--within": request.within,
+        "--smoke": request.smoke,
         **{OPTIONS[name]: text for name, text in request.sources.items()},
         "--expect": request.expect,
         "--engine slurm": request.on_cluster,

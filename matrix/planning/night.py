@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.failure import Case, Expectation, Failure, Level, NightShare
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, NightShare
 from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
@@ -43,6 +44,7 @@ from matrix.planning.machine_requirements import offered, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
 
+SMOKE: Final = 5  # failures in a smoke: its ten cases took a second each, at level cpu with the environments made
 ANY_LINE: Final = "*"  # the minor of an installed Transformer Engine that is unknown
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
@@ -224,6 +226,39 @@ def possible(catalog: Catalog, item: Planned) -> bool:
     """Return whether some machine can run a case on its base: environments of wheels build releases of TE alone."""
     lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
     return lack is None or lack.kind is not Kind.TE
+
+
+def needs(catalog: Catalog, item: Planned) -> tuple[CaseNeed, ...]:
+    """Return what a case needs of its machine or base, such as a clone."""
+    return catalog.failure(item.failure).case_named(item.case).needs
+
+
+def smoke(catalog: Catalog, planned: Sequence[Planned], bases: int | None = None) -> list[Planned]:
+    """Return a part of a night that turns red in both directions, on its `bases` smallest environments; None: on each.
+
+    Of SMOKE failures with different topics a broken and a working case on one base, the bases in turn, and of a base
+    without such a failure one case: cases that need no clone and nothing else, those of fewer ranks first.
+    """
+    sizes: dict[str, float] = {base.id: base.disk_gb for base in catalog.wheels if base.disk_gb}
+    usable = [
+        item
+        for item in planned
+        if item.reproducible and not (item.source or item.te_source or item.writer_source or needs(catalog, item))
+    ]
+    kept = sorted({item.cell.base for item in usable} & sizes.keys(), key=lambda base: sizes[base])[:bases]
+    sides: dict[tuple[str, str], dict[Expectation, Planned]] = {}
+    for item in sorted(usable, key=lambda item: item.ranks):
+        sides.setdefault((item.cell.base, item.failure), {}).setdefault(item.expectation, item)
+    chosen: dict[str, tuple[str, str]] = {}  # by topic
+    topic = {place: catalog.failure(place[1]).topic or place[1] for place, pair in sides.items() if len(pair) > 1}
+    while len(chosen) < SMOKE and (left := [at for at in topic if at[0] in kept and topic[at] not in chosen]):
+        turns = Counter(base for base, _ in chosen.values())
+        at = min(left, key=lambda at: (turns[at[0]], kept.index(at[0])))
+        chosen[topic[at]] = at
+    first = {at[0]: at for at in reversed(sides) if at[0] in kept}
+    places = {**first, **{at[0]: at for at in chosen.values()}}.values()
+    keys = {item.key for at in (*chosen.values(), *places) for item in sides[at].values()}
+    return [item for item in planned if item.key in keys]
 
 
 def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:

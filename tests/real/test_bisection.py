@@ -38,7 +38,6 @@ def bisect(out: Path, *arguments: str) -> dict[str, Any]:
     return items_of(done.stdout, "bisect")[0]
 
 
-@pytest.mark.slow
 def test_first_bad_torch_is_found_and_stored(tmp_path: Path) -> None:
     """With megatron-core 0.8.0; a second bisection runs nothing."""
     line = ("--axis", "torch", "--mcore", "0.8.0", "--good", "2.3.1", "--bad", "2.4.1", "--at-once", "2")
@@ -133,7 +132,6 @@ def assert_continued(shown: Sequence[str], out: str, err: str) -> None:
     assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
 
 
-@pytest.mark.slow  # 32 s; it is not of a continuous run
 @pytest.mark.parametrize("lines", [2, 9])
 def test_a_full_disk_loses_no_probe(tmp_path: Path, lines: int) -> None:
     """It is full after both ends, or after a further round: an error, and the same command runs only what is left."""
@@ -168,13 +166,8 @@ PAIR = ("--good", "torch-2.3.1/mcore-0.7.0/te-none/driver-none", "--bad", "torch
     ("question", "name", "version"),
     [
         (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [0, 8]),
-        pytest.param(
-            ("--axis", "numpy", "--torch", "2.4.0", "--good", "1.25.2", "--bad", "1.26.4"),
-            "numpy",
-            [1, 26],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(PAIR, "megatron-core", [0, 8], marks=pytest.mark.slow),
+        (("--axis", "numpy", "--torch", "2.4.0", "--good", "1.25.2", "--bad", "1.26.4"), "numpy", [1, 26]),
+        (PAIR, "megatron-core", [0, 8]),
         (("--axis", "mcore", "--torch", "2.4.0", "--good", "0.7.0", "--bad", "0.8.0"), "megatron-core", [9]),
     ],
     ids=["a release", "a package", "two stacks", "an error"],

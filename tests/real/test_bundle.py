@@ -58,7 +58,6 @@ def without_network(folder: Path, home: Path, python: Path) -> subprocess.Comple
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_bundle_runs_green_without_a_network(
     made: tuple[Path, list[str]], python: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -72,7 +71,6 @@ def test_bundle_runs_green_without_a_network(
     assert not [*copy.glob("wheels/*.part-*")]
 
 
-@pytest.mark.slow
 def test_damaged_part_is_named_before_anything_is_installed(
     made: tuple[Path, list[str]], python: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -86,7 +84,6 @@ def test_damaged_part_is_named_before_anything_is_installed(
     assert not (copy / "environment").exists()
 
 
-@pytest.mark.slow
 def test_second_command_downloads_nothing(made: tuple[Path, list[str]]) -> None:
     folder, command = made
     before = (folder / MANIFEST).read_text()

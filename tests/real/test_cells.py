@@ -43,6 +43,7 @@ def test_same_content_does_not_run_twice(megatrix: Megatrix, tmp_path: Path) -> 
     assert [one["cached_from"] for one in second.records] == [first.records[0]["run"]]
 
 
+@pytest.mark.change
 def test_another_failure_is_unexplained(megatrix: Megatrix) -> None:
     """On torch 2.13 on a newer Python, 0.9.0 has another failure: the case is red and names its catalog entry."""
     ran = megatrix(
@@ -90,7 +91,6 @@ def gate_of_pr_1004(text: str) -> str:
     return text.replace(call, gate + call, 1)
 
 
-@pytest.mark.slow
 def test_half_a_fix_stays_red(megatrix: Megatrix, tmp_path: Path) -> None:
     """With is_coordinator by name only, TP=2 passes and PP=2 still shows the assertion."""
     tree = tree_of("0.8.0", tmp_path / "half", "dist_checkpointing/strategies/state_dict_saver.py", coordinator_by_name)
@@ -110,7 +110,6 @@ def test_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None
     assert ran.status == 1
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_written_once_for_its_readers(megatrix: Megatrix, tmp_path: Path) -> None:
     """Two writers and two readers: one pair is broken, and each writer runs once."""
     cores = "(mcore==0.14.0 or mcore==0.15.3) and (writer_mcore==0.14.0 or writer_mcore==0.15.3)"

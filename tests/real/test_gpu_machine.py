@@ -7,16 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from matrix.execution.engine import settings
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal
 from tests.founding import MASK
 from tests.image import standin
 from tests.real.conftest import COMMAND_S, ROOT, made_base
-
-pytestmark = pytest.mark.slow
 
 BASE, DRIVER = "torch-2.4.0", "550.54.14"
 SLICE = f"level==cpu and mcore==0.9.0 and failure!={MASK}"  # 18 cases; those of the mask take minutes

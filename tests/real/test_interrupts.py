@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.real.interrupts import INTERRUPTS, interrupt_at_random_moments
 
 
-@pytest.mark.slow
 def test_night_interrupted_at_random_moments(tmp_path: Path, temporary: Path) -> None:
     assert len(interrupt_at_random_moments(INTERRUPTS, tmp_path, temporary)) == 2 * INTERRUPTS

@@ -22,6 +22,6 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["contract", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["contract", "cpu"])
 def test_kill_9_at_random_points(name: str, tmp_path: Path, temporary: Path) -> None:
     kill_at_random_points(KINDS[name], tmp_path / "out", temporary)

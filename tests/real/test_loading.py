@@ -21,7 +21,6 @@ from tests.real import loading_truth
 from tests.real.conftest import COMMAND_S, ROOT, made_base, uv
 from tests.schemas import items_of
 
-pytestmark = pytest.mark.slow
 BASE = "torch-2.4.0"
 BUILD = """
 import sys, json

@@ -23,8 +23,6 @@ from tests.real.conftest import COMMAND_S, ROOT, made_base, uv
 from tests.real.ngc import ENGINE, LABEL, NORMAL, Imitation, imitate
 from tests.schemas import items_of
 
-pytestmark = pytest.mark.slow
-
 CORE = "0.8.0"
 UNLISTED = "1.8.0+0123abc"  # a build of Transformer Engine that no list has
 LAYOUTS = {"tp2", "pp2", "world1", "train-loop"}

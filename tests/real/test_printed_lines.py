@@ -63,7 +63,6 @@ def shell(tmp_path: Path) -> Shell:
     return run
 
 
-@pytest.mark.slow  # 103 s: ten lines
 def test_each_proof_of_check_reproduces_its_failure(shell: Shell) -> None:
     proofs = re.findall(
         r'(?m)^  prove it: megatrix run --select "(.*)"$', shell("megatrix check mcore=0.8.0 torch=2.4.0 --all").stdout

@@ -38,6 +38,7 @@ def run(checkout: Path, script: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.change
 @pytest.mark.parametrize("first", ["uvx --from .", "python3 -m venv"])
 def test_first_answer_of_the_readme(checkout: Path, first: str) -> None:
     (script,) = (block for block in BLOCKS if block.startswith(f"    {first}"))
@@ -47,7 +48,7 @@ def test_first_answer_of_the_readme(checkout: Path, first: str) -> None:
 
 
 def test_night_of_the_readme(checkout: Path, tmp_path: Path) -> None:
-    (line,) = (line for block in BLOCKS for line in block.splitlines() if "run -e nightly" in line)
+    (line,) = (line for block in BLOCKS for line in block.splitlines() if "run -e nightly " in line)
     done = run(checkout, f"python3 -m venv venv; . venv/bin/activate; {line.partition('#')[0].rstrip()} {PART}")
     assert "GREEN: nothing is red" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0

@@ -27,7 +27,6 @@ from matrix.provision.overlays import Overlays, OverlaySpec, install_wheels
 from matrix.provision.package_source import Source, SourceKind
 from matrix.provision.te_wheels import ReleaseBuild
 
-pytestmark = pytest.mark.slow
 BASE, RELEASES = os.environ.get("MEGATRIX_TE_BASE", ""), os.environ.get("MEGATRIX_TE_BUILDS", "").split()
 NOT_ASKED = pytest.mark.skip("not run: MEGATRIX_TE_BASE and MEGATRIX_TE_BUILDS name no environment and releases")
 TE = "2.18.99"  # not in the index, whose own source would be taken

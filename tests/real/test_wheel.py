@@ -83,6 +83,7 @@ def command_of(python: Path, folder: Path) -> Command:
     return call
 
 
+@pytest.mark.change
 def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     venv, folder = tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
@@ -101,7 +102,6 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
     assert "site-packages" not in "".join(str(path) for path in (tmp_path / "cache").rglob("tox*"))
 
 
-@pytest.mark.slow
 def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
     """As in an image: an environment with torch and megatron-core, where the wheel is installed."""
     megatrix("--select", f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,9 +22,14 @@ from matrix.errors import MatrixError
 from matrix.planning.cell_explanation import explain
 from matrix.planning.driver_fit import Fit, fit_of
 from tests.unit.catalogs import real
-from tests.unit.check.test_table import TABLE, random_choices
+from tests.unit.check.test_table import random_choices, table
 
-STACKS = random_choices(30, 200)  # 0.05 s of processor each
+
+@cache
+def stacks() -> list[Choice]:
+    return random_choices(30, 200)  # 0.05 s of processor each
+
+
 OPTIONS = (
     "--tp-comm-overlap",
     "--fp8-format hybrid",
@@ -46,23 +52,23 @@ def checked(words: dict[str, str] | Choice, question: Question) -> CheckResult:
 
 def test_check_agrees_with_the_map() -> None:
     """All of the stacks, without a job: the map has none."""
-    for choice in STACKS:
+    for choice in stacks():
         result = checked(choice, Question())
-        shown = {one.failure.id: (one.standing, one.certain) for one in TABLE.standing(choice)}
+        shown = {one.failure.id: (one.standing, one.certain) for one in table().standing(choice)}
         assert {one.failure.id: (one.standing, one.certain) for one in result.failures} == shown, choice
-        calls, _ = TABLE.calls(choice)
-        clashes = TABLE.clashing(choice)
+        calls, _ = table().calls(choice)
+        clashes = table().clashing(choice)
         certain = any(certain for _, certain in shown.values()) or any(call.certain for call in calls) or bool(clashes)
         assert result.breaks == certain, choice
         assert (result.answer is CheckAnswer.BREAKS) == certain, choice
-        assert TABLE.unread(choice) == [item.text for item in result.stack.unread], choice
+        assert table().unread(choice) == [item.text for item in result.stack.unread], choice
 
 
 def test_check_agrees_with_explain() -> None:
     """Those of the stacks that are a cell; what depends on a GPU is open in a cell without one."""
     compared, fits = 0, set[Fit | None]()
-    for choice in STACKS:
-        te = choice.get("te") or TABLE.brought.get(choice.get("base", ""), {}).get("te")
+    for choice in stacks():
+        te = choice.get("te") or table().brought.get(choice.get("base", ""), {}).get("te")
         if not te or "mcore" not in choice or not choice.get("base", "").startswith("base="):
             continue
         driver = choice.get("driver", "driver=535")
@@ -94,7 +100,7 @@ def test_check_agrees_with_explain() -> None:
 def test_upgrade_agrees_with_check_of_the_newer_stack(component: str) -> None:
     """A random newer version of each, with a random job: its line is the comparison of two answers of `check`."""
     source, compared = random.Random(31), 0
-    for choice in STACKS[::8]:
+    for choice in stacks()[::8]:
         axis = short(component)
         if axis not in choice:
             continue

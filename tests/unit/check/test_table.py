@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 
@@ -14,12 +15,16 @@ from matrix.catalog.versions import parse
 from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
-from matrix.check.table import KNOWN_BREAK, Choice, Move, build_table, move
+from matrix.check.table import KNOWN_BREAK, Choice, Move, StackTable, build_table, move
 from matrix.check.user_stack import build, parse_text
 from matrix.planning.cell_explanation import explain
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
 
-TABLE = build_table(real())
+
+@cache
+def table() -> StackTable:
+    """The tables of the catalog: two seconds of processor, which the collection of tests need not take."""
+    return build_table(real())
 
 
 def random_choices(seed: int, count: int) -> list[Choice]:
@@ -27,7 +32,7 @@ def random_choices(seed: int, count: int) -> list[Choice]:
     source = random.Random(seed)
     found: list[Choice] = []
     while len(found) < count:
-        drawn = {axis: source.choice(words) for axis, words in TABLE.values.items()}
+        drawn = {axis: source.choice(words) for axis, words in table().values.items()}
         drawn = {
             axis: word for axis, word in drawn.items() if word and (axis in ("base", "mcore") or source.random() < 0.5)
         }
@@ -48,28 +53,28 @@ def test_table_agrees_with_check(seed: int) -> None:
     for choice in random_choices(seed, 100):
         result = check(real(), build(real(), parse_text(real(), " ".join(choice.values()))), Question(), {})
         found = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
-                 for one in TABLE.standing(choice)]  # fmt: skip
+                 for one in table().standing(choice)]  # fmt: skip
         expected = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
                     for one in result.failures]  # fmt: skip
         assert sorted(found) == sorted(expected), choice
-        assert TABLE.clashing(choice) == [one.text for one in result.clashes], choice
-        breaking, problems = TABLE.calls(choice)
+        assert table().clashing(choice) == [one.text for one in result.clashes], choice
+        breaking, problems = table().calls(choice)
         assert (called(breaking), "; ".join(problems.values())) == (called(result.calls), result.calls_problem), choice
 
 
 def test_table_agrees_with_explain() -> None:
     """200 random cells on containers whose packages are known; what depends on a GPU is open in a stack of versions."""
     source = random.Random(22)
-    images = [word for word, brought in TABLE.brought.items() if "te" in brought]
+    images = [word for word, brought in table().brought.items() if "te" in brought]
     for _ in range(200):
         base, mcore, driver = source.choice(images), source.choice(real().megatron_core), source.choice(real().drivers)
         choice = {"base": base, "mcore": f"mcore={mcore.version}", "driver": f"driver={driver.branch}"}
-        te = TABLE.brought[base]["te"].replace("=", "-")
+        te = table().brought[base]["te"].replace("=", "-")
         cell = f"{base.removeprefix('base=')}/mcore-{mcore.version}/{te}/driver-{driver.branch}"
         explanation = explain(real(), cell, [], lambda _: "")
         explained = {one.failure.id: one.ruling.expectation for one in explanation.failures}
-        assert called(TABLE.calls(choice)[0]) == called(breaking_calls(real(), explanation.cell.stack, ())[0]), cell
-        for one in TABLE.standing(choice):
+        assert called(table().calls(choice)[0]) == called(breaking_calls(real(), explanation.cell.stack, ())[0]), cell
+        for one in table().standing(choice):
             broken = explained[one.failure.id] is Expectation.BROKEN
             assert one.standing is Standing.WITH_VERSIONS or (one.standing in KNOWN_BREAK) == broken, (cell, one)
 
@@ -84,9 +89,9 @@ def test_container_implies_its_engine() -> None:
 
 def test_version_is_listed_in_one_spelling() -> None:
     """ngc-24.09 has TE "1.10", which is the release 1.10.0."""
-    versions = [parse(word.partition("=")[2]) for word in TABLE.values["te"][2:]]
+    versions = [parse(word.partition("=")[2]) for word in table().values["te"][2:]]
     assert len({*versions}) == len(versions)
-    assert TABLE.brought["base=ngc-24.09"]["te"] == "te=1.10.0"
+    assert table().brought["base=ngc-24.09"]["te"] == "te=1.10.0"
 
 
 def test_versions_of_one_class_share_an_answer() -> None:
@@ -107,7 +112,7 @@ def test_exclusion_is_a_clash_of_its_pairs() -> None:
 
 def test_word_that_is_not_listed_is_refused() -> None:
     with pytest.raises(ValueError, match="not in tuple"):
-        TABLE.places({"mcore": "mcore=9.9"})
+        table().places({"mcore": "mcore=9.9"})
 
 
 @pytest.mark.parametrize(
@@ -130,4 +135,4 @@ def test_clash_names_the_stack_of_the_choice() -> None:
     """The text names torch's version, so versions with the same outcome need texts of their own."""
     for torch in ("2.2.0", "2.5.1"):
         expected = real().excluded(Stack({TORCH: torch, MCORE: "0.18.2"}))
-        assert TABLE.clashing({"base": f"torch={torch}", "mcore": "mcore=0.18.2"}) == [expected]
+        assert table().clashing({"base": f"torch={torch}", "mcore": "mcore=0.18.2"}) == [expected]

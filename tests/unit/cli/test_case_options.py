@@ -108,6 +108,8 @@ def parsed(*arguments: str) -> argparse.Namespace:
         (["--level", "gpu", "--level", "cpu"], CaseRequest((Level.GPU, Level.CPU))),
         (["--engine", "slurm"], CaseRequest(tuple(Level), on_cluster=True)),
         (["--select", "case==tp2"], CaseRequest((Level.CONTRACT, Level.CPU), select="case==tp2")),
+        (["--smoke"], CaseRequest((Level.CONTRACT, Level.CPU), smoke="each")),
+        (["--smoke=smallest"], CaseRequest((Level.CONTRACT, Level.CPU), smoke="smallest")),
         (["--case", "a", "--case", "b"], CaseRequest((Level.CONTRACT, Level.CPU), keys=("a", "b"))),
         (
             ["--mcore", "x", "--writer", "y", "--compile", "--expect", "broken"],
@@ -148,6 +150,7 @@ def test_at_least_one_runs_at_a_time(arguments: list[str]) -> None:
         ([], NIGHT_LABEL, ""),
         (["--level", "cpu"], "part", ""),
         (["--within", "base==torch-2.4.0"], "part", ""),
+        (["--smoke"], "part", ""),
         (["--select", "case==tp2"], "select", ""),
         (["--case", KEY], "case", ""),
         (["--break", "save-breaks"], "break", "broken-on-purpose"),
@@ -170,7 +173,9 @@ def test_break_swaps_expectations_of_one_failure(tmp_path: Path) -> None:
         case_options.requested(KNOWN, parsed("--case", KEY, "--break", "save-break"))
 
 
-@pytest.mark.parametrize("option", ["--select=x", "--within=x", "--case=x", "--mcore=x", "--level=cpu", "--here"])
+@pytest.mark.parametrize(
+    "option", ["--select=x", "--within=x", "--smoke", "--case=x", "--mcore=x", "--level=cpu", "--here"]
+)
 def test_a_resumed_run_keeps_its_plan(option: str) -> None:
     with pytest.raises(MatrixError, match="a resumed run keeps its plan"):
         case_options.resumed(parsed("--resume", "20260101", option))

@@ -119,6 +119,12 @@ def test_run_in_which_nothing_ran_is_not_green(
     assert main(["report"]) == 3
 
 
+def test_smoke_without_cases_is_not_green(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """No base of this catalog has a size."""
+    assert main(["run", "--smoke"]) == 3
+    assert "not every case of the smoke ran" in capsys.readouterr().err
+
+
 def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.limit, engine.status = 0, MatrixError("tox is needed to run", fix="pip install tox")
     assert main(["run", "--case", KEY]) == 2

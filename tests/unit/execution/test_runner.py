@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,22 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
     ]
     assert (engine.bases, exit_status(night)) == ([], ExitStatus.NOTHING)
     assert len(runs.shown) == 3
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "whole"),
+    [
+        ([Verdict.HOLDS, Verdict.REPRODUCED], ExitStatus.GOOD, ExitStatus.GOOD),
+        ([Verdict.HOLDS, Verdict.UNAVAILABLE], ExitStatus.GOOD, ExitStatus.NOTHING),
+        ([Verdict.UNAVAILABLE], ExitStatus.NOTHING, ExitStatus.NOTHING),
+        ([], ExitStatus.NOTHING, ExitStatus.NOTHING),
+        ([Verdict.VANISHED, Verdict.UNAVAILABLE], ExitStatus.BAD, ExitStatus.BAD),
+        ([Verdict.HOLDS, Verdict.NOT_REACHED], ExitStatus.BAD, ExitStatus.BAD),
+    ],
+)
+def test_whole_run_needs_each_case_s_result(verdicts: list[Verdict], status: ExitStatus, whole: ExitStatus) -> None:
+    night: Any = SimpleNamespace(records=[SimpleNamespace(verdict=verdict) for verdict in verdicts], missing=())
+    assert (exit_status(night), exit_status(night, whole=True)) == (status, whole)
 
 
 def test_an_image_and_its_gpus_are_both_missing(runs: Runs) -> None:

@@ -21,13 +21,23 @@ from tests.unit.catalogs import failure, real, shown
 from tests.unit.logs import examples, failure_of, name
 
 
-@pytest.mark.parametrize("path", examples(SHOWS), ids=name)
+def one_of_each_form(paths: list[Path]) -> list[Path]:
+    """The first example of each set of keys that a failure's signatures have: `catalog check` judges every example."""
+    found: dict[object, Path] = {}
+    for path in paths:
+        marks = failure_of(path, real().failures).signature
+        keys = frozenset(frozenset(key for key, value in vars(mark).items() if value is not None) for mark in marks)
+        found.setdefault((keys, read(path).kind, path.stem.partition("-")[0]), path)
+    return [*found.values()]
+
+
+@pytest.mark.parametrize("path", one_of_each_form(examples(SHOWS)), ids=name)
 def test_an_example_shows_exactly_its_own_failure(path: Path) -> None:
     found = [entry.id for entry in real().failures if matched(entry, read(path))]
     assert [failure_of(path, real().failures).id] == found
 
 
-@pytest.mark.parametrize("path", examples(LOOK_ALIKES), ids=name)
+@pytest.mark.parametrize("path", one_of_each_form(examples(LOOK_ALIKES)), ids=name)
 def test_a_look_alike_does_not_show_the_failure(path: Path) -> None:
     assert matched(failure_of(path, real().failures), read(path)) is None
 

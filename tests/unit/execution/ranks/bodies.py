@@ -222,10 +222,10 @@ def take_memory_in_cgroup(rank: Rank, cgroup: str) -> None:
         held.append(b"x" * 2**20)
 
 
-def write_a_gigabyte(rank: Rank) -> None:
+def write_a_long_log(rank: Rank, size: int) -> None:
     os.write(1, b"the beginning\n")
     block = b"0123456789abcde\n" * 2**16
-    for _ in range(1024):
+    for _ in range(size // len(block)):
         os.write(1, block)
     os.write(1, b"the end\n")
 

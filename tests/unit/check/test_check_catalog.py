@@ -1,8 +1,7 @@
-"""`megatrix check` with a requirements file, for each failure of the catalog."""
+"""`megatrix check` finds each failure of the catalog by versions in which it is expected."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -11,9 +10,10 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.stack import MCORE, TE, TORCH, components
 from matrix.check.answer import Standing
-from matrix.cli.main import main
+from matrix.check.checking import Question, check
+from matrix.check.user_stack import build, parse_text
 from matrix.planning.cases import cells_of, picked_cells
-from tests.schemas import items_of
+from tests.unit.catalogs import few
 
 BREAKING: Final = {Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS}
 KNOWN: Final = loading.load()
@@ -38,20 +38,11 @@ def breaking_versions(failure: Failure) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("failure", NAMEABLE, ids=lambda failure: failure.id)
-def test_requirements_file_of_a_broken_cell_names_failure(
-    failure: Failure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the file can't name, such as a driver or a checkpoint's writer, is among the versions not named."""
-    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+def test_versions_of_a_broken_cell_name_the_failure(failure: Failure) -> None:
+    """What a requirements file can't name, such as a driver or a writer, is among what is not named."""
     distributions = {name: component.distribution for name, component in components().items()}
-    pins = [
-        f"{name}=={version}" for name, version in breaking_versions(failure).items() if distributions.get(name, True)
-    ]
-    file = tmp_path / "requirements.txt"
-    file.write_text("\n".join(pins) + "\n")
-
-    main(["check", str(file), "--json"])
-
-    (answer,) = items_of(capsys.readouterr().out, "check")
-    found = {one["failure"]: Standing(one["standing"]) for one in answer["failures"]}
-    assert found[failure.id] in BREAKING
+    versions = breaking_versions(failure).items()
+    pins = " ".join(f"{name}={version}" for name, version in versions if distributions.get(name, True))
+    alone = few(failure.id)
+    (found,) = check(alone, build(alone, parse_text(alone, pins) if pins else ()), Question(), {}).failures
+    assert found.standing in BREAKING

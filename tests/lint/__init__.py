@@ -1,0 +1,1 @@
+"""Rules for names and documents that no linter has: a part of `tox run -e lint`."""

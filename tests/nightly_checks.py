@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.errors import ExitStatus, MatrixError
+from matrix.execution import interrupt
 from matrix.execution.engine import tox_command, work_folder
 from matrix.execution.ranks.descendants import end_below
 from matrix.provision import configuration, interpreters, kernel, tools
@@ -282,7 +283,7 @@ def run(suite: Suite, log: Path, limit_s: float, *, whole: bool) -> Result:
         os.killpg(process.pid, signal.SIGINT)
         try:
             process.wait(END_S)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     end_below(os.getpid())
@@ -367,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.list:
         print(listing(suites, whole=parsed.all))
         return ExitStatus.GOOD
+    interrupt.once()
     kernel.adopt_orphans()
     folder = ROOT / "reports" / "out" / "checks" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     folder.mkdir(parents=True)

@@ -100,12 +100,14 @@ def test_suite_after_the_limit_is_not_reached(tmp_path: Path) -> None:
 DRIVER = """
 import sys, time
 from pathlib import Path
+from matrix.execution import interrupt
 from matrix.provision import kernel
 from tests.nightly_checks import Suite, exit_status, run_all, table
 LEAVE = "import subprocess, sys, time; " \\
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); " \\
     "print(child.pid, flush=True); time.sleep(600)"
 GREEN = "print('=== 1 passed in 1s ===')"
+interrupt.once()
 kernel.adopt_orphans()
 suites = [Suite(name, ("-c", code), (1, 1), in_place=True) for name, code in (("a", GREEN), ("b", LEAVE), ("c", GREEN))]
 results = run_all(suites, Path(sys.argv[1]), 10, lambda line: print(line, flush=True))
@@ -114,16 +116,16 @@ sys.exit(exit_status(results))
 """
 
 
-def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path) -> None:
-    """Also a process in a session of its own, as tests start them."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path, number: signal.Signals) -> None:
+    """Also a process in a session of its own, as tests start them. SIGINT is ignored at the start, as after `&`."""
+    line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", DRIVER, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True)
     log = tmp_path / "b.log"
     while process.poll() is None and not (log.exists() and log.read_text().endswith("\n")):
         time.sleep(0.05)  # no event exists for a line in a log
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed = process.communicate(timeout=60)[0]
     assert process.returncode == ExitStatus.INTERRUPTED
     assert [line.split(" | ")[1] for line in printed.splitlines()[-3:]] == ["green", "not reached", "not reached"]

@@ -116,18 +116,16 @@ def changed_modules() -> list[str]:
 class Suite:
     """A suite: the command of its long form, what it requires, and what its short form replaces.
 
-    `command` are words of tox, or with `in_place` of this Python. `counts` finds in the output how many checks were
-    made, where they are not pytest's; "" counts the command as one. `minutes` are those of the short form and of the
-    long one on two idle cores. In the short form `short` are its arguments and `variables` its variables; `unless`
-    is the reason why it has none.
+    `counts` finds in the output how many checks were made, where they are not pytest's; "" counts the command as one.
+    `minutes` are those of the short form and of the long one on two idle cores. In the short form `short` are its
+    arguments and `variables` its variables; `unless` is the reason why it has none.
     """
 
     name: str
-    command: tuple[str, ...]
+    command: Callable[[], Sequence[str]]
     minutes: tuple[float, float]
     requires: tuple[Lack, ...] = ()
     needs: str = "nothing"
-    in_place: bool = False
     counts: str | None = None
     short: Callable[[], Sequence[str]] = tuple
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -140,16 +138,17 @@ class Suite:
 
     def words(self, *, whole: bool) -> list[str]:
         """Return its command line."""
-        arguments = [] if whole else [*self.short()]
-        if self.in_place:
-            return [sys.executable, *self.command, *arguments]
-        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
-        return [*tox_command(os.environ), "run", *work, "-e", *self.command, *(["--", *arguments] if arguments else [])]
+        return [*self.command(), *([] if whole else self.short())]
 
 
 def in_tox(name: str, *minutes: float, needs: str = "nothing", **settings: object) -> Suite:
     """Return the suite of a tox environment of that name."""
-    return Suite(name, (name,), (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
+
+    def command() -> list[str]:
+        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
+        return [*tox_command(os.environ), "run", *work, "-e", name, "--"]
+
+    return Suite(name, command, (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
 
 
 SLURM: Final = (root, programs("slurmctld", "slurmd", "sbatch", "squeue", package="slurmctld slurmd slurm-client"))
@@ -158,7 +157,7 @@ PYXIS: Final = programs(
     *("make", "git", "musl-gcc", "mksquashfs", "squashfuse", "fuse-overlayfs", "parallel", "jq"),
     package="make git musl-tools linux-libc-dev libslurm-dev squashfs-tools squashfuse fuse-overlayfs parallel jq",
 )
-# Cheap ones first. Of what .ci/run has, only `real` is repeated, with the rest of its folder.
+# Cheap ones first. Of what .ci/run has, only tests/real is repeated, whole.
 SUITES: Final = (
     in_tox("threads", 1, counts=r"^ *all +(\d+)|(\d+) nothing named"),
     in_tox("docs", 1, counts=""),
@@ -173,8 +172,8 @@ SUITES: Final = (
     ),
     in_tox("hostile", 3, 10, counts=r"^\| all \| (\d+) \|", short=lambda: ("--tries", "80")),
     in_tox("slurm", 15, needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM),
-    Suite("real", ("-m", "pytest", "--durations", "10", "tests/real"), (25, 25), in_place=True),
-    in_tox("interrupts", 45, needs="--all", unless=lambda: "`real` has 4 signals and 10 kills; --all has 20 and 500"),
+    in_tox("slow", 40),
+    in_tox("interrupts", 45, needs="--all", unless=lambda: "`slow` has 4 signals and 10 kills; --all has 20 and 500"),
     in_tox(
         "image", 6, needs="podman or docker, both clones, gcc, debootstrap or mmdebstrap", requires=IMAGE,
     ),

@@ -17,14 +17,14 @@ from tests import nightly_checks
 from tests.nightly_checks import Result, State, Suite, exit_status, judged, run_all, table
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTEST = Suite("x", (), (1, 1))
-COUNTED = Suite("x", (), (1, 1), counts=r"^\| all \| (\d+) \|")
-COMMAND = Suite("x", (), (1, 1), counts="")
+PYTEST = Suite("x", tuple, (1, 1))
+COUNTED = Suite("x", tuple, (1, 1), counts=r"^\| all \| (\d+) \|")
+COMMAND = Suite("x", tuple, (1, 1), counts="")
 
 
 def of_code(code: str, name: str = "x", **settings: object) -> Suite:
     """Return a suite that runs Python code."""
-    return Suite(name, ("-c", code), (1, 1), in_place=True, **settings)  # type: ignore[arg-type]
+    return Suite(name, lambda: (sys.executable, "-c", code), (1, 1), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def of_code(code: str, name: str = "x", **settings: object) -> Suite:
         (COUNTED, 0, "| all | 320 | 320 |\n", (State.GREEN, 320, 320, 0, "")),
         (COUNTED, 1, "| all | 320 | 319 |\n", (State.RED, 320, 319, 1, "exit status 1")),
         (COUNTED, 0, "nothing\n", (State.RED, 1, 0, 1, "no test ran")),
-        (Suite("x", (), (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
+        (Suite("x", tuple, (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
          (State.GREEN, 2, 2, 0, "")),
         (COMMAND, 0, "", (State.GREEN, 1, 1, 0, "")),
         (COMMAND, 1, "", (State.RED, 1, 0, 1, "exit status 1")),
@@ -109,7 +109,10 @@ LEAVE = "import subprocess, sys, time; " \\
 GREEN = "print('=== 1 passed in 1s ===')"
 interrupt.once()
 kernel.adopt_orphans()
-suites = [Suite(name, ("-c", code), (1, 1), in_place=True) for name, code in (("a", GREEN), ("b", LEAVE), ("c", GREEN))]
+suites = [
+    Suite(name, lambda code=code: (sys.executable, "-c", code), (1, 1))
+    for name, code in (("a", GREEN), ("b", LEAVE), ("c", GREEN))
+]
 results = run_all(suites, Path(sys.argv[1]), 10, lambda line: print(line, flush=True))
 print(table(results))
 sys.exit(exit_status(results))
@@ -133,7 +136,7 @@ def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path, number: s
 
 
 def test_every_suite_of_tox_is_an_environment() -> None:
-    names = [suite.command[0] for suite in nightly_checks.SUITES if not suite.in_place]
+    names = [suite.name for suite in nightly_checks.SUITES]
     text = (ROOT / "tox.ini").read_text(encoding="utf-8")
     assert [name for name in names if f"[testenv:{name}]" not in text and not name.startswith("unit3")] == []
 
@@ -166,5 +169,5 @@ def test_listing_states_what_is_missing(capsys: pytest.CaptureFixture[str]) -> N
         assert nightly_checks.main([*arguments, "--list"]) == ExitStatus.GOOD
         return capsys.readouterr().out
 
-    assert "| interrupts | 45 | 45 | --all | `real` has" in words(["interrupts"])
+    assert "| interrupts | 45 | 45 | --all | `slow` has" in words(["interrupts"])
     assert "| interrupts | 45 | 45 | --all | runs |" in words(["interrupts", "--all"])

@@ -162,13 +162,13 @@ SUITES: Final = (
     in_tox("threads", 1, counts=r"^ *all +(\d+)|(\d+) nothing named"),
     in_tox("docs", 1, counts=""),
     in_tox("release-check", 1, counts=r"^Checking dist/\S+: PASSED()"),
-    in_tox("frameworks", 2, counts=r"^(\d+) pairs"),
+    in_tox("frameworks", 3, counts=r"^(\d+) pairs"),
     *(
         in_tox(f"unit{minor.replace('.', '')}", 5, needs=f"Python {minor}", requires=(python(minor),))
         for minor in ("3.11", "3.12", "3.13")  # 3.10 is in .ci/run
     ),
     in_tox(
-        "browser", 4, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
+        "browser", 3, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
     ),
     in_tox("hostile", 3, 10, counts=r"^\| all \| (\d+) \|", short=lambda: ("--tries", "80")),
     in_tox("slurm", 15, needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM),

@@ -125,7 +125,7 @@ class ReadmeNight:
         return f"{target} {moment}, at {phase!r}: status {status} after {ended_s:.1f} s"
 
     def has(self, results: int) -> bool:
-        """Return whether the log has that many results of the run, also of those before it was continued."""
+        """Return whether the log has that many results of this start: one that continues a run counts from 1 again."""
         text = self.log.read_text()
         return any(int(number) >= results for number in RESULT.findall(text)) if results else bool(text)
 

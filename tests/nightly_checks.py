@@ -42,6 +42,7 @@ PATHS: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin",
 SUMMARY: Final = re.compile(r"^=+ (.*) in [\d.]+s\b.*=+$", re.M)  # pytest's last line
 COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
 SKIP: Final = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.M)
+UNREAD: Final = re.compile(r"\d+ not run: [^,\n]+|unread without .+")  # of foreign_logs and framework_cores
 COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")  # twine prints it in a file, too
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.*)$", re.M)
 Lack = Callable[[], str]  # what this machine lacks, "" if nothing
@@ -246,6 +247,7 @@ def judged(suite: Suite, status: int, output: str) -> Result:
         counts["passed"] = 1
     red = counts["failed"] + counts["error"] + counts["errors"]
     reasons = [f"{number} skipped: {reason}" for number, reason in SKIP.findall(output)]
+    reasons += UNREAD.findall(output) if suite.counts else []
     nothing = not (counts["passed"] or red)
     if nothing:
         reasons.append("no test ran")

@@ -40,6 +40,8 @@ def of_code(code: str, name: str = "x", **settings: object) -> Suite:
         (PYTEST, 0, "SKIPPED [2] a.py:3: no tag\n=== 1 passed, 2 skipped in 1s ===\n",
          (State.GREEN, 3, 1, 0, "2 skipped: no tag")),
         (COUNTED, 0, "| all | 320 | 320 |\n", (State.GREEN, 320, 320, 0, "")),
+        (COUNTED, 0, "| all | 65 |\n41 not run: package missing, 65 nothing named\n",
+         (State.GREEN, 65, 65, 0, "41 not run: package missing")),
         (COUNTED, 1, "| all | 320 | 319 |\n", (State.RED, 320, 319, 1, "exit status 1")),
         (COUNTED, 0, "nothing\n", (State.RED, 1, 0, 1, "no test ran")),
         (Suite("x", tuple, (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.errors import ExitStatus, MatrixError
+from matrix.execution import interrupt
 from matrix.execution.engine import tox_command, work_folder
 from matrix.execution.ranks.descendants import end_below
 from matrix.provision import configuration, interpreters, kernel, tools
@@ -41,6 +42,7 @@ PATHS: Final = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin",
 SUMMARY: Final = re.compile(r"^=+ (.*) in [\d.]+s\b.*=+$", re.M)  # pytest's last line
 COUNT: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
 SKIP: Final = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.M)
+UNREAD: Final = re.compile(r"\d+ not run: [^,\n]+|unread without .+")  # of foreign_logs and framework_cores
 COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")  # twine prints it in a file, too
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.*)$", re.M)
 Lack = Callable[[], str]  # what this machine lacks, "" if nothing
@@ -115,18 +117,16 @@ def changed_modules() -> list[str]:
 class Suite:
     """A suite: the command of its long form, what it requires, and what its short form replaces.
 
-    `command` are words of tox, or with `in_place` of this Python. `counts` finds in the output how many checks were
-    made, where they are not pytest's; "" counts the command as one. `minutes` are those of the short form and of the
-    long one on two idle cores. In the short form `short` are its arguments and `variables` its variables; `unless`
-    is the reason why it has none.
+    `counts` finds in the output how many checks were made, where they are not pytest's; "" counts the command as one.
+    `minutes` are those of the short form and of the long one on two idle cores. In the short form `short` are its
+    arguments and `variables` its variables; `unless` is the reason why it has none.
     """
 
     name: str
-    command: tuple[str, ...]
+    command: Callable[[], Sequence[str]]
     minutes: tuple[float, float]
     requires: tuple[Lack, ...] = ()
     needs: str = "nothing"
-    in_place: bool = False
     counts: str | None = None
     short: Callable[[], Sequence[str]] = tuple
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -139,16 +139,17 @@ class Suite:
 
     def words(self, *, whole: bool) -> list[str]:
         """Return its command line."""
-        arguments = [] if whole else [*self.short()]
-        if self.in_place:
-            return [sys.executable, *self.command, *arguments]
-        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
-        return [*tox_command(os.environ), "run", *work, "-e", *self.command, *(["--", *arguments] if arguments else [])]
+        return [*self.command(), *([] if whole else self.short())]
 
 
 def in_tox(name: str, *minutes: float, needs: str = "nothing", **settings: object) -> Suite:
     """Return the suite of a tox environment of that name."""
-    return Suite(name, (name,), (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
+
+    def command() -> list[str]:
+        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
+        return [*tox_command(os.environ), "run", *work, "-e", name, "--"]
+
+    return Suite(name, command, (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
 
 
 SLURM: Final = (root, programs("slurmctld", "slurmd", "sbatch", "squeue", package="slurmctld slurmd slurm-client"))
@@ -157,23 +158,23 @@ PYXIS: Final = programs(
     *("make", "git", "musl-gcc", "mksquashfs", "squashfuse", "fuse-overlayfs", "parallel", "jq"),
     package="make git musl-tools linux-libc-dev libslurm-dev squashfs-tools squashfuse fuse-overlayfs parallel jq",
 )
-# Cheap ones first. Of what .ci/run has, only `real` is repeated, with the rest of its folder.
+# Cheap ones first. Of what .ci/run has, only tests/real is repeated, whole.
 SUITES: Final = (
     in_tox("threads", 1, counts=r"^ *all +(\d+)|(\d+) nothing named"),
     in_tox("docs", 1, counts=""),
     in_tox("release-check", 1, counts=r"^Checking dist/\S+: PASSED()"),
-    in_tox("frameworks", 2, counts=r"^(\d+) pairs"),
+    in_tox("frameworks", 3, counts=r"^(\d+) pairs"),
     *(
         in_tox(f"unit{minor.replace('.', '')}", 5, needs=f"Python {minor}", requires=(python(minor),))
         for minor in ("3.11", "3.12", "3.13")  # 3.10 is in .ci/run
     ),
     in_tox(
-        "browser", 4, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
+        "browser", 3, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
     ),
     in_tox("hostile", 3, 10, counts=r"^\| all \| (\d+) \|", short=lambda: ("--tries", "80")),
     in_tox("slurm", 15, needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM),
-    Suite("real", ("-m", "pytest", "--durations", "10", "tests/real"), (25, 25), in_place=True),
-    in_tox("interrupts", 45, needs="--all", unless=lambda: "`real` has 4 signals and 10 kills; --all has 20 and 500"),
+    in_tox("slow", 40),
+    in_tox("interrupts", 45, needs="--all", unless=lambda: "`slow` has 4 signals and 10 kills; --all has 20 and 500"),
     in_tox(
         "image", 6, needs="podman or docker, both clones, gcc, debootstrap or mmdebstrap", requires=IMAGE,
     ),
@@ -246,6 +247,7 @@ def judged(suite: Suite, status: int, output: str) -> Result:
         counts["passed"] = 1
     red = counts["failed"] + counts["error"] + counts["errors"]
     reasons = [f"{number} skipped: {reason}" for number, reason in SKIP.findall(output)]
+    reasons += UNREAD.findall(output) if suite.counts else []
     nothing = not (counts["passed"] or red)
     if nothing:
         reasons.append("no test ran")
@@ -282,7 +284,7 @@ def run(suite: Suite, log: Path, limit_s: float, *, whole: bool) -> Result:
         os.killpg(process.pid, signal.SIGINT)
         try:
             process.wait(END_S)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     end_below(os.getpid())
@@ -367,6 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.list:
         print(listing(suites, whole=parsed.all))
         return ExitStatus.GOOD
+    interrupt.once()
     kernel.adopt_orphans()
     folder = ROOT / "reports" / "out" / "checks" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     folder.mkdir(parents=True)

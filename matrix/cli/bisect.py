@@ -13,20 +13,16 @@ from typing import Any
 from matrix.bisection import drafting
 from matrix.bisection.bisect_arguments import folder_of
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.own import OwnCommand
 from matrix.bisection.probe_session import ProbeReport
 from matrix.bisection.procedure import BisectionEvents, Procedure
 from matrix.bisection.procedure import bisect_command as bisect_own
 from matrix.bisection.result_summary import BisectionSummary, summarize
 from matrix.catalog import loading
-from matrix.catalog.model import Catalog
 from matrix.cli import places
 from matrix.cli.bisect_options import add_options, arguments_of
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt
-from matrix.execution.engine import Engine
-from matrix.provision.host import ExecutionSite
 from matrix.report.bisection import bisection_page, issue_text, render
 from matrix.report.findings import FORMATS
 from matrix.report.findings.from_bisection import of_bisection
@@ -52,11 +48,17 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     catalog = loading.load()
     with ExitStack() as stack:
         if command is None:
-            procedure = Procedure(arguments, catalog, partial(start_engine, parsed), events, stack)
+            start = partial(places.engine_of, parsed=parsed, jobs=parsed.at_once)
+            procedure = Procedure(arguments, catalog, start, events, stack)
             bisected, session = procedure.search(), procedure.session
         else:
-            start = partial(start_engine, parsed, command=command)
-            bisected, session = bisect_own(arguments, command, catalog, start, events, stack)
+            # Side by side, unless the command is timed. The ranks of a failure preload torch in every worker.
+            workers = parsed.at_once if not command.metric and parsed.engine == "local" else 1
+
+            def start_engine(full: Any) -> Any:
+                return places.engine_of(full, parsed, parsed.at_once, workers, command.environ(os.environ, *full.site))
+
+            bisected, session = bisect_own(arguments, command, catalog, start_engine, events, stack)
     summary = summarize(bisected, session)
     page = page_path(summary, parsed)
     issue = issue_text(summary, command.line, command.attached) if command else issue_text(summary)
@@ -76,17 +78,6 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         show(*render(summary, str(page)), *(Prose(line, 2) for line in catalogued))
         show(*(f"  {name}: {path}" for name, path in files.items()))
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
-
-
-def start_engine(
-    parsed: argparse.Namespace, known: Catalog, command: OwnCommand | None = None
-) -> tuple[Engine, ExecutionSite | None]:
-    """Return the engine that the options select, for the failures of `known`, and its execution site."""
-    if command is None:
-        return places.engine_of(known, parsed, parsed.at_once)
-    # Side by side, unless the command is timed. The ranks of a failure preload torch in every worker.
-    workers = parsed.at_once if not command.metric and parsed.engine == "local" else 1
-    return places.engine_of(known, parsed, parsed.at_once, workers, command.environ(os.environ, *known.site))
 
 
 def say(text: str) -> None:

@@ -21,7 +21,7 @@ FLAGS: Final = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--remote-debugging-pipe", "--force-color-profile=srgb",
 )  # fmt: skip
-REPLY_TIMEOUT_S: Final = 60.0  # for one reply; the first takes 1 to 3 s, many times that on a busy machine
+REPLY_TIMEOUT_S: Final = 240.0  # for one reply; the first takes 1 to 3 s, with a load of 50 on two cores 60 s and more
 
 
 class Browser:

@@ -24,20 +24,27 @@ from tests.real.conftest import COMMAND_S, ROOT, processes
 from tests.real.kills import SEED, Runs
 
 INTERRUPTS = int(os.environ.get("MEGATRIX_INTERRUPTS", "2"))  # of each signal; about 40 s each on 2 cores
-# 21 cases of one base, 40 s; "" for the whole night, 7 minutes.
+# 21 cases of one base, 40 s; "" for the whole night, with more cases.
 PART = os.environ.get("MEGATRIX_INTERRUPTED_PART", f"--within 'base==torch-2.4.0 and failure=={SAVE}'")
-LONGEST_S = float(os.environ.get("MEGATRIX_INTERRUPTED_S", "45"))  # latest moment of a signal after the first output
+CASES = 21  # of PART; a signal comes after a random number of their results, however fast the machine is
+STEP_S = float(os.environ.get("MEGATRIX_INTERRUPTED_S", "2"))  # latest moment of a signal after that result
+EARLY_S = 10.0  # of a third of the signals, latest moment after the first output: tox makes or checks environments
 EMPTY = 2  # of the starts with each signal, the number without tox environments: tox provisions and makes them
 LAST = re.compile(r"megatrix: interrupted; continue with: (.+)")
+RESULT = re.compile(r"^\[ *(\d+)/", re.M)
 COMMANDS = re.search(r"^    (.* pip install tox) && (.* tox run -e nightly)", (ROOT / "README.md").read_text(), re.M)
 
 
 @dataclass(frozen=True)
 class Interrupt:
-    """One signal: to tox alone, or to its process group as by a terminal; after `moment_s` of output."""
+    """One signal: to tox alone, or to its process group as by a terminal.
+
+    It comes `moment_s` after the log has this number of results; with 0, after the first output.
+    """
 
     number: signal.Signals
     to_group: bool
+    results: int
     moment_s: float
     empty: bool
 
@@ -45,11 +52,12 @@ class Interrupt:
 def interrupts(count: int, seed: int) -> list[Interrupt]:
     """Return `count` interrupts with each of SIGINT and SIGTERM, in random order."""
     rng = random.Random(seed)
-    planned = [
-        Interrupt(number, rng.random() < 0.5, rng.uniform(0, LONGEST_S), index < EMPTY)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        for index in range(count)
-    ]
+    planned = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for index in range(count):
+            results = rng.choice([0, *2 * [rng.randint(1, CASES)]])
+            moment_s = rng.uniform(0, STEP_S if results else EARLY_S)
+            planned.append(Interrupt(number, rng.random() < 0.5, results, moment_s, index < EMPTY))
     rng.shuffle(planned)
     return planned
 
@@ -91,8 +99,8 @@ class ReadmeNight:
         if interrupt.empty:
             shutil.rmtree(self.checkout / ".tox", ignore_errors=True)
         process = self.start()
-        while process.poll() is None and not self.log.stat().st_size:
-            time.sleep(0.02)  # no event exists for the first output
+        while process.poll() is None and not self.has(interrupt.results):
+            time.sleep(0.02)  # no event exists for a line in a log
         try:
             process.wait(interrupt.moment_s)
             assert process.returncode == ExitStatus.GOOD, self.log.read_text()
@@ -113,7 +121,13 @@ class ReadmeNight:
         self.again = last[1]
         assert "--no-cache" in shlex.split(self.again)
         target = f"{interrupt.number.name} to {'its group' if interrupt.to_group else 'tox'}"
-        return f"{target} at {interrupt.moment_s:.1f} s, at {phase!r}: status {status} after {ended_s:.1f} s"
+        moment = f"{interrupt.moment_s:.1f} s after result {interrupt.results}"
+        return f"{target} {moment}, at {phase!r}: status {status} after {ended_s:.1f} s"
+
+    def has(self, results: int) -> bool:
+        """Return whether the log has that many results of this start: one that continues a run counts from 1 again."""
+        text = self.log.read_text()
+        return any(int(number) >= results for number in RESULT.findall(text)) if results else bool(text)
 
     def complete(self) -> None:
         """Run what the last line names to its end."""

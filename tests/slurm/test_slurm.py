@@ -15,13 +15,13 @@ from matrix.catalog.stack import DRIVER
 from matrix.execution.slurm.client import of
 from matrix.execution.slurm.cluster import ClusterSite
 from matrix.planning.machine_requirements import BaseOffer
-from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.store import journal, stored_run
 from matrix.verdicts.planned import Planned
 from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places
+from tests.unit.catalogs import planned
 
 # Four cases with ranks on each of two releases.
 LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure=={SAVE} and mcore==0.9.0")
@@ -127,8 +127,8 @@ def nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
 
 def case(driver: str, gpus: int) -> Planned:
     """Return a case at level gpu."""
-    item = everything(loading.load(), (Level.CPU,))[0]
-    return replace(item, level=Level.GPU, gpus=gpus, cell=item.cell.with_({DRIVER: driver}))
+    item = planned(loading.load(), level=Level.GPU, gpus=gpus)
+    return replace(item, cell=item.cell.with_({DRIVER: driver}))
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from tests import nightly_checks
 from tests.nightly_checks import Result, State, Suite, exit_status, judged, run_all, table
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTEST = Suite("x", (), (1, 1))
-COUNTED = Suite("x", (), (1, 1), counts=r"^\| all \| (\d+) \|")
-COMMAND = Suite("x", (), (1, 1), counts="")
+PYTEST = Suite("x", tuple, (1, 1))
+COUNTED = Suite("x", tuple, (1, 1), counts=r"^\| all \| (\d+) \|")
+COMMAND = Suite("x", tuple, (1, 1), counts="")
 
 
 def of_code(code: str, name: str = "x", **settings: object) -> Suite:
     """Return a suite that runs Python code."""
-    return Suite(name, ("-c", code), (1, 1), in_place=True, **settings)  # type: ignore[arg-type]
+    return Suite(name, lambda: (sys.executable, "-c", code), (1, 1), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,11 @@ def of_code(code: str, name: str = "x", **settings: object) -> Suite:
         (PYTEST, 0, "SKIPPED [2] a.py:3: no tag\n=== 1 passed, 2 skipped in 1s ===\n",
          (State.GREEN, 3, 1, 0, "2 skipped: no tag")),
         (COUNTED, 0, "| all | 320 | 320 |\n", (State.GREEN, 320, 320, 0, "")),
+        (COUNTED, 0, "| all | 65 |\n41 not run: package missing, 65 nothing named\n",
+         (State.GREEN, 65, 65, 0, "41 not run: package missing")),
         (COUNTED, 1, "| all | 320 | 319 |\n", (State.RED, 320, 319, 1, "exit status 1")),
         (COUNTED, 0, "nothing\n", (State.RED, 1, 0, 1, "no test ran")),
-        (Suite("x", (), (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
+        (Suite("x", tuple, (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
          (State.GREEN, 2, 2, 0, "")),
         (COMMAND, 0, "", (State.GREEN, 1, 1, 0, "")),
         (COMMAND, 1, "", (State.RED, 1, 0, 1, "exit status 1")),
@@ -100,30 +102,35 @@ def test_suite_after_the_limit_is_not_reached(tmp_path: Path) -> None:
 DRIVER = """
 import sys, time
 from pathlib import Path
+from matrix.execution import interrupt
 from matrix.provision import kernel
 from tests.nightly_checks import Suite, exit_status, run_all, table
 LEAVE = "import subprocess, sys, time; " \\
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); " \\
     "print(child.pid, flush=True); time.sleep(600)"
 GREEN = "print('=== 1 passed in 1s ===')"
+interrupt.once()
 kernel.adopt_orphans()
-suites = [Suite(name, ("-c", code), (1, 1), in_place=True) for name, code in (("a", GREEN), ("b", LEAVE), ("c", GREEN))]
+suites = [
+    Suite(name, lambda code=code: (sys.executable, "-c", code), (1, 1))
+    for name, code in (("a", GREEN), ("b", LEAVE), ("c", GREEN))
+]
 results = run_all(suites, Path(sys.argv[1]), 10, lambda line: print(line, flush=True))
 print(table(results))
 sys.exit(exit_status(results))
 """
 
 
-def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path) -> None:
-    """Also a process in a session of its own, as tests start them."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path, number: signal.Signals) -> None:
+    """Also a process in a session of its own, as tests start them. SIGINT is ignored at the start, as after `&`."""
+    line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", DRIVER, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True)
     log = tmp_path / "b.log"
     while process.poll() is None and not (log.exists() and log.read_text().endswith("\n")):
         time.sleep(0.05)  # no event exists for a line in a log
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed = process.communicate(timeout=60)[0]
     assert process.returncode == ExitStatus.INTERRUPTED
     assert [line.split(" | ")[1] for line in printed.splitlines()[-3:]] == ["green", "not reached", "not reached"]
@@ -131,7 +138,7 @@ def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path) -> None:
 
 
 def test_every_suite_of_tox_is_an_environment() -> None:
-    names = [suite.command[0] for suite in nightly_checks.SUITES if not suite.in_place]
+    names = [suite.name for suite in nightly_checks.SUITES]
     text = (ROOT / "tox.ini").read_text(encoding="utf-8")
     assert [name for name in names if f"[testenv:{name}]" not in text and not name.startswith("unit3")] == []
 
@@ -164,5 +171,5 @@ def test_listing_states_what_is_missing(capsys: pytest.CaptureFixture[str]) -> N
         assert nightly_checks.main([*arguments, "--list"]) == ExitStatus.GOOD
         return capsys.readouterr().out
 
-    assert "| interrupts | 45 | 45 | --all | `real` has" in words(["interrupts"])
+    assert "| interrupts | 45 | 45 | --all | `slow` has" in words(["interrupts"])
     assert "| interrupts | 45 | 45 | --all | runs |" in words(["interrupts", "--all"])

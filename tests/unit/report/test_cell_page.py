@@ -40,7 +40,7 @@ def test_red_cell_shows_reason_command_and_packages() -> None:
     assert "image nvcr.io/x@sha256:ab host x86_64 Python 3.10.14 resolved torch 2.4.0" in text
     assert "create_default_global_save_plan" in text
     assert "0 exit code 1 1.1 s runs/a/logs/rank-0.log 1 exit code 1, stopped by the supervisor" in text
-    assert "megatrix explain torch-2.4.0/mcore-0.8.0/te-none/driver-none" in text
+    assert "megatrix check torch-2.4.0/mcore-0.8.0/te-none/driver-none" in text
     assert "broken dud-assertion mcore <0.9: the writer saves twice" in text
 
 

@@ -33,8 +33,8 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("statements", 27_743, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
-    Budget("modules", 369, 250, "each is a name that a reader must know"),
+    Budget("statements", 27_742, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
+    Budget("modules", 359, 250, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
     Budget("pronoun-like locals %", 3, 3, "a local that names nothing has to be looked up at every use"),
@@ -59,10 +59,7 @@ PRONOUNS: Final = frozenset(WORDS.split())
 UNTESTED: Final = {
     "matrix/__main__.py": "one call, of matrix/cli/main.py",
     **dict.fromkeys(
-        [
-            f"matrix/kit/parity/{name}.py"
-            for name in ("boundaries", "gathered", "layer_spec", "layout_step", "local_layers")
-        ],
+        [f"matrix/kit/parity/{name}.py" for name in ("boundaries", "gathered", "layout_step", "local_layers")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
     "matrix/report/findings/findings.py": "frozen values; the tests of each format hold it against them",

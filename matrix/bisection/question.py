@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from matrix.bisection import axes
 from matrix.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
@@ -14,16 +16,21 @@ from matrix.bisection.joint import BisectionAnswer, Contents, StackPair, jointly
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
-from matrix.bisection.recorded_names import suspected_releases
 from matrix.bisection.search import Plan
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Level, Signature
+from matrix.catalog.kinds import kind_table
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.catalog.versions import is_version
+from matrix.contract.kind_answer import releases_with
+from matrix.contract.provider import PROVIDERS
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
+from matrix.verdicts.kind_match import KindIndex
+from matrix.verdicts.outcome import Raised
 from matrix.verdicts.planned import Planned
 
+_ESCAPED = re.compile(r"\\(\W)")
 SIDE = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
@@ -228,3 +235,22 @@ def differ(good: str, bad: str) -> None:
     """Raise MatrixError when both ends are the same point."""
     if good and good == bad:
         raise MatrixError("good and bad are the same point", got=good, expected="two points that behave differently")
+
+
+def suspected_releases(signatures: Iterable[Signature], package: str, versions: Sequence[str]) -> set[int]:
+    """Return the places of the releases, oldest first, that first have what a signature names, or first lack it.
+
+    They order a search, and decide nothing: a run confirms both sides.
+    """
+    provider = PROVIDERS.get(package)
+    if provider is None:
+        return set()
+    index, places = KindIndex(kind_table()), set[int]()
+    for signature in signatures:
+        message = _ESCAPED.sub(r"\1", signature.message or "")
+        if sighting := index.shown_by(Raised(signature.exception or "", message)):
+            recorded = dict(releases_with(provider, sighting.groups))
+            states = [recorded.get(version) for version in versions]
+            pairs = enumerate(pairwise(states), start=1)
+            places |= {place for place, (before, after) in pairs if None not in (before, after) and before != after}
+    return places

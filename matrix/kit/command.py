@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,15 @@ from traceback import FrameSummary, StackSummary
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from matrix.kit import child
-from matrix.kit.folder_copy import copy_folder
 from matrix.kit.rank import LackError
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.tracebacks import LoggedException, Tracebacks
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
-
+LARGEST: Final = 2**20  # bytes of a file that is copied
+MOST: Final = 5_000  # files and folders that are copied
+BYTES: Final = 2**26  # of all copied files
 SYSTEM: Final = ("/usr/local/bin", "/usr/bin", "/bin")  # behind the cell's own programs on PATH, for shells and tools
 KEPT: Final = 65_536  # characters of the output's end that are searched for exceptions, as many as an outcome carries
 LEFT_S: Final = 2.0  # s for the output of processes that outlive the command
@@ -213,3 +215,35 @@ def _die(number: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     signal.pause()
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy `source` to `target`, which must not exist: the upper levels first, links below them where it is large.
+
+    Points that run side by side then can't mix their files. What is large, hidden or beyond the limits is a link:
+    reading it costs nothing, and a command that writes into it shares it with the others.
+    """
+    folders, entries, size = deque([(source, target)]), 0, 0
+    while folders:
+        origin, copy = folders.popleft()
+        copy.mkdir(parents=True)
+        for entry in sorted(os.scandir(origin), key=lambda item: item.name):
+            if Path(entry.path) == target:  # the copy lies in the folder
+                continue
+            entries += 1
+            within, path = entries <= MOST and size <= BYTES, copy / entry.name
+            if within and entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                folders.append((Path(entry.path), path))
+            elif within and _is_small(entry):
+                size += entry.stat().st_size
+                shutil.copy2(entry.path, path)
+            else:
+                path.symlink_to(os.path.abspath(entry.path))  # noqa: PTH100  (a link stays one)
+
+
+def _is_small(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a file to copy: small and readable. A link to one is copied, too."""
+    try:
+        return entry.is_file() and entry.stat().st_size <= LARGEST and os.access(entry.path, os.R_OK)
+    except OSError:
+        return False

@@ -8,17 +8,22 @@ Sources: ld.so(8); glibc's elf/dl-load.c (search, names of what is loaded), dl-v
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from matrix.catalog.regular_file import UnreadableError
+from matrix.catalog.regular_file import UnreadableError, read_regular
 from matrix.linking.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash, read_elf
-from matrix.linking.link_cache import read_cache
 from matrix.linking.load_facts import ProvidedLibrary
 
+MAGIC: Final = b"glibc-ld.so.cache1.1"
+# Flags of an entry: a library of glibc 2 (3) with the ABI of the machine.
+FLAGS: Final = {"x86-64": 0x0303, "aarch64": 0x0A03, "ppc64le": 0x0503}
+_HEADER: Final = struct.Struct("<20sII20x")
+_ENTRY: Final = struct.Struct("<iIIIQ")  # flags, name, path, version of the system, capabilities of the processor
 # Folders that are searched last: as built by Debian (with the machine's triplet), Red Hat (lib64) and others.
 DEFAULTS: Final = ("/lib/{triplet}", "/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 TRIPLETS: Final = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu", "ppc64le": "powerpc64le-linux-gnu"}
@@ -302,3 +307,30 @@ class Process:
                 yield LinkProblem(
                     ProblemKind.SYMBOL, missing[0], mapped.elf.path, count=len(missing), names=tuple(missing)
                 )
+
+
+def read_cache(path: Path, machine: str) -> dict[str, str]:
+    """Return the path of each library of a machine's cache; {} where there is none, or none of this format.
+
+    Source: glibc's sysdeps/generic/dl-cache.h. Entries for processors with certain capabilities are left out: the same
+    library is also there without them.
+    """
+    try:
+        content = read_regular(path)
+    except UnreadableError:
+        return {}
+    start = content.find(MAGIC)  # an older format may come first
+    if start < 0 or len(content) < start + _HEADER.size:
+        return {}
+    _, count, _ = _HEADER.unpack_from(content, start)
+    end = start + _HEADER.size + count * _ENTRY.size
+    paths: dict[str, str] = {}
+    entries = content[start + _HEADER.size : end]
+    for flags, name, position, _, capabilities in _ENTRY.iter_unpack(entries[: len(entries) // 24 * 24]):
+        if flags == FLAGS.get(machine) and not capabilities:
+            paths.setdefault(_text(content, start + name), _text(content, start + position))
+    return paths
+
+
+def _text(content: bytes, start: int) -> str:
+    return content[start : max(start, content.find(b"\0", start))].decode("utf-8", "replace")

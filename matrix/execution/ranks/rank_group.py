@@ -19,11 +19,18 @@ from matrix.execution.ranks import forkserver_child, mpirun, variables
 from matrix.execution.ranks.descendants import look, wait_for
 from matrix.execution.ranks.forkserver import empty_main
 from matrix.execution.ranks.logs import Log, end_of
-from matrix.execution.ranks.pump import Pump, Readable
 from matrix.execution.ranks.rank_main import READY
-from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, parse_report
+from matrix.execution.ranks.rank_process import (
+    LauncherProcess,
+    Pump,
+    RankProcess,
+    Readable,
+    answers,
+    kernel_view,
+    parse_report,
+    spy_on,
+)
 from matrix.execution.ranks.rank_spec import GroupRequest
-from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.store.secrets import bare_bytes
 from matrix.verdicts.outcome import RankEnd

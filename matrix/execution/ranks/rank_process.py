@@ -1,16 +1,27 @@
-"""The state of one rank while its job runs, and of the mpirun that started it."""
+"""One rank while its job runs: its process, output and stacks; and the mpirun that started it."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from matrix.catalog.codec import MalformedError, decode
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.logs import Log
 from matrix.verdicts.outcome import EVIDENCE, Raised, RankEnd
+
+CHUNK: Final = 65_536  # bytes per read: the default capacity of a pipe
+PIPE: Final = 2**20  # largest capacity of a pipe in bytes (/proc/sys/fs/pipe-max-size)
 
 
 @dataclass(frozen=True)
@@ -90,3 +101,84 @@ class LauncherProcess:
     log: Log
     handoff: mpirun.Handoff
     ended: bool = False
+
+
+def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:
+    """Start `py-spy dump` on each process, output to a pipe; start nothing where py-spy is not on PATH.
+
+    It does not need the process's cooperation, so it also reports one that blocks signals. It may need root (ptrace).
+    """
+    spy = shutil.which("py-spy")
+    if spy is None:
+        return []
+    return [
+        subprocess.Popen([spy, "dump", "--pid", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for pid in pids
+    ]
+
+
+def answers(pid: int, number: signal.Signals = signal.SIGUSR1, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process has a handler for a signal; a signal without one would kill it."""
+    try:
+        caught = re.search(r"^SigCgt:\t([0-9a-f]+)$", (proc / str(pid) / "status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def kernel_view(pid: int, proc: Path = Path("/proc")) -> str:
+    """Return the kernel's report on an unresponsive process: state, blocked signals, wait channel."""
+    try:
+        status = dict(re.findall(r"^(\w+):\t(.*)$", (proc / str(pid) / "status").read_text(), re.MULTILINE))
+        channel = (proc / str(pid) / "wchan").read_text()
+    except OSError:
+        return "the process is gone"
+    return f"state {status.get('State')}, blocked signals {status.get('SigBlk')}, waits in {channel or '?'}"
+
+
+class Readable(Protocol):
+    """A pipe's end: a multiprocessing Connection, or the stdout of a subprocess."""
+
+    def fileno(self) -> int: ...  # noqa: D102  (defined by Python)
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Pump:
+    """Passes the bytes of a pipe to `take`, one chunk per event, so that no rank can block the event loop."""
+
+    def __init__(self, pipe: Readable, take: Callable[[bytes], object], selector: selectors.BaseSelector) -> None:
+        self.finished = False
+        self._pipe, self._take, self._selector = pipe, take, selector
+        os.set_blocking(pipe.fileno(), False)
+        selector.register(pipe.fileno(), selectors.EVENT_READ, self.read)
+
+    def read(self) -> bool:
+        """Read one chunk and return whether there was one. Closes the pipe at its end."""
+        if self.finished:  # by an earlier event of the same select
+            return False
+        try:
+            chunk = os.read(self._pipe.fileno(), CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._close()
+            return False
+        self._take(chunk)
+        return True
+
+    def drain(self) -> None:
+        """Read the buffered bytes, but not an endless stream of new ones."""
+        for _ in range(PIPE // CHUNK):
+            if not self.read():
+                return
+
+    def finish(self) -> None:
+        """Read the buffered bytes and close the pipe."""
+        self.drain()
+        if not self.finished:
+            self._close()
+
+    def _close(self) -> None:
+        self.finished = True
+        self._selector.unregister(self._pipe.fileno())
+        self._pipe.close()

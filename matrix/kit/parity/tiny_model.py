@@ -212,7 +212,7 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    from matrix.kit.parity import layer_spec
+    from matrix.kit.parity import local_layers
 
     stage = {}
     if virtual is not None:
@@ -223,14 +223,14 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
         for function in (parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage)
     ]
     options = {
-        "mtp_block_spec": layer_spec.mtp(point, config, virtual),
+        "mtp_block_spec": local_layers.mtp(point, config, virtual),
         "vp_stage": virtual,
         "position_embedding_type": "rope" if point["position"] == "rope" else "learned_absolute",
         "share_embeddings_and_output_weights": not point["untied"],
     }
     model = GPTModel(
         config=config,
-        transformer_layer_spec=layer_spec.decoder(point, config, virtual),
+        transformer_layer_spec=local_layers.decoder(point, config, virtual),
         vocab_size=VOCABULARY,
         max_sequence_length=SEQUENCE,
         pre_process=ends[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.bisection.recorded_names import suspected_releases
+from matrix.bisection.question import suspected_releases
 from matrix.catalog.failure import Signature
 
 CORES = ["0.5.0", "0.6.0", "0.11.0", "0.12.0", "0.13.0"]

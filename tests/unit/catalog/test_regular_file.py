@@ -23,8 +23,7 @@ KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
     "matrix/authoring/draft.py": (1, "a template of this package"),
-    "matrix/execution/ranks/first_imports.py": (1, "a file of this project or of a failure, which the rank imports"),
-    "matrix/execution/ranks/overlay_server.py": (1, "the FIFO that this process made"),
+    "matrix/execution/ranks/overlay_server.py": (2, "a file of this project or of a failure; the FIFO that it made"),
     "matrix/execution/ranks/rank_group.py": (1, "the FIFO that this process made"),
     "matrix/execution/ranks/rank_main.py": (1, "the FIFO that the process of the ranks made"),
     "matrix/provision/bundle_folder.py": (
@@ -49,7 +48,7 @@ OWN: Final = {
     "matrix/execution/ranks/logs.py": (1, "logs that this process's ranks wrote"),
     "matrix/execution/ranks/memory.py": (1, "the kernel's files"),
     "matrix/execution/ranks/mpirun.py": (1, "the null device"),
-    "matrix/execution/ranks/stacks.py": (3, "the kernel's files"),
+    "matrix/execution/ranks/rank_process.py": (3, "the kernel's files"),
     "matrix/execution/slurm/image.py": (1, "what the steps of this run wrote"),
     "matrix/execution/slurm/queue.py": (1, "what the tasks of this run wrote"),
     "matrix/execution/slurm/task.py": (1, "what the submitting process of this run wrote"),

@@ -43,7 +43,7 @@ def test_cell_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_cell_takes_no_option_of_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", CELL, "--upgrade", "te"]) == 2
-    assert "a cell is a stack alone: --upgrade" in " ".join(capsys.readouterr().err.split())
+    assert "a cell is a stack alone\n  got:      --upgrade\n" in capsys.readouterr().err
 
 
 def test_cell_of_this_environment_has_its_cases(

@@ -17,7 +17,6 @@ from unittest.mock import Mock
 import pytest
 
 from matrix import __version__
-from matrix.catalog.codec import decode
 from matrix.cli import COMMANDS, Command
 from matrix.cli.catalog import ACTIONS
 from matrix.cli.main import main, parser
@@ -25,7 +24,6 @@ from matrix.cli.usage import statuses
 from matrix.errors import ExitStatus
 from matrix.provision import project
 from matrix.provision.project import ROOT
-from matrix.verdicts.record import Record
 from tests.schemas import items_of
 from tests.unit.cli.small_night import CELL, ENTRY, KEY, NIGHT, STRANGE
 from tests.unit.engines import FakeEngine
@@ -211,9 +209,9 @@ def test_cell_is_checked_as_text_and_json(capsys: pytest.CaptureFixture[str]) ->
 def test_cell_lists_the_calls_that_break(capsys: pytest.CaptureFixture[str]) -> None:
     """Those of `check` and of the upgrade map."""
     cell = "torch-2.4.0/mcore-0.9.0/te-1.5.0/driver-none"
-    assert main(["check", cell]) == 1
+    assert main(["check", cell]) == 0
     assert "with --tp-comm-overlap" in capsys.readouterr().out
-    assert main(["check", "--json", cell]) == 1
+    assert main(["check", "--json", cell]) == 0
     (explained,) = items_of(capsys.readouterr().out, "cell")
     assert {one["needs"] for one in explained["calls"]} == {
         "with --enable-cuda-graph",
@@ -274,8 +272,9 @@ def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.
     main(["run"])
     capsys.readouterr()
     assert main(["report", "--json"]) == 1
-    records = (decode(Record, one) for one in items_of(capsys.readouterr().out, "records"))
-    assert [record.key for record in records] == [item.key for item in NIGHT]
+    printed = items_of(capsys.readouterr().out, "records")
+    keys = [f"{one['cell']['id']} {one['failure']} {one['case']} {one['level']}" for one in printed]
+    assert keys == [item.key for item in NIGHT]
     assert main(["report"]) == 1
     assert "page: " in capsys.readouterr().out
 

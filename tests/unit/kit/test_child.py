@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.ranks.chain import chain_of
+from matrix.execution.ranks.rank_main import chain_of
 from matrix.kit import child, command, cpu_device, te_extension
 from matrix.kit.command import CommandError
 from matrix.kit.rank import Rank

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.ranks.chain import chain_of
+from matrix.execution.ranks.rank_main import chain_of
 from matrix.kit import command
 from matrix.kit.command import METRIC, RUNS, CommandError, Repeats, number_in
 from matrix.kit.rank import LackError, Rank

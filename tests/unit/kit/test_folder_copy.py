@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.kit import folder_copy
-from matrix.kit.folder_copy import copy_folder
+from matrix.kit import command
+from matrix.kit.command import copy_folder
 
 
 def test_small_files_are_copied_and_others_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_copy, "LARGEST", 10)
+    monkeypatch.setattr(command, "LARGEST", 10)
     source = tmp_path / "source"
     (source / "deep" / "deeper").mkdir(parents=True)
     (source / ".git").mkdir()
@@ -31,7 +31,7 @@ def test_small_files_are_copied_and_others_linked(tmp_path: Path, monkeypatch: p
 
 def test_what_is_beyond_the_limits_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The upper levels come first."""
-    monkeypatch.setattr(folder_copy, "MOST", 2)
+    monkeypatch.setattr(command, "MOST", 2)
     source = tmp_path / "source"
     (source / "a" / "b").mkdir(parents=True)
     (source / "z").write_text("z")

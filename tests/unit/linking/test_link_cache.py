@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from matrix.linking.link_cache import MAGIC, read_cache
+from matrix.linking.dynamic_linker import MAGIC, read_cache
 
 
 def cache(*entries: tuple[int, str, str, int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Tests of matrix.parity.shrinking."""
+"""Tests of matrix.parity.cause_search."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.kit.parity.factors import Point
+from matrix.parity.cause_search import smallest, without
 from matrix.parity.points import Cover, Space, contains
-from matrix.parity.shrinking import smallest, without
 
 CAUSES = (
     "softmax=learnable tp=2",

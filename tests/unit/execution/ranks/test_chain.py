@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog.codec import decode, encode
-from matrix.execution.ranks.chain import EXCEPTIONS, FRAMES, MESSAGE, chain_of
+from matrix.execution.ranks.rank_main import EXCEPTIONS, FRAMES, MESSAGE, chain_of
 from matrix.verdicts.outcome import Raised
 
 

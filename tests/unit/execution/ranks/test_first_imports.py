@@ -10,8 +10,8 @@ import pytest
 
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
-from matrix.execution.ranks.first_imports import CPU_DEVICE, first_imports
 from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.overlay_server import CPU_DEVICE, first_imports
 
 HIDDEN = ("transformer_engine",)
 START = (CPU_DEVICE, "megatron.core")

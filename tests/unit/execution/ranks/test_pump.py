@@ -7,7 +7,7 @@ import selectors
 from pathlib import Path
 from unittest.mock import Mock
 
-from matrix.execution.ranks.pump import CHUNK, PIPE, Pump
+from matrix.execution.ranks.rank_process import CHUNK, PIPE, Pump
 
 
 def test_pump_passes_chunks_and_closes_at_the_end() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
+from matrix.execution.ranks.rank_process import answers, kernel_view, spy_on
 
 
 def test_kernel_view_contains_state_and_blocked_signals() -> None:

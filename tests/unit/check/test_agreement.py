@@ -124,7 +124,10 @@ def test_upgrade_agrees_with_check_of_the_newer_stack(component: str) -> None:
         newer = checked(words, question)
         before, after = (
             breaks_of(
-                Rulings(one.failures, *breaking_calls(real(), one.stack.stack, question.jobs), one.clashes),
+                one.failures,
+                one.calls,
+                breaking_calls(real(), one.stack.stack, question.jobs)[1],
+                one.clashes,
                 fit_of(real(), one.stack.stack),
             )
             for one in (today, newer)

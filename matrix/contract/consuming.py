@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from matrix.catalog.regular_file import within_limits
 from matrix.contract.definition import absolute, module_name, parsed, uncollected
-from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reachability import Reaches, Recorder
-from matrix.contract.reader import Reader
+from matrix.contract.reader import BodyVisitor
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
@@ -51,7 +50,7 @@ def read_calls(
 
 @dataclass
 class _Module:
-    body: Reader
+    body: BodyVisitor
     loads: Guard = True  # the guard under which importing it succeeds, once it is read
 
 
@@ -104,7 +103,7 @@ class _Package:
 
     def returned(self, routine: FunctionDefinition, names: Names, depth: int) -> ReturnValue:
         """Return the return value of a function whose parameters are `names`, that many calls deep."""
-        body = Reader(Evaluator(self, routine.location, names, depth=depth))
+        body = BodyVisitor(self, routine.location, names, depth=depth)
         return body.outcome(body.read(routine.node.body))
 
     def _source(self, module: str) -> bytes:
@@ -118,7 +117,7 @@ class _Package:
             imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
             postponed = any(alias.name == "annotations" for node in imports for alias in node.names)
             location = BodyLocation(module, path, path.endswith("__init__.py"), postponed=postponed)
-            body = Reader(Evaluator(self, location, Names(), Recorder(self.reaches)))
+            body = BodyVisitor(self, location, Names(), Recorder(self.reaches))
             self._read[module] = _Module(body)
             with within_limits(path):
                 self._read[module].loads = body.read(tree.body)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from matrix.contract.condition import shown
 from matrix.contract.definition import dotted
-from matrix.contract.expressions import Expressions, text_of
+from matrix.contract.expressions import ExpressionVisitor, text_of
 from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of
 from matrix.contract.reachability import about_te
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Instance, Names, Scope
@@ -33,6 +33,7 @@ from matrix.contract.value import (
     RunningVersion,
     Value,
     compare_versions,
+    computed_from,
     gather,
     merge,
     only,
@@ -60,8 +61,8 @@ class Invocation:
     owner: Instance | None
 
 
-class Evaluator(Expressions):
-    """Evaluates the expressions of one body with their calls, and the classes of its objects."""
+class CallVisitor(ExpressionVisitor):
+    """Evaluates the calls in the expressions of one body, and the classes of its objects."""
 
     # ---------------------------------------------------------------- classes
 
@@ -109,7 +110,7 @@ class Evaluator(Expressions):
 
     # ------------------------------------------------------------------ calls
 
-    def _call(self, node: ast.Call) -> Choice:
+    def visit_Call(self, node: ast.Call) -> Choice:
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
         if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):
@@ -138,9 +139,9 @@ class Evaluator(Expressions):
         if isinstance(func, ast.Name) and func.id in self._BUILTINS and self.names.find(func.id) is None:
             return self._BUILTINS[func.id](self, node)
         if isinstance(func, ast.Attribute):
-            callees = self._attribute(func, called=True)
+            callees = self.visit_Attribute(func, called=True)
         else:
-            callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
+            callees = self.visit_Name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
         for guard, callee in callees:
             if callee == Literal(None):
                 self.end("TypeError", node, guard)
@@ -241,9 +242,9 @@ class Evaluator(Expressions):
         is_provided = any(isinstance(value, Reference) for _, value in result.value)
         return gather(under(returned, result.value)) if is_provided else result.value
 
-    def _inside(self, routine: FunctionDefinition, scope: Scope) -> Evaluator:
+    def _inside(self, routine: FunctionDefinition, scope: Scope) -> CallVisitor:
         """Return an evaluator of a function with these parameters, which records nothing."""
-        return Evaluator(self.library, routine.location, Names(scope, routine.home.inside), depth=self.depth + 1)
+        return CallVisitor(self.library, routine.location, Names(scope, routine.home.inside), depth=self.depth + 1)
 
     def _outside(self, path: str, call: Invocation) -> Choice:
         """Return the value of a call to something in neither package."""
@@ -280,7 +281,7 @@ class Evaluator(Expressions):
                 self.use("call", reference, call.node, guard, partly)
         if path in ("str", "bool", "tuple", "list", "set"):  # the result stands for the argument
             return subject
-        return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
+        return computed_from(values_of(call.values))
 
     # --------------------------------------------------------------- builtins
 
@@ -336,7 +337,7 @@ class Evaluator(Expressions):
         """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision."""
         choices, _ = self.arguments(node)
         is_constant = any(dotted(argument).rpartition(".")[2].isupper() for argument in node.args[:1])
-        return only(OF_TE if is_constant or any(value.of_te for value in values_of(choices)) else ANYTHING)
+        return only(OF_TE) if is_constant else computed_from(values_of(choices))
 
     def _any(self, node: ast.Call) -> Choice:
         """Evaluate any(); over the kinds of a signature's parameters, whether it takes other keywords."""
@@ -367,13 +368,13 @@ class Evaluator(Expressions):
             self.names.own = outer
             return only(Fact(join(*guards)))
         choices, _ = self.arguments(node)
-        return only(OF_TE if any(value.of_te for value in values_of(choices)) else ANYTHING)
+        return computed_from(values_of(choices))
 
     def _new_dict(self, node: ast.Call) -> Choice:
         choices, arguments = self.arguments(node)
         return only(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
 
-    _BUILTINS: ClassVar[Mapping[str, Callable[[Evaluator, ast.Call], Choice]]] = {
+    _BUILTINS: ClassVar[Mapping[str, Callable[[CallVisitor, ast.Call], Choice]]] = {
         "all": _all,
         "any": _any,
         "dict": _new_dict,

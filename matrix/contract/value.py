@@ -346,6 +346,11 @@ def settled(choice: Choice, look_up: LookUp) -> Choice:
     return gather(alternatives)
 
 
+def computed_from(values: Iterable[Value]) -> Choice:
+    """Return an unknown value that is computed from others."""
+    return only(OF_TE if any(value.of_te for value in values) else ANYTHING)
+
+
 def values_of(choices: Iterable[Choice]) -> list[Value]:
     """Return the values of several choices."""
     return [value for choice in choices for _, value in choice]

@@ -17,7 +17,7 @@ from collections import Counter
 from itertools import product
 
 from matrix.contract import recording
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.recording import MCORE, TE
 
 ONE_PAIR = """

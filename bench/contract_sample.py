@@ -32,7 +32,8 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from matrix.contract import against
-from matrix.contract.finding import BREAKING, Finding, FindingKind, changed
+from matrix.contract.comparison import changed
+from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers
 from matrix.contract.relevance import is_yanked

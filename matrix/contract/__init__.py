@@ -10,7 +10,8 @@ Both sides are read from their sources and never imported; no GPU, no torch, one
 docs/contract.md describes the method, the findings and their limits.
 """
 
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.recording import load_calls, load_surface, released
 
 __all__ = ["Finding", "FindingKind", "find", "load_calls", "load_surface", "released"]

@@ -15,7 +15,8 @@ from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import reading, recording
 from matrix.contract.api import Surface
-from matrix.contract.finding import Finding, changed, find
+from matrix.contract.comparison import changed, find
+from matrix.contract.finding import Finding
 from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.relevance import days_between, is_yanked, relevance

@@ -12,7 +12,8 @@ from typing import Final
 from matrix.catalog.failure import ContractCall
 from matrix.contract import reading
 from matrix.contract.api import Surface
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.guard import Judge, Truth
 from matrix.contract.recording import released
 from matrix.contract.uses import Calls, Use

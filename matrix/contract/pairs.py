@@ -20,7 +20,8 @@ from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.api import Absent, ResolvedPath, Surface
-from matrix.contract.finding import BREAKING, CaughtEnd, Finding, FindingKind, find, fits, places
+from matrix.contract.comparison import find
+from matrix.contract.finding import BREAKING, CaughtEnd, Finding, FindingKind, fits, places
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.recording import SUFFIX
 from matrix.contract.relevance import relevance

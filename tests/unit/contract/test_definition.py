@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.provider import TORCH
 from tests.unit.contract.sources import breaks, core, mcore, project, te, torch
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from matrix.contract import reading
+from matrix.contract.comparison import find
 from matrix.contract.definition import LARGEST
-from matrix.contract.finding import find
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.errors import MatrixError
 from tests.unit.contract.sources import ROOT, UTILS

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract import pairs, recording
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE
 from matrix.contract.reachability import is_local

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from matrix.catalog.regular_file import within_limits
 from matrix.contract.definition import absolute, module_name, parsed, uncollected
+from matrix.contract.flow import Reaches, Recorder
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Provider
-from matrix.contract.reachability import Reaches, Recorder
-from matrix.contract.reader import BodyVisitor
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
+from matrix.contract.statements import BodyVisitor
 from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 from matrix.contract.condition import shown
 from matrix.contract.definition import dotted
 from matrix.contract.expressions import ExpressionVisitor, text_of
+from matrix.contract.flow import about_te
 from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of
-from matrix.contract.reachability import about_te
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Instance, Names, Scope
 from matrix.contract.uses import Arguments
 from matrix.contract.value import (

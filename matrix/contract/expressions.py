@@ -10,10 +10,9 @@ from typing import Protocol
 
 from matrix.contract.condition import WORDS, compared, shortened, shown, written
 from matrix.contract.definition import dotted, function_entry
-from matrix.contract.flow import Flow
+from matrix.contract.flow import Flow, Reaches, Recorder
 from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, guard_parts, missing, negate
 from matrix.contract.provider import Provider
-from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
 from matrix.contract.uses import Arguments, Site, Use
 from matrix.contract.value import (

@@ -206,7 +206,7 @@ def rejoined(guard: AllOf | AnyOf, parts: Iterable[Guard]) -> Guard:
 def _equated(guard: Config) -> str:
     """Return the left side of `x == 'mxfp8'` and the function whose local names it has, "" for other conditions.
 
-    `gelu` and `gelu in f` (matrix.contract.reachability.elsewhere) may be one imported function.
+    `gelu` and `gelu in f` (matrix.contract.flow.elsewhere) may be one imported function.
     """
     operand, equals, comparand = guard.text.partition(" == ")
     _, inside, function = comparand.partition(" in ")

@@ -29,7 +29,7 @@ from matrix.contract.definition import (
     uncollected,
 )
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
-from matrix.contract.within import use_within
+from matrix.contract.self_calls import use_within
 
 PYBIND_NAME = re.compile(
     r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL

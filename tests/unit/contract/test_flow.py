@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, TeVersion, all_of, any_of, negate
-from matrix.contract.reader import MOST_ROUNDS
+from matrix.contract.statements import MOST_ROUNDS
 from matrix.contract.uses import Use
 from tests.unit.contract.sources import mcore
 

@@ -15,9 +15,8 @@ from dataclasses import replace
 from matrix.contract.definition import absolute, called, dotted, function_entry
 from matrix.contract.evaluation import CallVisitor
 from matrix.contract.expressions import Library, installed, text_of
-from matrix.contract.flow import Attempt
+from matrix.contract.flow import Attempt, Function, Recorder, elsewhere, is_local
 from matrix.contract.guard import INSTALLED, Config, Guard, all_of, any_of, guard_parts, leaves, missing, negate
-from matrix.contract.reachability import Function, Recorder, elsewhere, is_local
 from matrix.contract.scope import (
     BodyLocation,
     ClassDefinition,

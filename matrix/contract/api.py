@@ -23,8 +23,7 @@ from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
-from matrix.contract.binding import BindingError, bind
-from matrix.contract.call_signature import CallSignature, constructor_text, parse_signature
+from matrix.contract.binding import BindingError, CallSignature, bind, constructor_text, parse_signature
 from matrix.contract.provider import provider_of
 
 Entry: TypeAlias = Any  # JSON, as above

@@ -10,8 +10,7 @@ from functools import reduce
 from itertools import product, takewhile
 from typing import ClassVar
 
-from matrix.contract.condition import shown
-from matrix.contract.definition import dotted
+from matrix.contract.definition import dotted, shown
 from matrix.contract.expressions import ExpressionVisitor, text_of
 from matrix.contract.flow import about_te
 from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of

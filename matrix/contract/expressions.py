@@ -6,12 +6,23 @@ import ast
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Protocol
+from typing import Final, Protocol
 
-from matrix.contract.condition import WORDS, compared, shortened, shown, written
-from matrix.contract.definition import dotted, function_entry
+from matrix.contract.definition import ORDERS, WORDS, dotted, function_entry, shortened, shown
 from matrix.contract.flow import Flow, Reaches, Recorder
-from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, guard_parts, missing, negate
+from matrix.contract.guard import (
+    Config,
+    Guard,
+    Loads,
+    Offers,
+    Takes,
+    Unclear,
+    all_of,
+    any_of,
+    guard_parts,
+    missing,
+    negate,
+)
 from matrix.contract.provider import Provider
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
 from matrix.contract.uses import Arguments, Site, Use
@@ -30,6 +41,7 @@ from matrix.contract.value import (
     Reference,
     RunningVersion,
     Value,
+    compare_versions,
     computed_from,
     gather,
     is_none,
@@ -40,6 +52,7 @@ from matrix.contract.value import (
     values_of,
 )
 
+POSITIVE: Final = {ast.NotEq: "==", ast.NotIn: "in", ast.IsNot: "is"}
 PARTS = {"amp_C": "apex"}  # compiled modules beside their package
 
 
@@ -348,6 +361,34 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     visit_SetComp = visit_ListComp = visit_GeneratorExp
     visit_List = visit_Tuple
+
+
+def written(choice: Choice, node: ast.AST) -> str:
+    """Write an operand by its name at its origin, so that one condition has the same text everywhere."""
+    if len(choice) == 1 and isinstance(choice[0][1], Anything) and choice[0][1].text:
+        return choice[0][1].text
+    return shown(node)
+
+
+def compared(op: ast.cmpop, left: Value, right: Value, text: str) -> Guard:
+    """Return the guard under which a comparison of two values holds; `text` is the comparison."""
+    negative = type(op) in POSITIVE
+    if isinstance(op, (ast.In, ast.NotIn)) and isinstance(left, Literal):
+        if isinstance(right, ParametersOf):
+            takes = Takes(right.path, str(left.value))
+            return negate(takes) if negative else takes
+        if isinstance(right, Literal) and isinstance(right.value, tuple):
+            return (left.value in right.value) is not negative
+    guard = compare_versions(ORDERS[type(op)], left, right) if type(op) in ORDERS else None
+    if guard is not None:
+        return guard
+    if isinstance(op, (ast.Eq, ast.NotEq)) and isinstance(left, Literal) and isinstance(right, Literal):
+        return (left.value == right.value) is not negative
+    if left.of_te or right.of_te:
+        return Unclear(text)
+    if negative:  # `x != 1` becomes `not x == 1`, so that the two exclude each other
+        return negate(Config(text.replace(f"{WORDS[type(op)]} ", f"{POSITIVE[type(op)]} ", 1)))
+    return Config(text)
 
 
 def text_of(node: ast.AST | None) -> str | None:

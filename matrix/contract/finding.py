@@ -10,8 +10,7 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, OwnCall, ResolvedPath, Surface
-from matrix.contract.binding import BindingError, Misplacement, bind, misbound
-from matrix.contract.call_signature import CallSignature, parse_signature
+from matrix.contract.binding import BindingError, CallSignature, Misplacement, bind, misbound, parse_signature
 from matrix.contract.guard import (
     Guard,
     Judge,

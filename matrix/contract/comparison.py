@@ -86,6 +86,19 @@ def find(
     return list(findings.values())
 
 
+def calls_to(function: str, calls: Calls, surface: Surface) -> tuple[list[Use], list[Finding]]:
+    """Return the calls to a function, given by its bare name, that are reached; and what certainly raises in the
+    functions that make them.
+    """
+    ends = (f":{function}", f".{function}")
+    callers = {(use.site.path, use.site.function) for use in calls.uses if use.path.endswith(ends)}
+    around = replace(calls, uses=[use for use in calls.uses if (use.site.path, use.site.function) in callers])
+    judge = Judge(surface, surface.version)
+    named = [use for use in around.uses if use.path.endswith(ends) and use.arguments]
+    reached = [use for use in named if judge.truth(use.guard) is not Truth.NO]
+    return reached, [finding for finding in find(around, surface) if finding.kind is FindingKind.DEFINITE]
+
+
 def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
     """Return the calls that leave out an argument whose default is not that of the release they were tested with.
 

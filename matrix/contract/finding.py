@@ -22,7 +22,6 @@ from matrix.contract.guard import (
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE
 from matrix.contract.uses import CATCHES, Arguments, Site, Use
-from matrix.verdicts.outcome import Raised
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
@@ -75,9 +74,9 @@ class Finding:
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
-    def raised(self) -> Raised:
-        """The break as an exception: Python's own, or a Misbound where Python raises nothing."""
-        return Raised(self.end.exception if self.end else self.exception or "Misbound", self.message)
+    def error(self) -> str:
+        """The exception that ends it: Python's own, or a Misbound where Python raises nothing."""
+        return self.end.exception if self.end else self.exception or "Misbound"
 
     @property
     def line(self) -> Site:

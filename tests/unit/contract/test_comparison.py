@@ -164,7 +164,7 @@ CONFIG = """
 def ends(files: dict[str, str] | str, offered: str = "") -> list[tuple[str, str, str, str]]:
     """Return kind, exception, guard and end of each finding."""
     calls = mcore(files)
-    return [(f.kind.value, f.raised.type, f.guard, str(f.line) if f.end else "") for f in find(calls, te(offered))]
+    return [(f.kind.value, f.error, f.guard, str(f.line) if f.end else "") for f in find(calls, te(offered))]
 
 
 def test_missing_name_ends_in_check_of_configuration() -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from matrix.catalog.failure import Signature
 from matrix.catalog.kinds import kind_table
-from matrix.contract.kind_answer import releases_with
 from matrix.contract.provider import PROVIDERS
+from matrix.contract.recording import releases_with
 from matrix.verdicts.kind_match import KindIndex
 from matrix.verdicts.outcome import Raised
 

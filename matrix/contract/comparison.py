@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise, product
 from typing import Final
 
@@ -41,7 +40,7 @@ from matrix.contract.guard import (
     implies,
     leaves,
 )
-from matrix.contract.provider import Provider, provider_of
+from matrix.contract.provider import provider_of
 from matrix.contract.uses import Calls, Site, Use
 
 EARLIER: Final = "raises before"
@@ -57,17 +56,6 @@ class _Pair:
     surface: Surface
     version: str
     history: OtherReleases | None = None
-
-    @cached_property
-    def provider(self) -> Provider:
-        """The package that is called."""
-        return provider_of(self.surface.package)
-
-    def finding(self, use: Use, guard: Guard, kind: FindingKind, message: str, signature: str) -> Finding:
-        """Return a finding at a use, without what only an exception has."""
-        versions, packages = (self.calls.version, self.version), (self.calls.consumer, self.surface.package)
-        callee, condition = use.path.rstrip(":").replace(":", "."), describe(guard, self.provider.title)
-        return Finding(*versions, callee, use.site, condition, kind, message, signature, packages=packages)
 
 
 def find(
@@ -111,8 +99,8 @@ def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
         uses = [calls.uses[number] for number in numbers]
         for (message, signature), use in product(_other_defaults(form, surface, tested), uses):
             if min(judge_if_tested.truth(use.guard), judge.truth(use.guard)) > Truth.UNCLEAR:
-                finding = pair.finding(use, judge.rest(use.here), FindingKind.CHANGED, message, signature)
-                findings[use.site, message] = finding
+                guard, break_ = judge.rest(use.here), Break(message, "", signature=signature)
+                findings[use.site, message] = _describe(pair, _Broken(use, break_, FindingKind.CHANGED, guard))
     return list(findings.values())
 
 
@@ -158,13 +146,12 @@ def _resolve(pair: _Pair) -> _Resolved:
         target = surface.lookup(form.path, via_instance=bool(form.bound))
         if target is not None and not always_fits(form, target, surface, added, history):
             targets.update(dict.fromkeys(numbers, target))
-    missing = {
-        number: (calls.uses[number], target) for number, target in sorted(targets.items()) if isinstance(target, Absent)
-    }
-    caught = {use.path for use, _ in missing.values() if _is_caught(use)}
-    uncaught = {number: use for number, (use, _) in missing.items() if use.path not in caught}
+    absent = {number: target for number, target in sorted(targets.items()) if isinstance(target, Absent)}
+    caught = {calls.uses[number].path for number in absent if _is_caught(calls.uses[number])}
+    uncaught = {number: calls.uses[number] for number in absent if calls.uses[number].path not in caught}
     imported = {use.path for use in uncaught.values() if use.kind == "import"}
-    unreleased = frozenset(number for number, absence in missing.items() if history and _lacked(*absence, history))
+    lacked = (number for number in absent if history and _lacked(calls.uses[number], absent[number], history))
+    unreleased = frozenset(lacked)
     only_built = {number: use for number, use in uncaught.items() if number in unreleased and use.path not in imported}
     removed = {number: use for number, use in uncaught.items() if number not in only_built}
     return _Resolved(targets, added, unreleased, removed, only_built)
@@ -202,8 +189,8 @@ class _Broken:
     break_: Break
     kind: FindingKind
     guard: Guard
-    masked: str
-    end: Use | None
+    masked: str = ""
+    end: Use | None = None
 
 
 def _judge(pair: _Pair, resolved: _Resolved) -> Iterator[_Broken]:
@@ -212,11 +199,9 @@ def _judge(pair: _Pair, resolved: _Resolved) -> Iterator[_Broken]:
     judge = Judge(pair.surface, pair.version, resolved.added, assumed)
     assumed = assumed | {use.path for use in resolved.removed.values()}
     judge_if_fixed = Judge(pair.surface, pair.version, resolved.added, assumed)
-    stopping = {
-        number: use for number, use in resolved.removed.items() if judge_if_fixed.truth(use.guard) > Truth.UNCLEAR
-    }
-    failing = {use.path: use.site for use in reversed(stopping.values())}
-    removed = {resolved.targets[number] for number in stopping}
+    lasting = [number for number, use in resolved.removed.items() if judge_if_fixed.truth(use.guard) > Truth.UNCLEAR]
+    failing = {resolved.removed[number].path: resolved.removed[number].site for number in reversed(lasting)}
+    removed = {resolved.targets[number] for number in lasting}
     raising_lines: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
     for number, target in sorted(resolved.targets.items()):
         use = pair.calls.uses[number]
@@ -303,7 +288,10 @@ def _is_assumed(guard: Guard) -> bool:
 
 def _describe(pair: _Pair, broken: _Broken) -> Finding:
     """Return the finding of a use that breaks."""
-    break_, end = broken.break_, broken.end
-    finding = pair.finding(broken.use, broken.guard, broken.kind, break_.message, break_.signature)
+    use, break_, end = broken.use, broken.break_, broken.end
+    callee = use.path.rstrip(":").replace(":", ".")
+    guard = describe(broken.guard, provider_of(pair.surface.package).title)
+    sides, packages = (pair.calls.version, pair.version), (pair.calls.consumer, pair.surface.package)
+    finding = Finding(*sides, callee, use.site, guard, broken.kind, break_.message, break_.signature, break_.exception)
     caught = CaughtEnd(end.effect, end.site) if end else None
-    return replace(finding, exception=break_.exception, masked=broken.masked, end=caught)
+    return replace(finding, masked=broken.masked, end=caught, packages=packages)

@@ -240,6 +240,11 @@ def called(node: ast.expr) -> ast.expr:
     return node.func if isinstance(node, ast.Call) else node
 
 
+def raised_name(node: ast.Raise) -> str:
+    """Return the last name of what is raised, "" for what was caught or is computed."""
+    return dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+
+
 def absolute(source: str, module: str, is_package: bool) -> str:
     """Return the absolute name of SOURCE in `from SOURCE import ...` of `module`."""
     name = source.lstrip(".")

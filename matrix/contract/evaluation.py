@@ -297,7 +297,7 @@ class CallVisitor(ExpressionVisitor):
         return only(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
 
     def _getattr(self, node: ast.Call) -> Choice:
-        name = _text(node, 1)
+        name = text_of(node.args[1]) if len(node.args) > 1 else None
         default = self.value(node.args[2]) if len(node.args) > 2 else None
         owners = self.value(node.args[0])
         if not name:
@@ -410,7 +410,3 @@ def _name(choice: Choice) -> str:
     """Return the string that a value certainly is, "" for another value."""
     value = choice[0][1] if len(choice) == 1 else None
     return value.value if isinstance(value, Literal) and isinstance(value.value, str) else ""
-
-
-def _text(node: ast.Call, position: int) -> str:
-    return text_of(node.args[position] if len(node.args) > position else None) or ""

@@ -153,7 +153,7 @@ class ExpressionVisitor(ast.NodeVisitor):
             site = Site(self.location.path, getattr(node, "lineno", 0), self.location.function)
             unpacks = self.unpacks.get(node, 0)
             use = Use(kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks)
-            self.recorder.record(use, [attempt.drafts for attempt in self.flow.attempts])
+            self.recorder.record(use, self.flow.attempts)
         is_read = kind in ("attribute", "call") or (kind == "method" and arguments)
         if is_read and Offers(path) not in guard_parts(guard):
             self.flow.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
@@ -199,8 +199,7 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _mention(self, name: str, *, called: bool) -> None:
         if self.recorder is not None and name.startswith("_") and not name.startswith("__"):
-            attempts = [attempt.drafts for attempt in self.flow.attempts]
-            self.recorder.mention(name, self.flow.here(), attempts, called=called)
+            self.recorder.mention(name, self.flow, called=called)
 
     def visit_Name(self, node: ast.Name, *, called: bool = False) -> Choice:
         """Read a name; one that no body binds is a builtin."""

@@ -183,18 +183,18 @@ class Recorder:
         """Return the guard of a statement in the function, from its guard in the body."""
         return all_of(self.base, guard)
 
-    def record(self, use: Use, attempts: Iterable[list[PendingUse]]) -> None:
+    def record(self, use: Use, attempts: Iterable[Attempt]) -> None:
         """Record a use that may be reached, also for each of the try statements around it."""
         if use.guard is not False:
             draft = PendingUse(use, self.function)
-            for drafts in (self.reaches.drafts, *attempts):
+            for drafts in (self.reaches.drafts, *(attempt.drafts for attempt in attempts)):
                 drafts.append(draft)
 
-    def mention(self, name: str, guard: Guard, attempts: Iterable[list[PendingUse]], *, called: bool) -> None:
+    def mention(self, name: str, flow: Flow, *, called: bool) -> None:
         """Record the callers of a private function, or that it is passed as a value."""
         if called:
-            call = PendingUse(Use("call", name, NOWHERE, self.reached(guard)), self.function)
-            for drafts in (self.reaches.calls.setdefault(name, []), *attempts):
+            call = PendingUse(Use("call", name, NOWHERE, self.reached(flow.here())), self.function)
+            for drafts in (self.reaches.calls.setdefault(name, []), *(attempt.drafts for attempt in flow.attempts)):
                 drafts.append(call)
         else:
             self.reaches.handed_on.add(name)

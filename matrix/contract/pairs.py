@@ -177,14 +177,10 @@ def trimmed(calls: Calls, provider: Provider) -> Calls:
     surfaces = [surface for surface in sides if isinstance(surface, Surface)]
     kept_uses, fitting = [], set(calls.fitting)
     for use in calls.uses:
-        targets = (surface.lookup(use.path, via_instance=bool(use.bound)) for surface in surfaces)
-        if (
-            not provider.is_sparse(use.path)
-            or use.kind == "patch"
-            or any(
-                target and (isinstance(target, Absent) or (use.arguments and target.callables)) for target in targets
-            )
-        ):
+        targets = [surface.lookup(use.path, via_instance=bool(use.bound)) for surface in surfaces]
+        signatures = [target for target in targets if isinstance(target, ResolvedPath) and target.callables]
+        may_break = any(isinstance(target, Absent) for target in targets) or (use.arguments and signatures)
+        if may_break or use.kind == "patch" or not provider.is_sparse(use.path):
             kept_uses.append(use)
         else:
             fitting.add(use.path)

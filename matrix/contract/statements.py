@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from matrix.contract.definition import absolute, called, dotted, function_entry
+from matrix.contract.definition import absolute, dotted, function_entry, raised_name
 from matrix.contract.evaluation import CallVisitor
 from matrix.contract.expressions import Library, installed, text_of
 from matrix.contract.flow import Attempt, Function, Recorder, elsewhere, is_local
@@ -50,14 +50,17 @@ from matrix.contract.value import (
 
 STORED = re.compile(r"isinstance\([\w.]+, (Base)?Exception\)")  # an exception that was caught elsewhere
 A_LOOP, A_CASE = Config("a loop"), Config("a case")  # that they run is no condition to show
+JUMPS = (ast.Break, ast.Continue, ast.Starred)  # with one, a loop is not read once for each element
 MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
 
 
 class BodyVisitor(CallVisitor):
     """Reads the statements of one module, class or function: `visit_X` reads a statement of the class X.
 
-    `blueprint` is the class whose body it is.
+    `blueprint` is the class whose body it is; `completes` the guard under which its end is reached, once it is read.
     """
+
+    completes: Guard = True
 
     def __init__(
         self,
@@ -74,11 +77,11 @@ class BodyVisitor(CallVisitor):
         self.waiting: list[tuple[BodyVisitor, FunctionDefinition, Guard]] = []  # functions defined here, read later
         self._bindings: dict[str, int] = {}
 
-    def read(self, statements: Sequence[ast.stmt]) -> Guard:
-        """Read the statements without their function bodies; return the guard under which their end is reached."""
+    def read(self, statements: Sequence[ast.stmt]) -> BodyVisitor:
+        """Read the statements without their function bodies."""
         self.block(statements)
-        self.names.finished = True
-        return all_of(*self.flow.path)
+        self.names.finished, self.completes = True, all_of(*self.flow.path)
+        return self
 
     def read_functions(self, reached: Guard = True) -> None:
         """Read the functions defined in this body, which run only where `reached` holds."""
@@ -86,13 +89,13 @@ class BodyVisitor(CallVisitor):
             reader, routine, guard = self.waiting.pop(0)
             reader.read_function(routine, all_of(guard, reached))
 
-    def outcome(self, end: Guard) -> ReturnValue:
-        """Return the return value of the function; `end` is the guard under which the end of its body is reached."""
+    def outcome(self) -> ReturnValue:
+        """Return the return value of the function whose body was read."""
         pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
-        choice = gather([*pairs, (end, Literal(None))])
+        choice = gather([*pairs, (self.completes, Literal(None))])
         if len(choice) == 1:
             choice = only(choice[0][1])  # in all other cases it raises
-        return ReturnValue(choice, any_of(end, *(guard for guard, _ in self.returns)))
+        return ReturnValue(choice, any_of(self.completes, *(guard for guard, _ in self.returns)))
 
     # --------------------------------------------------------------- branches
 
@@ -159,7 +162,7 @@ class BodyVisitor(CallVisitor):
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """End the block; record an error that a missing name of the provider causes."""
-        name = dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+        name = raised_name(node)
         if self.recorder and name:
             error = name if name[0].isupper() else "Exception"
             inner, function = self.flow.path[-2:], self.recorder.function
@@ -191,7 +194,11 @@ class BodyVisitor(CallVisitor):
             for item in items:
                 self._bind(node.target, None, only(Literal(item)))
                 self.block(node.body)
-        elif isinstance(node.iter, (ast.Tuple, ast.List)) and len(node.iter.elts) <= MOST_ROUNDS and not _jumps(node):
+        elif (
+            isinstance(node.iter, (ast.Tuple, ast.List))
+            and len(node.iter.elts) <= MOST_ROUNDS
+            and not _has([node], *JUMPS)
+        ):
             for element in node.iter.elts:
                 self._bind(node.target, element, self.value(element))
                 self.block(node.body)
@@ -408,7 +415,7 @@ class BodyVisitor(CallVisitor):
         body = BodyVisitor(self.library, location, names, Recorder(reaches, function))
         body.type_parameters(node)
         names.declare_globals(node)
-        function.completes = body.outcome(body.read(node.body)).completes
+        function.completes = body.read(node.body).outcome().completes
         if method_of and node.name == "__init__":
             reaches.constructors[method_of] = function
             method_of.attributes = _set_only_there(node, function, method_of, names.own)
@@ -461,12 +468,8 @@ def _is_incidental(guard: Guard) -> bool:
     )
 
 
-def _has(body: Sequence[ast.stmt], kind: type[ast.AST]) -> bool:
-    return any(isinstance(part, kind) for part in walk_all(body))
-
-
-def _jumps(node: ast.For | ast.AsyncFor) -> bool:
-    return any(isinstance(part, (ast.Break, ast.Continue, ast.Starred)) for part in ast.walk(node))
+def _has(body: Sequence[ast.stmt], *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(part, kinds) for part in walk_all(body))
 
 
 def _set_only_there(constructor: FunctionNode, function: Function, blueprint: ClassDefinition, scope: Scope) -> Scope:

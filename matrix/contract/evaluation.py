@@ -33,6 +33,7 @@ from matrix.contract.value import (
     Value,
     compare_versions,
     computed_from,
+    constant,
     gather,
     merge,
     only,
@@ -45,9 +46,7 @@ DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; t
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
 SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec", "dataclasses.fields")
-COMPARISONS = {
-    f"operator.{name}": sign for name, sign in zip(("ge", "gt", "le", "lt", "eq", "ne"), COMPARE, strict=True)
-}
+COMPARISONS = {f"operator.{function.__name__}": sign for sign, function in COMPARE.items()}
 
 
 @dataclass(frozen=True)
@@ -263,10 +262,8 @@ class CallVisitor(ExpressionVisitor):
         if path in COMPARISONS and len(call.values) == 2:
             return _ordered(COMPARISONS[path], *call.values)
         if path in SIGNATURE_READERS:
-            return gather(
-                (guard, ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING)
-                for guard, value in subject
-            )
+            pairs = ((guard, value.path if isinstance(value, Reference) else "") for guard, value in subject)
+            return gather((guard, ParametersOf(path) if path else ANYTHING) for guard, path in pairs)
         if path == "importlib.import_module":
             modules = [(guard, self.import_module(name, call.node)) for guard, name in texts if isinstance(name, str)]
             return gather(modules) or UNKNOWN
@@ -357,12 +354,11 @@ class CallVisitor(ExpressionVisitor):
         if isinstance(items, (ast.List, ast.Tuple, ast.Set)):
             return only(Fact(join(*map(self.truth, items.elts))))
         loops = items.generators if isinstance(items, (ast.GeneratorExp, ast.ListComp)) else []
-        names = self.value(loops[0].iter) if len(loops) == 1 and not loops[0].ifs else ()
-        constants = names[0][1].value if len(names) == 1 and isinstance(names[0][1], Literal) else None
+        constants = constant(self.value(loops[0].iter)) if len(loops) == 1 and not loops[0].ifs else None
         if isinstance(constants, tuple) and isinstance(items, (ast.GeneratorExp, ast.ListComp)):
             outer, guards = self.names.own, list[Guard]()
-            for constant in constants:
-                self.names.own = {**outer, dotted(loops[0].target): only(Literal(constant))}
+            for item in constants:
+                self.names.own = {**outer, dotted(loops[0].target): only(Literal(item))}
                 guards.append(self.truth(items.elt))
             self.names.own = outer
             return only(Fact(join(*guards)))
@@ -408,5 +404,5 @@ def _existence(owner: Value, name: str) -> Value:
 
 def _name(choice: Choice) -> str:
     """Return the string that a value certainly is, "" for another value."""
-    value = choice[0][1] if len(choice) == 1 else None
-    return value.value if isinstance(value, Literal) and isinstance(value.value, str) else ""
+    name = constant(choice)
+    return name if isinstance(name, str) else ""

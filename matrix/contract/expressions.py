@@ -305,9 +305,8 @@ class ExpressionVisitor(ast.NodeVisitor):
         if loops or source.ifs or dotted(node.elt) != f"{dotted(source.target)}.name":
             return self.generic_visit(node)
         choice = self.value(source.iter)
-        return gather(
-            (guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice
-        )
+        names = [(guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice]
+        return gather(names)
 
     def visit_DictComp(self, node: ast.DictComp) -> Choice:
         """Read a dictionary whose keys are not known."""

@@ -263,9 +263,8 @@ def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge
             is_open = parameter and (arguments.starred or arguments.open_keywords)
             if truth is not Truth.NO and not is_open:
                 without = f" without '{parameter}'" if parameter else ""
-                yield _raised(
-                    use, exception, f"{target.name}() raises {exception}{without}", truth, guard, signature.text
-                )
+                message = f"{target.name}() raises {exception}{without}"
+                yield _raised(use, exception, message, truth, guard, signature.text)
 
 
 def _raised(

@@ -95,9 +95,8 @@ class Reaches:
     def add_checks(self, function: Function) -> None:
         """Add the guards that hold for every configuration whose checks, in `function`, passed."""
         self.checking.add(function)
-        self.checks += [
-            part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
-        ]
+        parts = guard_parts(elsewhere(function.completes, function))
+        self.checks += [part for part in parts if not isinstance(part, bool)]
 
     def finish(self) -> list[Use]:
         """Return the reachable uses with their complete guards."""
@@ -186,18 +185,19 @@ class Recorder:
     def record(self, use: Use, attempts: Iterable[Attempt]) -> None:
         """Record a use that may be reached, also for each of the try statements around it."""
         if use.guard is not False:
-            draft = PendingUse(use, self.function)
-            for drafts in (self.reaches.drafts, *(attempt.drafts for attempt in attempts)):
-                drafts.append(draft)
+            self._add(PendingUse(use, self.function), self.reaches.drafts, attempts)
 
     def mention(self, name: str, flow: Flow, *, called: bool) -> None:
         """Record the callers of a private function, or that it is passed as a value."""
         if called:
             call = PendingUse(Use("call", name, NOWHERE, self.reached(flow.here())), self.function)
-            for drafts in (self.reaches.calls.setdefault(name, []), *(attempt.drafts for attempt in flow.attempts)):
-                drafts.append(call)
+            self._add(call, self.reaches.calls.setdefault(name, []), flow.attempts)
         else:
             self.reaches.handed_on.add(name)
+
+    def _add(self, draft: PendingUse, drafts: list[PendingUse], attempts: Iterable[Attempt]) -> None:
+        for collected in (drafts, *(attempt.drafts for attempt in attempts)):
+            collected.append(draft)
 
 
 def elsewhere(guard: Guard, function: Function | None) -> Guard:

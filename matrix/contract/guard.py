@@ -263,9 +263,7 @@ def implies(guard: Guard, other: Guard) -> bool:
 
 def names_te(guard: Guard) -> bool:
     """Return whether a guard depends on Transformer Engine."""
-    return isinstance(guard, bool) or any(
-        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Holds, Unclear)) for leaf in leaves(guard)
-    )
+    return isinstance(guard, bool) or any(not isinstance(leaf, (bool, Config)) for leaf in leaves(guard))
 
 
 class Truth(IntEnum):

@@ -90,9 +90,8 @@ def _refusals(node: ast.FunctionDef) -> Iterator[Refusal]:
     arguments = node.args
     slots = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(slots[len(slots) - len(arguments.defaults) :], arguments.defaults, strict=True)]
-    pairs += [
-        (slot, default) for slot, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
-    ]
+    keyword_only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    pairs += [(slot, default) for slot, default in keyword_only if default]
     optional = {slot.arg for slot, default in pairs if isinstance(default, ast.Constant) and default.value is None}
     for statement in node.body:
         parts = [statement, *_own_nodes(statement)]

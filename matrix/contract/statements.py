@@ -42,6 +42,7 @@ from matrix.contract.value import (
     Outside,
     Reference,
     Value,
+    constant,
     gather,
     merge,
     only,
@@ -170,9 +171,8 @@ class BodyVisitor(CallVisitor):
             self.end(error, node, cause, refused=(error,))
             if any(isinstance(part, Config) and STORED.fullmatch(part.text) for part in guard_parts(inner[0])):
                 site = Site(self.location.path, node.lineno, self.location.function)
-                self.recorder.reaches.rethrows.setdefault(
-                    site.path, Use("end", "", site, True, effect=error, refused=(error,))
-                )
+                end = Use("end", "", site, True, effect=error, refused=(error,))
+                self.recorder.reaches.rethrows.setdefault(site.path, end)
         self.parts(node)
         self.visit_Break(node)
 
@@ -188,8 +188,7 @@ class BodyVisitor(CallVisitor):
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         """Read a loop over few constants or expressions once for each, any other once."""
-        choice = self.value(node.iter)
-        items = choice[0][1].value if len(choice) == 1 and isinstance(choice[0][1], Literal) else None
+        items = constant(self.value(node.iter))
         if isinstance(items, tuple) and len(items) <= MOST_ROUNDS:
             for item in items:
                 self._bind(node.target, None, only(Literal(item)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -33,10 +33,12 @@ from matrix.contract.relevance import is_yanked
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.kit.preflight import Call, Error
 from matrix.provision import package_source
 from matrix.provision.package_source import Contents, Source, SourceKind
 from matrix.provision.trees import LAYOUTS, package_files
+
+if TYPE_CHECKING:
+    from matrix.kit.preflight import Call
 
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
@@ -363,6 +365,8 @@ def takes(te: str, path: str, parameter: str) -> bool | None:
 @cache
 def call(mcore: str, te: str, function: str) -> Call:
     """Return the call from `mcore` to a function of `te`, given by its bare name. Raises MatrixError."""
+    from matrix.kit.preflight import Call, Error  # a comparison without a job needs none of it
+
     reached, breaks = calls_to(function, _cached_calls(mcore), _cached_surface(te))
     return Call(
         site=str(reached[0].site) if reached else "",

@@ -48,15 +48,15 @@ PROBE = """
 import sys
 sys.path.insert(0, {root!r})
 from matrix.catalog import loading
-from matrix.contract import reading
-from matrix.contract.calling import outcome_of
+from matrix.contract import sides
+from matrix.execution.preflights import outcome_of
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.catalog.failure import Expectation
 sides = {{{axis!r}: ".", {other!r}: {version!r}}}
 known = loading.load()
 outcome = outcome_of(
-    known.failure({failure!r}).contract, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"])
+    known.failure({failure!r}).contract, sides.calls_of(sides["mcore"]), sides.surface_of(sides["te"])
 )
 judged = judge(known.failure({failure!r}), Expectation.UNKNOWN, outcome)
 sys.exit({status})

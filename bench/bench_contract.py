@@ -17,12 +17,13 @@ from collections import Counter
 from itertools import product
 
 from matrix.contract import recording
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.recording import MCORE, TE
 
 ONE_PAIR = """
 import sys, time
-from matrix.contract import find, load_calls, load_surface
+from matrix.contract.comparison import find
+from matrix.contract.recording import load_calls, load_surface
 start, used = time.perf_counter(), time.process_time()
 find(load_calls(sys.argv[1]), load_surface(sys.argv[2]))
 print(time.perf_counter() - start, time.process_time() - used)

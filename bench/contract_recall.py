@@ -40,9 +40,9 @@ from typing import Final, NamedTuple
 from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import parse
 from matrix.contract import recording
+from matrix.contract.comparison import find
 from matrix.contract.consuming import read_calls
 from matrix.contract.definition import absolute
-from matrix.contract.finding import find
 from matrix.contract.pairs import recorded, released
 from matrix.contract.provider import Provider, provider_of
 

@@ -31,8 +31,9 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.contract import against
-from matrix.contract.finding import BREAKING, Finding, FindingKind, changed
+from matrix.contract import pairs, sides
+from matrix.contract.comparison import changed
+from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider, provider_of
 from matrix.contract.recording import MCORE, TE, recorded_calls, recorded_consumers
 from matrix.contract.relevance import is_yanked
@@ -84,8 +85,8 @@ def of_project(text: str) -> list[Finding]:
     for provider in PROVIDERS.values():
         if canonicalize_name(Path(text).name).startswith(f"{provider.package}-"):
             continue  # itself
-        surfaces = against.parse(provider.package).surfaces()
-        findings += against.findings(consumers(text, provider), provider, surfaces)
+        surfaces = sides.target_of(provider.package).surfaces()
+        findings += pairs.findings(consumers(text, provider), provider, surfaces)
     return [finding for finding in findings if finding.kind in BREAKING and not finding.masked]
 
 
@@ -93,7 +94,7 @@ def changed_of_project(text: str) -> list[Finding]:
     """Return the calls of a project whose default differs in two successive releases of megatron-core or TE."""
     findings: list[Finding] = []
     for provider in map(provider_of, (MCORE, TE)):
-        surfaces = against.parse(provider.package).surfaces()
+        surfaces = sides.target_of(provider.package).surfaces()
         for calls in consumers(text, provider):
             findings += [found for older, newer in pairwise(surfaces) for found in changed(calls, newer, older)]
     return findings
@@ -102,7 +103,7 @@ def changed_of_project(text: str) -> list[Finding]:
 def consumers(text: str, provider: Provider) -> list[Calls]:
     """Return the calls of a project into a provider; none where it has none or can't be read, which it prints."""
     try:
-        return against.consumers(text, provider)
+        return sides.consumers_of(text, provider)
     except MatrixError as error:
         print(error, file=sys.stderr)
         return []
@@ -135,7 +136,7 @@ def shown(consumer: str, package: str) -> list[Finding]:
     provider = provider_of(package)
     versions = [text for text in recorded_consumers(provider, consumer) if not is_yanked(consumer, text)]
     consumers = [recorded_calls(provider, version, consumer) for version in versions]
-    findings = against.findings(consumers, provider, against.parse(package).surfaces())
+    findings = pairs.findings(consumers, provider, sides.target_of(package).surfaces())
     return [finding for finding in findings if not finding.masked and not finding.implausible]
 
 

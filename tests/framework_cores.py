@@ -29,7 +29,7 @@ from packaging.utils import parse_wheel_filename
 
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.versions import spans
-from matrix.contract import against, reading, recording
+from matrix.contract import pairs, recording, sides
 from matrix.contract.finding import BREAKING
 from matrix.contract.pairs import recorded
 from matrix.contract.provider import MEGATRON_CORE, Provider, provider_of
@@ -162,17 +162,17 @@ def held_against(name: str, source: str) -> Iterator[Held]:
     """Hold a wheel or a revision against each provider that it declares, and megatron-core."""
     wheel = Path(source)
     version = str(parse_wheel_filename(wheel.name)[1]) if wheel.suffix == ".whl" else source.rpartition("@v")[2]
-    declared = reading.declared_ranges(source)
+    declared = sides.declared_ranges(source)
     for package in PACKAGES:
         if package not in declared and package != MEGATRON_CORE.package:
             continue
         provider = provider_of(package)
         releases = judged(declared.get(package), offered(provider))
         try:
-            consumers = against.consumers(source, provider)
+            consumers = sides.consumers_of(source, provider)
         except MatrixError:
             continue  # nothing in it uses the provider
-        findings = against.findings(consumers, provider, [recorded(provider, release) for release in releases])
+        findings = pairs.findings(consumers, provider, [recorded(provider, release) for release in releases])
         breaks: dict[str, list[str]] = {}
         for finding in findings:
             if finding.kind in BREAKING and not finding.masked:

@@ -69,7 +69,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
     "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
     "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
-    "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py",),
+    "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py", "tests/unit/contract/test_definition.py"),
     "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
     "matrix/planning/cases.py": (
         "tests/unit/planning/test_cases.py",

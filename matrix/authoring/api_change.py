@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from matrix.catalog.versions import ReleaseBoundary
-from matrix.contract.kind_answer import defining_module, releases_with, spans
 from matrix.contract.provider import MEGATRON_CORE
+from matrix.contract.recording import defining_module, releases_with, spans
 
 
 @dataclass(frozen=True)

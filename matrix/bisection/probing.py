@@ -13,12 +13,12 @@ from matrix.bisection.clone import Clone
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
-from matrix.contract import consuming, offering, reading
-from matrix.contract.calling import outcome_of
-from matrix.contract.finding import find
+from matrix.contract import consuming, offering, sides
+from matrix.contract.comparison import find
 from matrix.errors import MatrixError
 from matrix.execution import runner
 from matrix.execution.engine import Engine
+from matrix.execution.preflights import outcome_of
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.provision import configuration
 from matrix.provision.host import ExecutionSite
@@ -66,8 +66,8 @@ class ContractProbes:
             return Outcome(OutcomeKind.UNAVAILABLE, "the entry has no [contract] call to read")
         try:
             core, engine = (str(item.cell.stack[name]) for name in (MCORE, TE))
-            calls = self._facts(item.source, core, consuming.is_part, reading.calls_of, consuming.read_calls)
-            surface = self._facts(item.te_source, engine, offering.is_part, reading.surface_of, offering.read_offering)
+            calls = self._facts(item.source, core, consuming.is_part, sides.calls_of, consuming.read_calls)
+            surface = self._facts(item.te_source, engine, offering.is_part, sides.surface_of, offering.read_offering)
         except (MatrixError, SyntaxError) as error:
             reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
             return Outcome(OutcomeKind.UNAVAILABLE, reason)

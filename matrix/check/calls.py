@@ -16,7 +16,7 @@ from matrix.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Sta
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import matched
 
 if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
@@ -102,7 +102,7 @@ def _unowned(
     entries = _owners(pair, catalog)
 
     def stated(finding: Finding) -> bool:
-        outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))
+        outcome = Outcome(OutcomeKind.RAISED, chain=(Raised(finding.error, finding.message),))
         return any(
             (any(re.search(callee, finding.callee) for callee in entry.callees) or matched(entry, outcome))
             and entry.expectation(stack) in judged

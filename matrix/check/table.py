@@ -184,7 +184,7 @@ class StackTable:
 
         def group(one: BreakingCalls) -> list[Any]:
             flags = [place(each) for each in one.flags]
-            rows = ((place(f"{each.raised.type}: {each.message}"), place(str(each.call_site))) for each in one.findings)
+            rows = ((place(f"{each.error}: {each.message}"), place(str(each.call_site))) for each in one.findings)
             found = [findings.setdefault(row, len(findings)) for row in rows]
             return [
                 list(Standing).index(one.standing),

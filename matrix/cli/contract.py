@@ -11,7 +11,7 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.cli.command_options import add_findings
 from matrix.cli.usage import add_command
-from matrix.contract import against, reading, recording
+from matrix.contract import pairs, recording, sides
 from matrix.contract.finding import BREAKING, Finding
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
@@ -23,7 +23,7 @@ from matrix.report.findings.from_contract import of_contract
 from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import paragraphs, show
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import owner
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
     project = "a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]"
     parser.add_argument("--consumer", metavar="PROJECT", help=project)
-    called = f"what the consumer calls: {against.FORMS}; several times too (default: as declared, or megatron-core)"
+    called = f"what the consumer calls: {sides.FORMS}; several times too (default: as declared, or megatron-core)"
     parser.add_argument("--against", metavar="PACKAGE", action="append", help=called)
     folded = "with withdrawn releases, pairs that nobody runs, and breaks that come after another one"
     parser.add_argument("--all", action="store_true", help=folded)
@@ -52,13 +52,13 @@ def contract_command(parsed: argparse.Namespace) -> int:
     if parsed.consumer:
         if parsed.mcore or parsed.te:
             raise MatrixError("--consumer replaces --mcore and --te", fix=f"--against {TE}=={parsed.te or 'VERSION'}")
-        named = [against.parse(text) for text in parsed.against or ()]
-        return _consumer(parsed, named or against.default(parsed.consumer))
+        named = [sides.target_of(text) for text in parsed.against or ()]
+        return _consumer(parsed, named or sides.declared_targets(parsed.consumer))
     if parsed.against:
         raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
-    cores = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
-    engines = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
-    findings = against.findings(cores, TRANSFORMER_ENGINE, engines)
+    cores = [sides.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
+    engines = [sides.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
+    findings = pairs.findings(cores, TRANSFORMER_ENGINE, engines)
     versions = [calls.version for calls in cores], [surface.version for surface in engines]
     if not _printed(parsed, findings, versions[1], ""):
         is_whole = parsed.all or (parsed.mcore and parsed.te)
@@ -75,7 +75,7 @@ def _known() -> contract_table.Known:
     failures = loading.load().failures
 
     def lines(finding: Finding) -> list[str]:
-        outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))
+        outcome = Outcome(OutcomeKind.RAISED, chain=(Raised(finding.error, finding.message),))
         failure = owner(failures, outcome) if finding.kind in BREAKING else None
         return statement(failure) if failure else []
 
@@ -87,15 +87,15 @@ def _sides(named: str | None, package: str, whole: bool) -> list[str]:
     return [named] if named else [v for v in recording.released(package) if whole or not is_yanked(package, v)]
 
 
-def _consumer(parsed: argparse.Namespace, targets: Sequence[against.Target]) -> int:
+def _consumer(parsed: argparse.Namespace, targets: Sequence[sides.Target]) -> int:
     status = ExitStatus.GOOD
     findings: list[Finding] = []
     versions: list[str] = []
     tables: list[str] = []
     for target in targets:
-        consumers = against.consumers(parsed.consumer, target.provider)
+        consumers = sides.consumers_of(parsed.consumer, target.provider)
         surfaces = target.surfaces()
-        breaks = against.findings(consumers, target.provider, surfaces)
+        breaks = pairs.findings(consumers, target.provider, surfaces)
         names, releases = [calls.version for calls in consumers], [surface.version for surface in surfaces]
         tables.append(contract_table.releases(breaks, names, releases, target.provider, whole=parsed.all))
         findings, versions = findings + breaks, versions + releases

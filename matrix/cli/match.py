@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from matrix.catalog.kinds import kind_table
+from matrix.check.kind_answer import answer
 from matrix.check.log_reading import read_log
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
-from matrix.contract.kind_answer import answer
 from matrix.errors import ExitStatus
 from matrix.report import log_matches
 from matrix.report.json_object import json_object

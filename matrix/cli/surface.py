@@ -11,7 +11,7 @@ from matrix.catalog.versions import NONE
 from matrix.check.table import listed
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
-from matrix.contract import pairs, reading, recording
+from matrix.contract import pairs, recording, sides
 from matrix.contract.api import Surface
 from matrix.contract.provider import TORCH, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
@@ -46,14 +46,14 @@ def record_command(parsed: argparse.Namespace) -> int:
     facts: Surface | Calls
     package = parsed.api
     if package:
-        facts = reading.surface_of_source(parsed.source, provider_of(package), parsed.version)
+        facts = sides.surface_of_source(parsed.source, provider_of(package), parsed.version)
     else:
         package, contents = _identify(parsed.source)
         provider = provider_of(parsed.into or TE)
         if package == provider.package:
-            facts = reading.extract_surface(contents, parsed.version)
+            facts = sides.extract_surface(contents, parsed.version)
         else:
-            facts = pairs.trimmed(reading.extract_calls(contents, parsed.version, provider), provider)
+            facts = pairs.trimmed(sides.extract_calls(contents, parsed.version, provider), provider)
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"

@@ -23,8 +23,7 @@ from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
-from matrix.contract.binding import BindingError, bind
-from matrix.contract.call_signature import CallSignature, constructor_text, parse_signature
+from matrix.contract.binding import BindingError, CallSignature, bind, constructor_text, parse_signature
 from matrix.contract.provider import provider_of
 
 Entry: TypeAlias = Any  # JSON, as above
@@ -108,6 +107,9 @@ class Absent:
     sure: bool = True
 
 
+_Found: TypeAlias = ResolvedPath | Absent | None  # None: the surface does not record it
+
+
 class _Target(NamedTuple):
     """The end of a path: an entry, the module that defines it, the entry's own name, and the class it belongs to."""
 
@@ -146,13 +148,11 @@ class Surface:
     returned: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
     _ends: dict[str, _Step] = field(default_factory=dict, init=False, repr=False)
-    _resolved: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _resolved: dict[tuple[str, bool], _Found] = field(default_factory=dict, init=False, repr=False)
     _followed: dict[str, list[_Target]] = field(default_factory=dict, init=False, repr=False)
     _calls: dict[str, list[OwnCall]] = field(default_factory=dict, init=False, repr=False)
 
-    def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
+    def lookup(self, path: str, *, via_instance: bool = False) -> _Found:
         """Look up `path` ("module:attribute.attribute"); None if the surface does not record it.
 
         `via_instance`: the last attribute is read from an instance (or super()), so Python binds it.
@@ -217,7 +217,7 @@ class Surface:
         """Return the name of the module that makes a call."""
         return self._module_names[call.module]
 
-    def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
+    def _lookup(self, path: str, via_instance: bool) -> _Found:
         module, _, attributes = path.partition(":")
         targets = self._reached(path)
         if isinstance(targets, list):
@@ -323,7 +323,7 @@ class Surface:
             return self._autograd_apply(target) if name == "apply" else None
         return Absent("member", owner, name)
 
-    def _of_object(self, target: _Target, name: str) -> ResolvedPath | Absent | None:
+    def _of_object(self, target: _Target, name: str) -> _Found:
         """Look up an attribute that the class itself lacks in its objects; None where a method computes attributes."""
         for parent in self._lineage([target]):
             if name in parent.entry.get("own", ()):

@@ -1,17 +1,86 @@
-"""Bind a call to a signature by Python's rules, without the callable.
+"""The signature of a callable, and the binding of a call to it by Python's rules, without the callable.
 
-A call that binds may still be wrong: the names of positional arguments are compared with those of the parameters.
+An example of a recorded signature: "(enabled=False,num_layers=1,*,tp_group=None,**kwargs)". A default is its literal if
+that is short, "..." otherwise; it never contains a comma. A call that binds may still be wrong: the names of positional
+arguments are compared with those of the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+import ast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from matrix.contract.call_signature import CallSignature
-
 ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as offload, pad(d), layer
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """The names of the parameters of a callable, in order.
+
+    `slots` take positional arguments, the first `unnamed` of them only these; `keywords` are keyword-only; `required`
+    have no default; `args` and `kwargs` are the names of *args and **kwargs, "" for none.
+    """
+
+    text: str
+    slots: tuple[str, ...]
+    unnamed: int
+    keywords: tuple[str, ...]
+    required: frozenset[str]
+    args: str
+    kwargs: str
+
+    @cached_property
+    def named(self) -> tuple[str, ...]:
+        """Return the names of the parameters but those of *args and **kwargs."""
+        return self.slots + self.keywords
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Return the names that can be passed by keyword."""
+        return frozenset(self.named[self.unnamed :])
+
+    @cached_property
+    def defaults(self) -> Mapping[str, object]:
+        """Return the defaults that are literals and not None, which often stands for the value of the release."""
+        items = (item.partition("=") for item in self.text[1:-1].split(","))
+        return {name: ast.literal_eval(text) for name, _, text in items if text not in ("", "...", "None")}
+
+    def takes(self, name: str) -> bool:
+        """Return whether a parameter has that name; "**": whether it takes any keyword."""
+        return bool(self.kwargs) if name == "**" else name in self.named or name in (self.args, self.kwargs)
+
+
+@lru_cache(maxsize=16384)
+def parse_signature(text: str) -> CallSignature:
+    """Read a recorded signature. Raises ValueError on anything else."""
+    if not (text.startswith("(") and text.endswith(")")):
+        raise ValueError(f"not a signature: {text!r}")
+    slots: list[str] = []
+    keywords: list[str] = []
+    required: list[str] = []
+    names, unnamed, args, kwargs = slots, 0, "", ""
+    for item in filter(None, text[1:-1].split(",")):
+        name, has_default, _ = item.partition("=")
+        if name == "/":
+            unnamed = len(slots)
+        elif name.startswith("**"):
+            kwargs = name[2:]
+        elif name.startswith("*"):
+            names, args = keywords, name[1:]
+        else:
+            names.append(name)
+            if not has_default:
+                required.append(name)
+    return CallSignature(text, tuple(slots), unnamed, tuple(keywords), frozenset(required), args, kwargs)
+
+
+def constructor_text(items: Iterable[str]) -> str:
+    """Write a constructor's parameters ("name", "name=default"): a later one takes the place of one of its name."""
+    slots = {item.partition("=")[0]: item for item in items if item not in ("", "self")}
+    return f"({','.join(['self', *slots.values()])})"
 
 
 class BindingError(NamedTuple):

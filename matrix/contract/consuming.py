@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from matrix.catalog.regular_file import within_limits
 from matrix.contract.definition import absolute, module_name, parsed, uncollected
-from matrix.contract.evaluation import Evaluator
+from matrix.contract.flow import Reaches, Recorder
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Provider
-from matrix.contract.reachability import Reaches, Recorder
-from matrix.contract.reader import Reader
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
+from matrix.contract.statements import BodyVisitor
 from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 
@@ -49,12 +47,6 @@ def read_calls(
     return Calls(version, tuple(order), dict(origin or {}), consumer, provider.package)
 
 
-@dataclass
-class _Module:
-    body: Reader
-    loads: Guard = True  # the guard under which importing it succeeds, once it is read
-
-
 class _Package:
     """The modules of the consuming package, each read on first use."""
 
@@ -62,7 +54,7 @@ class _Package:
         self._files, self.provider = files, provider
         self._paths = {module_name(path): path for path in sorted(files)}
         self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
-        self._read: dict[str, _Module] = {}
+        self._read: dict[str, BodyVisitor] = {}
         self.reaches = Reaches()
 
     def read_all(self) -> None:
@@ -74,7 +66,7 @@ class _Package:
         users += [module for module in sorted(self._paths) if module not in users and self._imports_te_name(module)]
         for module in users:
             with within_limits(self._paths[module]):
-                self._module(module).body.read_functions(self._module(module).loads)
+                self._module(module).read_functions(self._module(module).completes)
         private = {draft.function.name.rpartition(".")[2] for draft in self.reaches.drafts if draft.function}
         unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
         self.reaches.handed_on |= {name for name in private if name.encode() in unread}
@@ -88,29 +80,28 @@ class _Package:
     def look_up(self, module: str, name: str) -> Choice:
         """Return the values of a module's `name`."""
         if module in self._paths and name:
-            choice = self._module(module).body.names.own.get(name)
+            choice = self._module(module).names.own.get(name)
             if choice is not None and choice != only(InPackage(module, name)):
                 return choice
         return only(InPackage(f"{module}.{name}")) if self.is_module(f"{module}.{name}") else UNKNOWN
 
     def exported(self, module: str) -> list[str]:
         """Return the names that `import *` takes from a module."""
-        names = self._module(module).body.names.own if module in self._paths else {}
+        names = self._module(module).names.own if module in self._paths else {}
         return [name for name in names if not name.startswith("_") and "." not in name]
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds; True while it is being read."""
-        return self._module(module).loads if self.mentions(module) else True
+        return self._module(module).completes if self.mentions(module) else True
 
     def returned(self, routine: FunctionDefinition, names: Names, depth: int) -> ReturnValue:
         """Return the return value of a function whose parameters are `names`, that many calls deep."""
-        body = Reader(Evaluator(self, routine.location, names, depth=depth))
-        return body.outcome(body.read(routine.node.body))
+        return BodyVisitor(self, routine.location, names, depth=depth).read(routine.node.body).outcome()
 
     def _source(self, module: str) -> bytes:
         return self._files[self._paths[module]]
 
-    def _module(self, module: str) -> _Module:
+    def _module(self, module: str) -> BodyVisitor:
         """Read a module without its functions; during a circular import, return its state so far."""
         if module not in self._read:
             path = self._paths[module]
@@ -118,10 +109,9 @@ class _Package:
             imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
             postponed = any(alias.name == "annotations" for node in imports for alias in node.names)
             location = BodyLocation(module, path, path.endswith("__init__.py"), postponed=postponed)
-            body = Reader(Evaluator(self, location, Names(), Recorder(self.reaches)))
-            self._read[module] = _Module(body)
+            body = self._read[module] = BodyVisitor(self, location, Names(), Recorder(self.reaches))
             with within_limits(path):
-                self._read[module].loads = body.read(tree.body)
+                body.read(tree.body)
             for node in ast.walk(tree) if b"global " in self._files[path] else ():
                 for name in node.names if isinstance(node, ast.Global) else ():
                     body.names.reassign(name)
@@ -136,6 +126,6 @@ class _Package:
         )
 
     def _te_names(self, module: str) -> set[str]:
-        names = self._read[module].body.names.own if module in self._read else {}
+        names = self._read[module].names.own if module in self._read else {}
         values = ((name, value) for name, choice in names.items() for _, value in choice)
         return {name for name, value in values if isinstance(value, Reference) and not value.path.endswith(":")}

@@ -1,17 +1,19 @@
-"""Write a definition of Transformer Engine (a function, or a class and its members) as an entry of a surface."""
+"""What is written of a syntax tree: a definition as an entry of a surface, a signature, a condition as a text."""
 
 from __future__ import annotations
 
 import ast
 import gc
+import hashlib
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from matrix.catalog.regular_file import within_limits
 from matrix.contract.api import Entry
-from matrix.contract.call_signature import constructor_text, default_text, signature_text
+from matrix.contract.binding import constructor_text
 from matrix.errors import MatrixError
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
@@ -26,12 +28,16 @@ LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by k
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
 OF_ENUMERATIONS = ("__members__", "name", "value")
 Names = dict[str, Entry]
+LONGEST_DEFAULT = 16  # characters; longer defaults do not matter for binding
 # Limits of a source file. Of 13,344 files of a Python 3.11 with 100 packages, the largest with code has 0.8 MB, two are
 # nested deeper than 200 levels (tables of sympy), and none has more than 16 operands. Deeper ones exceed the recursion
 # limit of the readers, whose calls nest up to five times as deep; 2 MiB parse in 10 s and 1.2 GB.
 LARGEST = 2 * 2**20  # bytes
 DEEPEST = 200  # levels of nested syntax
 MOST_OPERANDS = 500  # of one `and` or `or`
+LONGEST_TEXT = 90  # characters of a condition; a longer one is cut and ends with a digest
+ORDERS: Final = {ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!="}
+WORDS: Final = {**ORDERS, ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
 
 
 def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
@@ -93,6 +99,37 @@ def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool
         elif not TRANSPARENT.fullmatch(word):
             return "~"
     return mark + signature_text(arguments)
+
+
+def signature_text(arguments: ast.arguments) -> str:
+    """Write the parameters of a function definition as text."""
+    slots = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(slots) - len(arguments.defaults)) + [default_text(node) for node in arguments.defaults]
+    items = [_item(slot.arg, default) for slot, default in zip(slots, defaults, strict=True)]
+    if arguments.posonlyargs:
+        items.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg:
+        items.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        items.append("*")
+    for slot, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        items.append(_item(slot.arg, None if node is None else default_text(node)))
+    if arguments.kwarg:
+        items.append(f"**{arguments.kwarg.arg}")
+    return f"({','.join(items)})"
+
+
+def default_text(node: ast.expr) -> str:
+    """Return a short literal default as it is, "..." for anything else."""
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)):
+        text = ast.unparse(node)
+        if len(text) <= LONGEST_DEFAULT and "," not in text:
+            return text
+    return "..."
+
+
+def _item(name: str, default: str | None) -> str:
+    return name if default is None else f"{name}={default}"
 
 
 def forwarded(node: ast.FunctionDef) -> str:
@@ -203,6 +240,11 @@ def called(node: ast.expr) -> ast.expr:
     return node.func if isinstance(node, ast.Call) else node
 
 
+def raised_name(node: ast.Raise) -> str:
+    """Return the last name of what is raised, "" for what was caught or is computed."""
+    return dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+
+
 def absolute(source: str, module: str, is_package: bool) -> str:
     """Return the absolute name of SOURCE in `from SOURCE import ...` of `module`."""
     name = source.lstrip(".")
@@ -222,3 +264,36 @@ def dotted(node: ast.AST) -> str:
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
     return ""
+
+
+def shown(node: ast.AST) -> str:
+    """Write a condition in short form. Equal texts are equal conditions, so every omission is marked by a digest."""
+    return shortened(_text(node))
+
+
+def shortened(text: str) -> str:
+    """Cut a text that is too long for a report; a digest keeps it distinct from others with the same start."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 9]}...{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+def _text(node: ast.AST) -> str:
+    if name := dotted(node):
+        return name
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.Call) and dotted(node.func):
+        arguments = [*map(_text, node.args), *(f"{keyword.arg}={_text(keyword.value)}" for keyword in node.keywords)]
+        return f"{dotted(node.func)}({', '.join(arguments)})"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return f"not {_text(node.operand)}"
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return f"{_text(node.left)} {WORDS[type(node.ops[0])]} {_text(node.comparators[0])}"
+    if isinstance(node, ast.Subscript):
+        return f"{_text(node.value)}[{_text(node.slice)}]"
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return f"({', '.join(map(_text, node.elts))})"
+    return f"...{_digest(ast.dump(node))}"

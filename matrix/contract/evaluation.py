@@ -10,11 +10,10 @@ from functools import reduce
 from itertools import product, takewhile
 from typing import ClassVar
 
-from matrix.contract.condition import shown
-from matrix.contract.definition import dotted
-from matrix.contract.expressions import Expressions, text_of
+from matrix.contract.definition import dotted, shown
+from matrix.contract.expressions import ExpressionVisitor, text_of
+from matrix.contract.flow import about_te
 from matrix.contract.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of
-from matrix.contract.reachability import about_te
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Instance, Names, Scope
 from matrix.contract.uses import Arguments
 from matrix.contract.value import (
@@ -33,6 +32,8 @@ from matrix.contract.value import (
     RunningVersion,
     Value,
     compare_versions,
+    computed_from,
+    constant,
     gather,
     merge,
     only,
@@ -45,9 +46,7 @@ DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; t
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
 SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec", "dataclasses.fields")
-COMPARISONS = {
-    f"operator.{name}": sign for name, sign in zip(("ge", "gt", "le", "lt", "eq", "ne"), COMPARE, strict=True)
-}
+COMPARISONS = {f"operator.{function.__name__}": sign for sign, function in COMPARE.items()}
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ class Invocation:
     owner: Instance | None
 
 
-class Evaluator(Expressions):
-    """Evaluates the expressions of one body with their calls, and the classes of its objects."""
+class CallVisitor(ExpressionVisitor):
+    """Evaluates the calls in the expressions of one body, and the classes of its objects."""
 
     # ---------------------------------------------------------------- classes
 
@@ -109,7 +108,7 @@ class Evaluator(Expressions):
 
     # ------------------------------------------------------------------ calls
 
-    def _call(self, node: ast.Call) -> Choice:
+    def visit_Call(self, node: ast.Call) -> Choice:
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
         if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):
@@ -138,9 +137,9 @@ class Evaluator(Expressions):
         if isinstance(func, ast.Name) and func.id in self._BUILTINS and self.names.find(func.id) is None:
             return self._BUILTINS[func.id](self, node)
         if isinstance(func, ast.Attribute):
-            callees = self._attribute(func, called=True)
+            callees = self.visit_Attribute(func, called=True)
         else:
-            callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
+            callees = self.visit_Name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
         for guard, callee in callees:
             if callee == Literal(None):
                 self.end("TypeError", node, guard)
@@ -241,9 +240,9 @@ class Evaluator(Expressions):
         is_provided = any(isinstance(value, Reference) for _, value in result.value)
         return gather(under(returned, result.value)) if is_provided else result.value
 
-    def _inside(self, routine: FunctionDefinition, scope: Scope) -> Evaluator:
+    def _inside(self, routine: FunctionDefinition, scope: Scope) -> CallVisitor:
         """Return an evaluator of a function with these parameters, which records nothing."""
-        return Evaluator(self.library, routine.location, Names(scope, routine.home.inside), depth=self.depth + 1)
+        return CallVisitor(self.library, routine.location, Names(scope, routine.home.inside), depth=self.depth + 1)
 
     def _outside(self, path: str, call: Invocation) -> Choice:
         """Return the value of a call to something in neither package."""
@@ -263,10 +262,8 @@ class Evaluator(Expressions):
         if path in COMPARISONS and len(call.values) == 2:
             return _ordered(COMPARISONS[path], *call.values)
         if path in SIGNATURE_READERS:
-            return gather(
-                (guard, ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING)
-                for guard, value in subject
-            )
+            pairs = ((guard, value.path if isinstance(value, Reference) else "") for guard, value in subject)
+            return gather((guard, ParametersOf(path) if path else ANYTHING) for guard, path in pairs)
         if path == "importlib.import_module":
             modules = [(guard, self.import_module(name, call.node)) for guard, name in texts if isinstance(name, str)]
             return gather(modules) or UNKNOWN
@@ -280,7 +277,7 @@ class Evaluator(Expressions):
                 self.use("call", reference, call.node, guard, partly)
         if path in ("str", "bool", "tuple", "list", "set"):  # the result stands for the argument
             return subject
-        return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
+        return computed_from(values_of(call.values))
 
     # --------------------------------------------------------------- builtins
 
@@ -297,7 +294,7 @@ class Evaluator(Expressions):
         return only(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
 
     def _getattr(self, node: ast.Call) -> Choice:
-        name = _text(node, 1)
+        name = text_of(node.args[1]) if len(node.args) > 1 else None
         default = self.value(node.args[2]) if len(node.args) > 2 else None
         owners = self.value(node.args[0])
         if not name:
@@ -336,7 +333,7 @@ class Evaluator(Expressions):
         """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision."""
         choices, _ = self.arguments(node)
         is_constant = any(dotted(argument).rpartition(".")[2].isupper() for argument in node.args[:1])
-        return only(OF_TE if is_constant or any(value.of_te for value in values_of(choices)) else ANYTHING)
+        return only(OF_TE) if is_constant else computed_from(values_of(choices))
 
     def _any(self, node: ast.Call) -> Choice:
         """Evaluate any(); over the kinds of a signature's parameters, whether it takes other keywords."""
@@ -357,23 +354,22 @@ class Evaluator(Expressions):
         if isinstance(items, (ast.List, ast.Tuple, ast.Set)):
             return only(Fact(join(*map(self.truth, items.elts))))
         loops = items.generators if isinstance(items, (ast.GeneratorExp, ast.ListComp)) else []
-        names = self.value(loops[0].iter) if len(loops) == 1 and not loops[0].ifs else ()
-        constants = names[0][1].value if len(names) == 1 and isinstance(names[0][1], Literal) else None
+        constants = constant(self.value(loops[0].iter)) if len(loops) == 1 and not loops[0].ifs else None
         if isinstance(constants, tuple) and isinstance(items, (ast.GeneratorExp, ast.ListComp)):
             outer, guards = self.names.own, list[Guard]()
-            for constant in constants:
-                self.names.own = {**outer, dotted(loops[0].target): only(Literal(constant))}
+            for item in constants:
+                self.names.own = {**outer, dotted(loops[0].target): only(Literal(item))}
                 guards.append(self.truth(items.elt))
             self.names.own = outer
             return only(Fact(join(*guards)))
         choices, _ = self.arguments(node)
-        return only(OF_TE if any(value.of_te for value in values_of(choices)) else ANYTHING)
+        return computed_from(values_of(choices))
 
     def _new_dict(self, node: ast.Call) -> Choice:
         choices, arguments = self.arguments(node)
         return only(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
 
-    _BUILTINS: ClassVar[Mapping[str, Callable[[Evaluator, ast.Call], Choice]]] = {
+    _BUILTINS: ClassVar[Mapping[str, Callable[[CallVisitor, ast.Call], Choice]]] = {
         "all": _all,
         "any": _any,
         "dict": _new_dict,
@@ -408,9 +404,5 @@ def _existence(owner: Value, name: str) -> Value:
 
 def _name(choice: Choice) -> str:
     """Return the string that a value certainly is, "" for another value."""
-    value = choice[0][1] if len(choice) == 1 else None
-    return value.value if isinstance(value, Literal) and isinstance(value.value, str) else ""
-
-
-def _text(node: ast.Call, position: int) -> str:
-    return text_of(node.args[position] if len(node.args) > position else None) or ""
+    name = constant(choice)
+    return name if isinstance(name, str) else ""

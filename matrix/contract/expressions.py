@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import ast
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import Any, Protocol
+from typing import Final, Protocol
 
-from matrix.contract.condition import WORDS, compared, shortened, shown, written
-from matrix.contract.definition import dotted, function_entry
-from matrix.contract.flow import Flow
-from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, guard_parts, missing, negate
+from matrix.contract.definition import ORDERS, WORDS, dotted, function_entry, shortened, shown
+from matrix.contract.flow import Flow, Reaches, Recorder
+from matrix.contract.guard import (
+    Config,
+    Guard,
+    Loads,
+    Offers,
+    Takes,
+    Unclear,
+    all_of,
+    any_of,
+    guard_parts,
+    missing,
+    negate,
+)
 from matrix.contract.provider import Provider
-from matrix.contract.reachability import Reaches, Recorder
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
 from matrix.contract.uses import Arguments, Site, Use
 from matrix.contract.value import (
-    ANYTHING,
-    OF_TE,
     UNKNOWN,
     Anything,
     Choice,
@@ -34,6 +41,8 @@ from matrix.contract.value import (
     Reference,
     RunningVersion,
     Value,
+    compare_versions,
+    computed_from,
     gather,
     is_none,
     merge,
@@ -43,6 +52,7 @@ from matrix.contract.value import (
     values_of,
 )
 
+POSITIVE: Final = {ast.NotEq: "==", ast.NotIn: "in", ast.IsNot: "is"}
 PARTS = {"amp_C": "apex"}  # compiled modules beside their package
 
 
@@ -71,8 +81,8 @@ class Library(Protocol):
         """Return the return value of a function whose parameters are `names`, that many calls deep."""
 
 
-class Expressions(ABC):
-    """Evaluates the expressions of one body.
+class ExpressionVisitor(ast.NodeVisitor):
+    """Evaluates the expressions of one body: `visit_X` returns the values of an expression of the class X.
 
     Without a recorder, the body is evaluated for its return value only, and no use is recorded. `unpacks`: the number
     of names that the result of a call is unpacked into. `statement`: the expression that is a statement by itself; if
@@ -90,17 +100,15 @@ class Expressions(ABC):
 
     def value(self, node: ast.expr | None) -> Choice:
         """Return the values of an expression, and record its uses."""
-        if node is None:
-            return UNKNOWN
-        visit: Callable[[Any], Choice] = getattr(self, f"_{type(node).__name__.lower()}", self._others)
-        return visit(node)
+        choice: Choice = UNKNOWN if node is None else self.visit(node)
+        return choice
 
-    def _others(self, node: ast.expr) -> Choice:
-        """Evaluate an expression that has no method of its own."""
-        return only(OF_TE if any(value.of_te for value in self.parts(node)) else ANYTHING)
+    def generic_visit(self, node: ast.AST) -> Choice:
+        """Evaluate the parts of a node that has no method of its own."""
+        return computed_from(self.parts(node))
 
     def parts(self, node: ast.AST) -> list[Value]:
-        """Return the values of all expressions in a node that has no visitor."""
+        """Return the values of all expressions in a node."""
         parts: list[Value] = []
         for child in ast.iter_child_nodes(node):
             parts += values_of([self.value(child)]) if isinstance(child, ast.expr) else self.parts(child)
@@ -145,7 +153,7 @@ class Expressions(ABC):
             site = Site(self.location.path, getattr(node, "lineno", 0), self.location.function)
             unpacks = self.unpacks.get(node, 0)
             use = Use(kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks)
-            self.recorder.record(use, [attempt.drafts for attempt in self.flow.attempts])
+            self.recorder.record(use, self.flow.attempts)
         is_read = kind in ("attribute", "call") or (kind == "method" and arguments)
         if is_read and Offers(path) not in guard_parts(guard):
             self.flow.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
@@ -191,15 +199,15 @@ class Expressions(ABC):
 
     def _mention(self, name: str, *, called: bool) -> None:
         if self.recorder is not None and name.startswith("_") and not name.startswith("__"):
-            attempts = [attempt.drafts for attempt in self.flow.attempts]
-            self.recorder.mention(name, self.flow.here(), attempts, called=called)
+            self.recorder.mention(name, self.flow, called=called)
 
-    def _name(self, node: ast.Name, *, called: bool = False) -> Choice:
+    def visit_Name(self, node: ast.Name, *, called: bool = False) -> Choice:
+        """Read a name; one that no body binds is a builtin."""
         self._mention(node.id, called=called)
         choice = self.names.find(node.id)
         return only(Outside(node.id)) if choice is None else self.settled(choice)
 
-    def _attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
+    def visit_Attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
         """Read `owner.name`. `whole`: no longer chain contains it; then reading a TE name is a use unless `called`."""
         is_read = isinstance(node.ctx, ast.Load)
         if is_read:
@@ -208,7 +216,7 @@ class Expressions(ABC):
         if bound is not None:
             return self.settled(bound)
         base = node.value
-        owners = self._attribute(base, whole=False) if isinstance(base, ast.Attribute) else self.value(base)
+        owners = self.visit_Attribute(base, whole=False) if isinstance(base, ast.Attribute) else self.value(base)
         alternatives: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
             if owner == Literal(None):
@@ -254,22 +262,21 @@ class Expressions(ABC):
         self.names.own[dotted(owner)] = gather(changed)
         return True
 
-    @abstractmethod
-    def _call(self, node: ast.Call) -> Choice:
-        """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
-
     # --------------------------------------------------- constants, conditions
 
-    def _constant(self, node: ast.Constant) -> Choice:
+    def visit_Constant(self, node: ast.Constant) -> Choice:
+        """Read a constant."""
         return only(Literal(node.value))
 
-    def _sequence(self, node: ast.Tuple | ast.List) -> Choice:
+    def visit_Tuple(self, node: ast.Tuple | ast.List) -> Choice:
+        """Read a tuple or a list of constants."""
         choices = [self.value(element) for element in node.elts]
         items = [choice[0][1] for choice in choices if len(choice) == 1]
         constants = [item.value for item in items if isinstance(item, Literal)]
         return only(Literal(tuple(constants))) if len(constants) == len(choices) else UNKNOWN
 
-    def _dict(self, node: ast.Dict) -> Choice:
+    def visit_Dict(self, node: ast.Dict) -> Choice:
+        """Read a dictionary, which may collect keywords."""
         keywords = Keywords()
         for key, item in zip(node.keys, node.values, strict=True):
             choice, name = self.value(item), text_of(key)
@@ -283,30 +290,31 @@ class Expressions(ABC):
                 keywords = keywords.opened()
         return only(keywords)
 
-    def _subscript(self, node: ast.Subscript) -> Choice:
+    def visit_Subscript(self, node: ast.Subscript) -> Choice:
         """Read a key of a dictionary of constants or functions, such as {">=": operator.ge}."""
         dictionary, key = self.value(node.value), self.value(node.slice)
         if len(dictionary) == len(key) == 1:
             (_, keywords), (_, name) = dictionary[0], key[0]
             if isinstance(keywords, Keywords) and not keywords.open and isinstance(name, Literal):
                 return next((only(item) for key_name, item in keywords.items if key_name == name.value), UNKNOWN)
-        return only(OF_TE if any(value.of_te for value in values_of([dictionary, key])) else ANYTHING)
+        return computed_from(values_of([dictionary, key]))
 
-    def _comprehension(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp) -> Choice:
+    def visit_GeneratorExp(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp) -> Choice:
         """Evaluate a comprehension; `{field.name for field in fields(X)}` holds the names of X's parameters."""
         source, *loops = node.generators
         if loops or source.ifs or dotted(node.elt) != f"{dotted(source.target)}.name":
-            return self._others(node)
+            return self.generic_visit(node)
         choice = self.value(source.iter)
-        return gather(
-            (guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice
-        )
+        names = [(guard, value if isinstance(value, ParametersOf) else value.computed()) for guard, value in choice]
+        return gather(names)
 
-    def _dictcomp(self, node: ast.DictComp) -> Choice:
+    def visit_DictComp(self, node: ast.DictComp) -> Choice:
+        """Read a dictionary whose keys are not known."""
         self.parts(node)
         return only(Keywords(open=True))
 
-    def _boolop(self, node: ast.BoolOp) -> Choice:
+    def visit_BoolOp(self, node: ast.BoolOp) -> Choice:
+        """Evaluate `and` or `or`: an operand is read where those before it do not decide."""
         is_and = isinstance(node.op, ast.And)
         choices: list[Choice] = []
         truths: list[Guard] = []
@@ -319,18 +327,21 @@ class Expressions(ABC):
             return merge(truths[0], choices[0], choices[-1])  # `given or default`
         return only(Fact(any_of(*truths)))
 
-    def _unaryop(self, node: ast.UnaryOp) -> Choice:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Choice:
+        """Evaluate `not`."""
         if isinstance(node.op, ast.Not):
             return only(Fact(negate(self.truth(node.operand))))
         self.value(node.operand)
         return UNKNOWN
 
-    def _ifexp(self, node: ast.IfExp) -> Choice:
+    def visit_IfExp(self, node: ast.IfExp) -> Choice:
+        """Evaluate `a if condition else b`."""
         condition = self.truth(node.test)
         choice = self.value_where(node.body, condition)
         return merge(condition, choice, self.value_where(node.orelse, negate(condition)))
 
-    def _compare(self, node: ast.Compare) -> Choice:
+    def visit_Compare(self, node: ast.Compare) -> Choice:
+        """Evaluate a comparison; of several in a row only whether they depend on the provider."""
         op, comparator = node.ops[0], node.comparators[0]
         operand, comparand = self.value(node.left), self.value(comparator)
         text = written(operand, node.left)
@@ -346,8 +357,36 @@ class Expressions(ABC):
         guards = [all_of(guard, condition, compared(op, x, y, text)) for (guard, x), (condition, y) in pairs]
         return only(Fact(any_of(*guards)))
 
-    _generatorexp = _listcomp = _setcomp = _comprehension
-    _list = _tuple = _sequence
+    visit_SetComp = visit_ListComp = visit_GeneratorExp
+    visit_List = visit_Tuple
+
+
+def written(choice: Choice, node: ast.AST) -> str:
+    """Write an operand by its name at its origin, so that one condition has the same text everywhere."""
+    if len(choice) == 1 and isinstance(choice[0][1], Anything) and choice[0][1].text:
+        return choice[0][1].text
+    return shown(node)
+
+
+def compared(op: ast.cmpop, left: Value, right: Value, text: str) -> Guard:
+    """Return the guard under which a comparison of two values holds; `text` is the comparison."""
+    negative = type(op) in POSITIVE
+    if isinstance(op, (ast.In, ast.NotIn)) and isinstance(left, Literal):
+        if isinstance(right, ParametersOf):
+            takes = Takes(right.path, str(left.value))
+            return negate(takes) if negative else takes
+        if isinstance(right, Literal) and isinstance(right.value, tuple):
+            return (left.value in right.value) is not negative
+    guard = compare_versions(ORDERS[type(op)], left, right) if type(op) in ORDERS else None
+    if guard is not None:
+        return guard
+    if isinstance(op, (ast.Eq, ast.NotEq)) and isinstance(left, Literal) and isinstance(right, Literal):
+        return (left.value == right.value) is not negative
+    if left.of_te or right.of_te:
+        return Unclear(text)
+    if negative:  # `x != 1` becomes `not x == 1`, so that the two exclude each other
+        return negate(Config(text.replace(f"{WORDS[type(op)]} ", f"{POSITIVE[type(op)]} ", 1)))
+    return Config(text)
 
 
 def text_of(node: ast.AST | None) -> str | None:

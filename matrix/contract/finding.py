@@ -1,45 +1,32 @@
-"""Check the uses of a consuming package against the surface of a provider's release: every break is a finding."""
+"""A break of the contract between a consuming package and a provider's release, and the ways in which a use breaks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise, product, takewhile
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 
 from matrix.contract.api import Absent, OwnCall, ResolvedPath, Surface
-from matrix.contract.binding import BindingError, Misplacement, bind, misbound
-from matrix.contract.call_signature import CallSignature, parse_signature
+from matrix.contract.binding import BindingError, CallSignature, Misplacement, bind, misbound, parse_signature
 from matrix.contract.guard import (
-    AnyOf,
-    Config,
     Guard,
     Judge,
-    Loads,
-    Offers,
-    Takes,
-    TeVersion,
     Truth,
     all_of,
     any_of,
-    describe,
-    guard_parts,
-    leaves,
+    implies,
     negate,
 )
-from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.uses import CATCHES, Arguments, Calls, Site, Use
-from matrix.verdicts.outcome import Raised
+from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE
+from matrix.contract.uses import CATCHES, Arguments, Site, Use
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
 SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they hold
-EARLIER: Final = "raises before"
-UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code
-SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
 class FindingKind(str, Enum):
@@ -87,9 +74,9 @@ class Finding:
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
-    def raised(self) -> Raised:
-        """The break as an exception: Python's own, or a Misbound where Python raises nothing."""
-        return Raised(self.end.exception if self.end else self.exception or "Misbound", self.message)
+    def error(self) -> str:
+        """The exception that ends it: Python's own, or a Misbound where Python raises nothing."""
+        return self.end.exception if self.end else self.exception or "Misbound"
 
     @property
     def line(self) -> Site:
@@ -129,153 +116,8 @@ class OtherReleases(Protocol):
         """Return whether a release older than `version` has a path."""
 
 
-def find(
-    calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
-) -> list[Finding]:
-    """Return every break between a consuming package and a release of its provider, by call site.
-
-    `version` is the one that the provider reports at run time, if it differs from the surface's. With `history`, an
-    override or a patch is a finding only where it fits another release, an argument misbound where another has it so.
-    """
-    version = version or surface.version
-    title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    added = _added(calls, surface, version)
-    findings: dict[tuple[object, ...], Finding] = {}
-    stops: dict[tuple[str, str], list[tuple[Site, Guard]]] = {}  # function -> lines that certainly raise
-    targets = _unfitting(calls, surface, added, history)
-    private = {number for number, target in targets.items() if _is_private(calls.uses[number].path, target, history)}
-    uncaught, built = _uncaught(calls, targets, private)
-    judge = Judge(surface, version, added, {use.path for use in built.values()})
-    mended = Judge(surface, version, added, {use.path for use in (*uncaught.values(), *built.values())})
-    stopping = {number: use for number, use in uncaught.items() if mended.truth(use.guard) > Truth.UNCLEAR}
-    broken = {use.path: use.site for use in reversed(stopping.values())}
-    gone = {targets[number] for number in stopping}
-    for number, target in sorted(targets.items()):
-        use = calls.uses[number]
-        before = _before(use, judge, broken, stops)
-        sight = mended if before else judge
-        reached = sight.truth(use.guard)
-        if reached is Truth.NO or (before and use.kind != "import" and target in gone):
-            continue  # it is the break before it once more
-        callee = use.path.rstrip(":").replace(":", ".")
-        for break_ in _breaks(use, target, sight, surface, history):
-            if break_.exception in use.refused:
-                continue  # upstream rejects this TE itself, with its own error
-            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method" and number not in built:
-                stops.setdefault((use.site.path, use.site.function), []).append((use.site, sight.rest(use.guard)))
-            end = _end(calls, use, sight) if break_.swallowed else None
-            if (visible := _visible(end or use, break_.guard, sight)) is False:
-                continue  # its conditions exclude each other
-            kind = _kind(use, break_, min(reached, break_.truth), is_raised=_is_raised(end, version, history))
-            texts = describe(visible, title), kind, break_.message, break_.signature, break_.exception
-            masked = UNRELEASED if break_.exception and number in private else before
-            finding = Finding(calls.version, version, callee, use.site, *texts, masked, packages=packages)
-            finding = replace(finding, end=CaughtEnd(end.effect, end.site) if end else None)
-            findings.setdefault((callee, use.site, kind, break_.message), finding)
-    return list(findings.values())
-
-
-def _added(calls: Calls, surface: Surface, version: str) -> set[str]:
-    """Return the names that a consuming package sets in its provider: `if hasattr(m, "f"): m.f = g` adds none."""
-    patches = [use for use in calls.uses if use.kind == "patch"]
-    unpatched = Judge(surface, version, mended={use.path for use in patches})
-    return {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
-
-
-def changed(calls: Calls, surface: Surface, tested: Surface) -> list[Finding]:
-    """Return the calls that leave out an argument whose default is not that of the release they were tested with.
-
-    A call that a guard keeps from one of both releases was written for the other.
-    """
-    title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
-    before, now = (Judge(release, release.version) for release in (tested, surface))
-    findings: dict[tuple[Site, str], Finding] = {}
-    for form, numbers in calls.forms.items():
-        uses = [calls.uses[number] for number in numbers]
-        for (message, signature), use in product(_other_defaults(form, surface, tested), uses):
-            if min(before.truth(use.guard), now.truth(use.guard)) > Truth.UNCLEAR:
-                callee, guard = use.path.replace(":", "."), describe(now.rest(use.here), title)
-                texts = callee, use.site, guard, FindingKind.CHANGED, message, signature
-                findings[use.site, message] = Finding(calls.version, surface.version, *texts, packages=packages)
-    return list(findings.values())
-
-
-def _other_defaults(form: Use, surface: Surface, tested: Surface) -> Iterator[tuple[str, str]]:
-    """Yield (message, signature) for each argument that a call leaves out, and whose default differs."""
-    arguments = form.arguments
-    if form.kind != "call" or not arguments or arguments.starred or arguments.open_keywords:
-        return
-    sides = [release.lookup(form.path, via_instance=bool(form.bound)) for release in (tested, surface)]
-    callables = [side.callables for side in sides if isinstance(side, ResolvedPath) and len(side.callables) == 1]
-    for ((old, _),), ((new, bound),) in pairwise(callables):
-        passed = {*new.slots[: bound + len(arguments.positional)], *dict(arguments.keywords)}
-        for name in sorted((old.defaults.keys() & new.defaults.keys()) - passed):
-            before, now = old.defaults[name], new.defaults[name]
-            if before != now and type(before) is type(now):  # else it is "deprecated"
-                yield f"without '{name}': its default is {now!r}, not {before!r}", new.text
-
-
-def _unfitting(
-    calls: Calls, surface: Surface, added: Collection[str], history: OtherReleases | None
-) -> dict[int, ResolvedPath | Absent]:
-    """Return what the uses that may break refer to, by their numbers."""
-    targets: dict[int, ResolvedPath | Absent] = {}
-    for form, numbers in calls.forms.items():
-        target = surface.lookup(form.path, via_instance=bool(form.bound))
-        if target is not None and not _fits(form, target, surface, added, history):
-            targets.update(dict.fromkeys(numbers, target))
-    return targets
-
-
-def _uncaught(
-    calls: Calls, targets: Mapping[int, ResolvedPath | Absent], private: Collection[int]
-) -> tuple[dict[int, Use], dict[int, Use]]:
-    """Return the uses of what is missing that no code of the consumer catches, by their numbers in order.
-
-    The second ones no release has, and nothing imports them: other builds of the releases have them, perhaps.
-    """
-    missing = {number: calls.uses[number] for number in sorted(targets) if isinstance(targets[number], Absent)}
-    caught = {use.path for use in missing.values() if _is_caught(use)}
-    uncaught = {number: use for number, use in missing.items() if use.path not in caught}
-    imported = {use.path for use in uncaught.values() if use.kind == "import"}
-    built = {number: use for number, use in uncaught.items() if number in private and use.path not in imported}
-    return {number: use for number, use in uncaught.items() if number not in built}, built
-
-
-def _is_caught(use: Use) -> bool:
-    """Return whether the code behind a use of what is missing may run."""
-    return use.kind in (*REPLACING, "method") or bool(use.swallowed or use.refused)
-
-
-def _before(
-    use: Use, judge: Judge, broken: Mapping[str, Site], stops: Mapping[tuple[str, str], list[tuple[Site, Guard]]]
-) -> str:
-    """Return why a use is behind another break: an import that fails, or an earlier line that raises whenever it is
-    reached; "" for none.
-    """
-    sites = [broken[path] for path in broken if Loads(path) in leaves(use.guard)]
-    if judge.truth(use.guard) is not Truth.NO:
-        earlier = stops.get((use.site.path, use.site.function), ())
-        sites = [site for site, stop in earlier if site.line < use.site.line and _implies(judge.rest(use.guard), stop)]
-    return f"{min(sites)} {EARLIER}" if sites else ""
-
-
-def _end(calls: Calls, use: Use, judge: Judge) -> Use | None:
-    """Return the first line that certainly raises after the exception of a use was caught, None without one."""
-    for end in calls.ends.get(use.path, ()):
-        is_its_own = end.site.path == use.site.path or (use.path, end.site.path) not in calls.catching
-        if is_its_own and judge.truth(end.guard) > Truth.UNCLEAR:
-            return end
-    return None
-
-
-def _implies(guard: Guard, other: Guard) -> bool:
-    parts = set(guard_parts(guard))
-    return parts.issuperset(guard_parts(other)) or set(guard_parts(all_of(guard, other))) == parts
-
-
 @dataclass(frozen=True)
-class _Break:
+class Break:
     """One way a use fails; `exception` is "" for a misbinding."""
 
     message: str
@@ -293,7 +135,7 @@ class _Break:
         return is_raised and self.truth is Truth.YES and self.guard is True
 
 
-def _fits(
+def always_fits(
     form: Use, target: ResolvedPath | Absent, surface: Surface, added: Collection[str], history: OtherReleases | None
 ) -> bool:
     """Return whether uses of a form can't break with any subset of their keywords, so that no guard is evaluated.
@@ -325,9 +167,10 @@ def _fits(
     return True
 
 
-def _breaks(
+def breaks_of(
     use: Use, target: ResolvedPath | Absent, judge: Judge, surface: Surface, history: OtherReleases | None
-) -> Iterator[_Break]:
+) -> Iterator[Break]:
+    """Yield the ways in which a use fails with what it refers to."""
     if use.kind in REPLACING:
         yield from _replacing(use, target, surface, history)
     elif isinstance(target, Absent):
@@ -348,24 +191,24 @@ def _breaks(
             message = f"not enough values to unpack (expected {use.unpacks}, got {target.returns})"
             if target.returns > use.unpacks:
                 message = f"too many values to unpack (expected {use.unpacks})"
-            yield _Break(message, "ValueError", signature=f"returns {target.returns} values")
+            yield Break(message, "ValueError", signature=f"returns {target.returns} values")
 
 
 def _replacing(
     use: Use, target: ResolvedPath | Absent, surface: Surface, history: OtherReleases | None
-) -> Iterator[_Break]:
+) -> Iterator[Break]:
     """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
     if isinstance(target, Absent):
         if use.path.endswith((f":{target.name}", f".{target.name}")) and history and history.offered(use.path):
             effect = "override is never called" if use.kind == "override" else "patch replaces nothing"
-            yield _Break(f"'{target.owner}' has no '{target.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
+            yield Break(f"'{target.owner}' has no '{target.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
         return
     refused = list(_refused(use, target, surface))
     if refused and (history is None or history.fitted(use)):
         # One through `self`, then the one with the most arguments, and of several the one nearest to the original.
         message, call = max(refused, key=lambda pair: _certainty(pair[1], surface, use.path))
         text = f"{target.name}() as replaced {message}, called in {surface.caller(call)}"
-        yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
+        yield Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
 
 
 def _certainty(call: OwnCall, surface: Surface, path: str) -> tuple[bool, int, int]:
@@ -398,7 +241,7 @@ def _refused(use: Use, target: ResolvedPath, surface: Surface) -> Iterator[tuple
 
 def _dropped(
     use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge, history: OtherReleases | None
-) -> Iterator[_Break]:
+) -> Iterator[Break]:
     """Yield the keywords that a dataclass of pydantic drops, and that another release takes."""
     for signature, _ in target.callables if history else ():
         for name, guard in arguments.keywords if signature.text.endswith(DROPPING) else ():
@@ -406,10 +249,10 @@ def _dropped(
             is_taken = signature.takes(name) or truth is Truth.NO
             if not is_taken and history and history.taken(use.path, name):
                 message = f"{target.name}() drops the keyword argument '{name}'"
-                yield _Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
+                yield Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
 
 
-def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge) -> Iterator[_Break]:
+def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge) -> Iterator[Break]:
     """Yield what the first lines of the callee raise, whatever the values of the arguments are."""
     for signature, bound in target.callables[:1]:
         filled = signature.slots[bound : bound + len(arguments.positional)]
@@ -420,17 +263,16 @@ def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge
             is_open = parameter and (arguments.starred or arguments.open_keywords)
             if truth is not Truth.NO and not is_open:
                 without = f" without '{parameter}'" if parameter else ""
-                yield _raised(
-                    use, exception, f"{target.name}() raises {exception}{without}", truth, guard, signature.text
-                )
+                message = f"{target.name}() raises {exception}{without}"
+                yield _raised(use, exception, message, truth, guard, signature.text)
 
 
 def _raised(
     use: Use, exception: str, message: str, truth: Truth = Truth.YES, guard: Guard = True, signature: str = ""
-) -> _Break:
+) -> Break:
     swallowed = exception in use.swallowed or len(use.swallowed) == len(CATCHES)  # all: any exception is caught
     effect = f"; swallowed: {use.effect}" if swallowed else ""
-    return _Break(message + effect, exception, truth, guard, swallowed, signature)
+    return Break(message + effect, exception, truth, guard, swallowed, signature)
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
@@ -447,20 +289,9 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
-def _is_private(path: str, target: ResolvedPath | Absent, history: OtherReleases | None) -> bool:
-    """Return whether no release has the part of a path that is missing."""
-    if isinstance(target, ResolvedPath) or not history:
-        return False
-    module, _, attributes = path.partition(":")
-    names = attributes.split(".")
-    if target.name in names:
-        path = f"{module}:{'.'.join(names[: names.index(target.name) + 1])}"
-    return history.lacked(f"{target.name}:" if target.what == "module" else path)
-
-
 def _binding(
     use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge, history: OtherReleases | None
-) -> Iterator[_Break]:
+) -> Iterator[Break]:
     """Bind the call to each possible definition of the callee; it certainly fails only where all of them fail."""
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
@@ -476,14 +307,14 @@ def _binding(
         reported: list[Guard] = []
         for message, keyword in problems:
             guard, truth = passed.get(keyword, (True, Truth.YES))
-            if any(_implies(guard, earlier) for earlier in reported):
+            if any(implies(guard, earlier) for earlier in reported):
                 continue  # Python raises for the first only
             reported.append(guard)
             truth = truth if is_certain else Truth.UNCLEAR
             yield _raised(use, "TypeError", f"{target.name}() {message}", truth, guard, signature.text)
         for message, position, parameter in () if problems else misplacements:
             if history is None or history.placed(use.path, position, parameter):
-                yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
+                yield Break(f"{target.name}(): {message}", "", signature=signature.text)
 
 
 def _bound(
@@ -493,37 +324,3 @@ def _bound(
     count, starred, open_keywords = len(arguments.positional), arguments.starred, arguments.open_keywords
     problems = bind(signature, count, passed, bound=bound, starred=starred, open_keywords=open_keywords)
     return problems, misbound(signature, arguments.positional, passed, bound=bound)
-
-
-def _is_raised(end: Use | None, version: str, history: OtherReleases | None) -> bool:
-    """Return whether a caught exception ends in another one.
-
-    Upstream's own error for what no release up to this one has states that it needs a newer one.
-    """
-    return end is not None and (not history or not end.refused or history.had_before(end.path, version))
-
-
-def _kind(use: Use, break_: _Break, truth: Truth, *, is_raised: bool) -> FindingKind:
-    # The object of a method may be of a subclass with a method of its own.
-    if not is_raised and (truth is Truth.UNCLEAR or (use.kind == "method" and break_.exception and not break_.kind)):
-        return FindingKind.POSSIBLE
-    raised = FindingKind.SILENTLY_OFF if break_.swallowed and not is_raised else FindingKind.DEFINITE
-    return break_.kind or (raised if break_.exception else FindingKind.MISBOUND)
-
-
-def _visible(use: Use, extra: Guard, judge: Judge) -> Guard:
-    """Return the guard to show: the conditions around the line, and the TE versions that reach it.
-
-    All other conditions on TE are decided for this TE and left out; conditions of the run remain.
-    """
-    releases = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
-    conditions = [*guard_parts(use.here), *guard_parts(extra)]
-    visible = all_of(*releases, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in conditions))
-    return all_of(*(part for part in guard_parts(visible) if not _is_assumed(part)))
-
-
-def _is_assumed(guard: Guard) -> bool:
-    """Return whether a guard only requires a package to be installed."""
-    if isinstance(guard, AnyOf):
-        return any(map(_is_assumed, guard.parts))
-    return isinstance(guard, Config) and guard.text.endswith("is installed")

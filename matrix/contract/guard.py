@@ -206,7 +206,7 @@ def rejoined(guard: AllOf | AnyOf, parts: Iterable[Guard]) -> Guard:
 def _equated(guard: Config) -> str:
     """Return the left side of `x == 'mxfp8'` and the function whose local names it has, "" for other conditions.
 
-    `gelu` and `gelu in f` (matrix.contract.reachability.elsewhere) may be one imported function.
+    `gelu` and `gelu in f` (matrix.contract.flow.elsewhere) may be one imported function.
     """
     operand, equals, comparand = guard.text.partition(" == ")
     _, inside, function = comparand.partition(" in ")
@@ -255,11 +255,15 @@ def guard_parts(guard: Guard) -> tuple[Guard, ...]:
     return guard.parts if isinstance(guard, AllOf) else (guard,)
 
 
+def implies(guard: Guard, other: Guard) -> bool:
+    """Return whether another guard holds wherever a guard does, as far as their parts show."""
+    parts = set(guard_parts(guard))
+    return parts.issuperset(guard_parts(other)) or set(guard_parts(all_of(guard, other))) == parts
+
+
 def names_te(guard: Guard) -> bool:
     """Return whether a guard depends on Transformer Engine."""
-    return isinstance(guard, bool) or any(
-        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Holds, Unclear)) for leaf in leaves(guard)
-    )
+    return isinstance(guard, bool) or any(not isinstance(leaf, (bool, Config)) for leaf in leaves(guard))
 
 
 class Truth(IntEnum):
@@ -291,11 +295,13 @@ class Judge:
     """Evaluates guards for one TE, each once.
 
     `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time; `added` are
-    the paths that the consuming package assigns; `mended` are those that are taken to load.
+    the paths that the consuming package assigns; `assumed` are those that are taken to load.
     """
 
-    def __init__(self, surface: Offer, version: str, added: Collection[str] = (), mended: Collection[str] = ()) -> None:
-        self._surface, self._added, self._mended = surface, added, mended
+    def __init__(
+        self, surface: Offer, version: str, added: Collection[str] = (), assumed: Collection[str] = ()
+    ) -> None:
+        self._surface, self._added, self._assumed = surface, added, assumed
         self._version = versions.parse(version)
         self._truths: dict[Guard, Truth] = {}
         self._rests: dict[Guard, Guard] = {}
@@ -329,7 +335,7 @@ class Judge:
         if isinstance(guard, AnyOf):
             return max(map(self.truth, guard.parts))
         if isinstance(guard, Loads):
-            return _known(guard.path in self._mended or self._surface.offers(guard.path) is not False)
+            return _known(guard.path in self._assumed or self._surface.offers(guard.path) is not False)
         if isinstance(guard, TeVersion):
             return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
         if isinstance(guard, Offers):

@@ -29,7 +29,7 @@ from matrix.contract.definition import (
     uncollected,
 )
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
-from matrix.contract.within import use_within
+from matrix.contract.self_calls import use_within
 
 PYBIND_NAME = re.compile(
     r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL
@@ -63,7 +63,7 @@ def read_offering(
     for name in readers:
         _expand_stars(name, readers)
     pybind = [path for path in sorted(files) if provider.files.fullmatch(path) and not path.endswith(".py")]
-    compiled = {name: "~" for path in pybind for name in _pybind_names(files[path])}
+    compiled = {name: "~" for path in pybind for name in PYBIND_NAME.findall(files[path].decode("utf-8", "replace"))}
     if compiled:
         imports = {name for _, text in sources.values() for name in COMPILED_IMPORT.findall(text)}
         modules.update(dict.fromkeys(imports, compiled))
@@ -80,10 +80,6 @@ def read_offering(
 def is_part(path: str) -> bool:
     """Return whether a file belongs to the surface of Transformer Engine."""
     return TRANSFORMER_ENGINE.files.fullmatch(path) is not None
-
-
-def _pybind_names(content: bytes) -> list[str]:
-    return PYBIND_NAME.findall(content.decode("utf-8", "replace"))
 
 
 class _ModuleReader(ast.NodeVisitor):

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from matrix.catalog.regular_file import within_limits
 from matrix.catalog.stack import CALL_PAIRS, CallPair
 from matrix.catalog.versions import parse
 from matrix.contract import recording
 from matrix.contract.api import Absent, ResolvedPath, Surface
-from matrix.contract.finding import BREAKING, CaughtEnd, Finding, FindingKind, find, fits, places
+from matrix.contract.comparison import changed, find
+from matrix.contract.finding import BREAKING, CaughtEnd, Finding, FindingKind, fits, places
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.recording import SUFFIX
-from matrix.contract.relevance import relevance
+from matrix.contract.relevance import days_between, relevance
 from matrix.contract.uses import Calls, Site, Use
 from matrix.errors import MatrixError
 
@@ -141,6 +143,31 @@ def read(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...]:
     return tuple(replace(finding, consumer=consumer, provider=provider, implausible="") for finding in breaks)
 
 
+def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
+    """Return the findings of consumers in releases of a provider, by consumer, then by release."""
+    results: list[Finding] = []
+    for calls, surface in product(consumers, surfaces):
+        is_recorded = calls.consumer in provider.consumers
+        tested = _tested_with(calls.consumer, calls.version, provider) if is_recorded else surfaces[0]
+        with within_limits(calls.consumer):
+            breaks = find(calls, surface, history=released(provider))
+            breaks += changed(calls, surface, tested) if tested else []
+        results += relevance().judged(breaks) if is_recorded else breaks
+    return results
+
+
+@cache
+def _tested_with(consumer: str, version: str, provider: Provider) -> Surface | None:
+    """Return the newest release of a provider that is not newer than a recorded release that calls it.
+
+    None where the days of its releases are not known.
+    """
+    releases = recording.recorded_surfaces(provider)
+    ages = ((days_between(version, release, provider.package, consumer), release) for release in releases)
+    older = [(age, release) for age, release in ages if age is not None and age >= 0]
+    return recorded(provider, min(older)[1]) if older else None
+
+
 def trimmed(calls: Calls, provider: Provider) -> Calls:
     """Return calls without the uses of sparse modules that no recorded release of the provider can break.
 
@@ -150,14 +177,10 @@ def trimmed(calls: Calls, provider: Provider) -> Calls:
     surfaces = [surface for surface in sides if isinstance(surface, Surface)]
     kept_uses, fitting = [], set(calls.fitting)
     for use in calls.uses:
-        targets = (surface.lookup(use.path, via_instance=bool(use.bound)) for surface in surfaces)
-        if (
-            not provider.is_sparse(use.path)
-            or use.kind == "patch"
-            or any(
-                target and (isinstance(target, Absent) or (use.arguments and target.callables)) for target in targets
-            )
-        ):
+        targets = [surface.lookup(use.path, via_instance=bool(use.bound)) for surface in surfaces]
+        signatures = [target for target in targets if isinstance(target, ResolvedPath) and target.callables]
+        may_break = any(isinstance(target, Absent) for target in targets) or (use.arguments and signatures)
+        if may_break or use.kind == "patch" or not provider.is_sparse(use.path):
             kept_uses.append(use)
         else:
             fitting.add(use.path)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,7 +28,7 @@ import matrix.catalog
 from matrix.catalog import versions
 from matrix.catalog.codec import decode
 from matrix.catalog.regular_file import LARGEST, read_regular
-from matrix.contract.api import Surface
+from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
 from matrix.contract.provider import Provider
 from matrix.contract.uses import Arguments, Calls, Site, Use
@@ -174,6 +175,69 @@ def _of_release(path: Path, version: str) -> dict[str, Any]:
             fix=closest(version, lines),
         )
     return _checked(json.loads(lines[version]), path)
+
+
+# ------------------------------------------------- releases that have a name
+
+
+def releases_with(provider: Provider, groups: Mapping[str, str]) -> list[tuple[str, bool | None]]:
+    """Return the recorded releases of a provider, oldest first, and whether each has what a kind's pattern captured."""
+    module, owner, attribute = (groups.get(name, "") for name in ("module", "owner", "attribute"))
+    if module:
+        path = ":".join(filter(None, [module, groups.get("name", "")]))
+        return [(surface.version, surface.offers(path)) for surface in all_surfaces(provider) if provider.owns(module)]
+    if keyword := groups.get("keyword"):
+        owner, _, method = groups.get("callable", "").rpartition(".")
+        return [(surface.version, _takes(surface, owner, method, keyword)) for surface in all_surfaces(provider)]
+    return [(surface.version, _has(surface, owner, attribute)) for surface in all_surfaces(provider) if attribute]
+
+
+def _defining(surface: Surface, name: str) -> list[str]:
+    first = name.partition(".")[0]
+    return [module for module, names in surface.modules.items() if first and defines(names.get(first))]
+
+
+def defining_module(provider: Provider, name: str) -> str:
+    """Return the first module that defines a class or function in each release that has it, "" for none."""
+    places = [set(modules) for surface in all_surfaces(provider) if (modules := _defining(surface, name))]
+    return min(set.intersection(*places), default="") if places else ""
+
+
+def _takes(surface: Surface, owner: str, method: str, keyword: str) -> bool | None:
+    """Return whether a callable of the API takes a keyword; None where the API has none, or several that differ."""
+    path = f"{owner}.{method}" if owner else method
+    results = {surface.takes(f"{module}:{path}", keyword) for module in _defining(surface, owner or method)}
+    return results.pop() if len(results) == 1 else None
+
+
+def defines(entry: Any) -> bool:
+    """Return whether an entry of a module is its own: no re-export, nothing that is unknown."""
+    return entry is not None and not (isinstance(entry, str) and entry[:1] in ">~")
+
+
+def _has(surface: Surface, owner: str, attribute: str) -> bool | None:
+    paths = [f"{module}:{owner}.{attribute}" for module in _defining(surface, owner)]
+    targets = [surface.lookup(path, via_instance=True) for path in paths]
+    results = {None if target is None else isinstance(target, ResolvedPath) for target in targets}
+    return results.pop() if len(results) == 1 else None
+
+
+def spans(releases: Sequence[tuple[str, bool | None]], value: bool) -> str:
+    """Return the ranges of releases with a value, oldest first: "0.9.0 - 0.14.0, 0.16.0 and later"."""
+    runs = [(exists, [*group]) for exists, group in groupby(releases, lambda release: release[1])]
+    texts = []
+    for number, (exists, run) in enumerate(runs):
+        (first, _), (last, _) = run[0], run[-1]
+        is_open = number == len(runs) - 1 > 0
+        if exists is value:
+            texts.append(f"{first} and later" if is_open else first if first == last else f"{first} - {last}")
+    return ", ".join(texts)
+
+
+@cache
+def all_surfaces(provider: Provider) -> list[Surface]:
+    """Return the recorded APIs of the releases of a provider, oldest first."""
+    return [recorded_surface(provider, version) for version in recorded_surfaces(provider)]
 
 
 # --------------------------------------------------------------------- files

@@ -346,6 +346,17 @@ def settled(choice: Choice, look_up: LookUp) -> Choice:
     return gather(alternatives)
 
 
+def computed_from(values: Iterable[Value]) -> Choice:
+    """Return an unknown value that is computed from others."""
+    return only(OF_TE if any(value.of_te for value in values) else ANYTHING)
+
+
+def constant(choice: Choice) -> object:
+    """Return the constant that a value certainly is, None for another value."""
+    value = choice[0][1] if len(choice) == 1 else None
+    return value.value if isinstance(value, Literal) else None
+
+
 def values_of(choices: Iterable[Choice]) -> list[Value]:
     """Return the values of several choices."""
     return [value for choice in choices for _, value in choice]

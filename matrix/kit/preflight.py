@@ -87,7 +87,7 @@ class Answer:
 class TrainingJob:
     """The job that a user starts. None is unknown.
 
-    `te` and `mcore` are sources for matrix.contract.reading (a recorded version, a wheel, a folder, PATH@REV), "" where
+    `te` and `mcore` are sources for matrix.contract.sides (a recorded version, a wheel, a folder, PATH@REV), "" where
     the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`: Transformer Engine was built with MPI.
     `environ` holds the preflights' variables, `arguments` their options. `command` are the values of the arguments of
     its command ("seq-length" -> "4096"), `per_host` is its number of processes per host.
@@ -118,7 +118,7 @@ class Call:
 
 
 class Contracts(Protocol):
-    """The API contracts between releases (matrix.contract.calling). Each raises MatrixError for an unknown release."""
+    """The API contracts between releases (matrix.contract.sides). Each raises MatrixError for an unknown release."""
 
     def version(self, te: str) -> str:
         """Return the version of the Transformer Engine that `te` names."""

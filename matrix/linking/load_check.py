@@ -304,7 +304,7 @@ class LoadCheck:
         if problem.kind is not ProblemKind.SYMBOL and problem.names:
             names = " and ".join(problem.names)
             return {"name": names, "more": "", "library": str(problem.library or ""), "is": "are"}
-        from matrix.contract.kind_answer import plain_name  # 0.02 s, for findings alone
+        from matrix.verdicts.crash import plain_name  # for findings alone
 
         plain = plain_name(problem.name) if problem.kind is ProblemKind.SYMBOL else ""
         shown = f"{problem.name}{f' ({plain})' if plain and plain != problem.name else ''}"

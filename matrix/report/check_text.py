@@ -277,7 +277,7 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
         yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
         if full or group.certain:
-            raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
+            raised = ((f"{call.error}:", f"{call.message}; at {call.call_site}") for call in group.findings)
             yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
             yield ""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from matrix.catalog.codec import encode
-from matrix.contract.kind_answer import KindAnswer
+from matrix.check.kind_answer import KindAnswer
 from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table, text
 from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar

@@ -308,7 +308,7 @@ def known(
         for calls in table.calls(choice)[0]:
             for finding in calls.findings:
                 site = f"{finding.call_site.path} {finding.call_site.function}"
-                error = f"{finding.raised.type}: {finding.message}"
+                error = f"{finding.error}: {finding.message}"
                 stands.append((MapCall(finding.callee, error, site, calls.needs), calls.standing))
         for subject, standing in dict.fromkeys(stands):  # one function may have several lines of one call
             releases.setdefault((image, subject, standing), []).append(mcore)

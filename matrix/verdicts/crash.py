@@ -199,6 +199,15 @@ def function_name(text: str) -> str:
     return plain.partition("(")[0]
 
 
+def plain_name(symbol: str) -> str:
+    """Return the qualified name of a symbol, mangled or not, without arguments."""
+    single = re.match(r"_Z(\d{1,4})(?=[A-Za-z_])", symbol)
+    if single:
+        return symbol[single.end() :][: int(single[1])]
+    name = function_name(symbol)
+    return f"std::{name}" if re.match(r"_ZN[KVrRO]*St", symbol) else name or symbol
+
+
 def _source_names(mangled: str) -> Iterator[str]:
     """Yield the names of the leading <length><name> pairs."""
     while length := re.match(r"\d{1,4}", mangled):

@@ -219,7 +219,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
         assert [(STANDINGS[one["rank"]], one["certain"], one["needs"], one["flags"], one["findings"])
                 for one in found["calls"]["groups"]] == [
             (one.standing, one.certain, one.needs, [*one.flags],
-             [[f"{each.raised.type}: {each.message}", str(each.call_site)] for each in one.findings])
+             [[f"{each.error}: {each.message}", str(each.call_site)] for each in one.findings])
             for one in result.calls
         ], choice  # fmt: skip
 
@@ -262,7 +262,7 @@ def errors(result: CheckResult) -> list[str]:
 
 
 def errors_of(call: BreakingCalls) -> list[str]:
-    return [f"{finding.raised.type}: {finding.message}" for finding in call.findings]
+    return [f"{finding.error}: {finding.message}" for finding in call.findings]
 
 
 RESUME = """(pairs) => pairs.map(([before, after]) => stacks.resuming(before, after))"""

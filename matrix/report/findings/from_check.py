@@ -56,7 +56,7 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
             yield _finding(topic, ". ".join(text.rstrip(".") for text in texts), failure.certain, place)
     for call in result.calls:
         if not call.missing:
-            raised = (f"{part.raised.type}: {part.message}; at {part.call_site}" for part in call.findings)
+            raised = (f"{part.error}: {part.message}; at {part.call_site}" for part in call.findings)
             place = first((TE, MCORE, BASE), call.place)
             yield _finding(CALL, ". ".join([call.needs, *raised]), call.certain, place)
 

@@ -101,7 +101,7 @@ def test_calls_into_torch_are_judged() -> None:
     """Megatron-LM#4457: torch 2.6 has no `no_dist`; the failures of the catalog are not listed again."""
     into_torch = calls("0.18.2", "2.10.0", torch="2.6.0")["TorchDistLoadShardedStrategy.load"]
     assert (into_torch.into, into_torch.needs) == ("torch", "with --load")
-    assert [str(call.raised) for call in into_torch.findings] == [str(into_torch.findings[0].raised)]
+    assert len(into_torch.findings) == 1
     assert not calls("0.18.2", "2.10.0", torch="2.10.0")
     assert not calls("0.8.0", "1.9.0", torch="2.4.1")
 

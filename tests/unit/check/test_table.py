@@ -43,8 +43,8 @@ def random_choices(seed: int, count: int) -> list[Choice]:
 
 def called(found: Sequence[BreakingCalls]) -> list[object]:
     """Return all of the calls but the spelling of the versions."""
-    return [(one.standing, one.certain, one.needs, one.flags, [(each.raised, each.call_site) for each in one.findings])
-            for one in found]  # fmt: skip
+    return [(one.standing, one.certain, one.needs, one.flags, [(each.error, each.message, each.call_site)
+             for each in one.findings]) for one in found]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [20, 21])

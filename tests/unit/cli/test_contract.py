@@ -10,7 +10,7 @@ from matrix.catalog.versions import spans
 from matrix.cli import contract, surface
 from matrix.errors import MatrixError
 from tests.schemas import items_of
-from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
+from tests.unit.contract.test_sides import commit, engine, megatron  # noqa: F401 - fixtures
 
 
 def run(*arguments: str) -> int:

@@ -12,7 +12,7 @@ from matrix.contract.provider import PROVIDERS, providers_in
 from matrix.errors import MatrixError
 from tests.schemas import items_of
 from tests.unit.cli.test_contract import run
-from tests.unit.contract.test_reading import INFO, engine, megatron, tree  # noqa: F401 - fixtures
+from tests.unit.contract.test_sides import INFO, engine, megatron, tree  # noqa: F401 - fixtures
 
 PAGE = Path(__file__).parents[3] / "docs" / "providers.md"
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from matrix.catalog.versions import parse
 from matrix.contract import consuming, offering
 from matrix.contract.api import Absent, Surface
-from matrix.contract.finding import Finding, find, fits, places
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding, fits, places
 from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
 from matrix.contract.uses import Calls, Use
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.contract.binding import BindingError, bind, fit, misbound, misplaced, words
-from matrix.contract.call_signature import parse_signature
+from matrix.contract.binding import BindingError, bind, fit, misbound, misplaced, parse_signature, words
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 Drawn: TypeAlias = tuple[str, int, list[str]]  # a signature, positional arguments to it, keywords
@@ -222,3 +221,16 @@ def test_ending_of_a_long_word_is_left_out(word: str, stem: str) -> None:
 
 def test_fit_is_the_share_of_matching_words() -> None:
     assert (fit("weights", "offload_weights"), fit("x", "y"), fit("x", "_")) == (0.5, 0.0, 0.0)
+
+
+def test_text_is_read_as_parameters() -> None:
+    signature = parse_signature("(a,/,b=1,*args,c,d=None,**kw)")
+    assert (signature.slots, signature.unnamed, signature.keywords) == (("a", "b"), 1, ("c", "d"))
+    assert (sorted(signature.required), signature.args, signature.kwargs) == (["a", "c"], "args", "kw")
+    assert signature.accepted == {"b", "c", "d"}
+    assert [signature.takes(name) for name in ("a", "d", "args", "kw", "e")] == [True, True, True, True, False]
+
+
+def test_other_text_is_no_signature() -> None:
+    with pytest.raises(ValueError, match="not a signature"):
+        parse_signature("enabled, num_layers")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.contract.finding import Finding, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding
 from matrix.contract.provider import MEGATRON_CORE, TORCH
 from tests.unit.contract.sources import Past, breaks, core, project, torch
 

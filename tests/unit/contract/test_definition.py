@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from matrix.contract.finding import find
+import ast
+
+from matrix.contract.comparison import find
+from matrix.contract.definition import signature_text
 from matrix.contract.provider import TORCH
 from tests.unit.contract.sources import breaks, core, mcore, project, te, torch
 
@@ -109,3 +112,13 @@ def test_dataclass_inherits_fields_of_its_module_in_order() -> None:
     surface = core({"a.py": f"{text}@dataclass\nclass B(A):\n    x: int = 1\n    z: int = 2\n"})
 
     assert surface.modules["megatron.core.a"]["B"]["members"]["__init__"] == "(self,x=1,y=0,z=2)"
+
+
+def test_signature_text_has_kinds_and_short_defaults() -> None:
+    source = "def f(a, /, b: int = 1, c='LayerNorm', d=Format.HYBRID, *args, e, f=(1, 2), g=-1, **kw): pass"
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.FunctionDef)
+    assert (
+        signature_text(definition.args)
+        == "(a,/,b=1,c='LayerNorm',d=...,*args,e,f=...,g=-1,**kw)"
+    )  # fmt: skip

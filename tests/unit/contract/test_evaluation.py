@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import pytest
 
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from tests.unit.contract.sources import breaks, broken, core, mcore, project, te
 

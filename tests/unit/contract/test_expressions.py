@@ -1,5 +1,27 @@
 """Names and collected keywords of a consuming package, read from source text."""
 
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from matrix.contract.definition import LONGEST_TEXT, shown
+from matrix.contract.expressions import compared, written
+from matrix.contract.guard import Config, Guard, Takes, TeVersion, Unclear, negate
+from matrix.contract.value import (
+    OF_TE,
+    UNKNOWN,
+    Anything,
+    FixedVersion,
+    Literal,
+    Outside,
+    ParametersOf,
+    RunningVersion,
+    Value,
+    only,
+)
 from tests.unit.contract.sources import broken, mcore, te
 from tests.unit.contract.test_evaluation import FAILS, FOUR
 
@@ -74,3 +96,91 @@ def test_collected_keywords_keep_their_guards() -> None:
     calls = mcore(source)
     assert broken(calls, te(FOUR), "1.8.0") == [("definite", "get() got an unexpected keyword argument 'width'")]
     assert broken(calls, te(FOUR), "1.9.0") == [("definite", "get() got an unexpected keyword argument 'device'")]
+
+
+TAKES = Takes("te:f", "recipe")
+ONE, TWO, PAIR = Literal(1), Literal(2), Literal((1, 3))
+RUNNING, FIXED = RunningVersion(parsed=True), FixedVersion("2.0")
+
+
+def expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+@pytest.mark.parametrize(
+    ("left", "op", "right", "expected"),
+    [
+        (Literal("recipe"), ast.In, ParametersOf("te:f"), TAKES),
+        (Literal("recipe"), ast.NotIn, ParametersOf("te:f"), negate(TAKES)),
+        (Anything("x"), ast.In, ParametersOf("te:f"), Unclear("x OP y")),
+        (ONE, ast.In, PAIR, True),
+        (TWO, ast.In, PAIR, False),
+        (ONE, ast.NotIn, PAIR, False),
+        (TWO, ast.NotIn, PAIR, True),
+        (RUNNING, ast.GtE, FIXED, TeVersion(">=", "2.0")),
+        (RUNNING, ast.Gt, FIXED, TeVersion(">", "2.0")),
+        (RUNNING, ast.LtE, FIXED, TeVersion("<=", "2.0")),
+        (RUNNING, ast.NotEq, FIXED, TeVersion("!=", "2.0")),
+        (FIXED, ast.Lt, RUNNING, TeVersion(">", "2.0")),
+        (ONE, ast.Eq, ONE, True),
+        (ONE, ast.NotEq, ONE, False),
+        (ONE, ast.Eq, TWO, False),
+        (ONE, ast.NotEq, TWO, True),
+        (OF_TE, ast.Eq, ONE, Unclear("x OP y")),
+        (ONE, ast.In, OF_TE, Unclear("x OP y")),
+        (Anything("x"), ast.Gt, ONE, Config("x OP y")),
+        (ONE, ast.Gt, TWO, Config("x OP y")),
+        (Anything("x"), ast.Is, Outside("y"), Config("x OP y")),
+    ],
+)
+def test_comparison_of_values_is_a_guard(left: Value, op: type[ast.cmpop], right: Value, expected: Guard) -> None:
+    assert compared(op(), left, right, "x OP y") == expected
+
+
+@pytest.mark.parametrize(
+    ("op", "text", "positive"),
+    [
+        (ast.NotEq, "x != 1", "x == 1"),
+        (ast.NotEq, "x != f(y != 1)", "x == f(y != 1)"),
+        (ast.NotIn, "x not in y", "x in y"),
+        (ast.IsNot, "x is not y", "x is y"),
+    ],
+)
+def test_negative_comparison_excludes_the_positive(op: type[ast.cmpop], text: str, positive: str) -> None:
+    assert compared(op(), Anything("x"), Anything("y"), text) == negate(Config(positive))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("self.config.fp8", "self.config.fp8"),
+        ("'a'", "'a'"),
+        ("f(x, 1, mode='a')", "f(x, 1, mode='a')"),
+        ("not x", "not x"),
+        ("a.b >= 1", "a.b >= 1"),
+        ("a in b", "a in b"),
+        ("a is b", "a is b"),
+        ("x[0]", "x[0]"),
+        ("(a, b)", "(a, b)"),
+        ("{a, b}", "(a, b)"),
+    ],
+)
+def test_condition_is_shown_in_short_form(source: str, expected: str) -> None:
+    assert shown(expression(source)) == expected
+
+
+def test_omission_has_a_digest() -> None:
+    """Equal texts are equal conditions, also where a part is left out."""
+    assert shown(expression("x + 1")) != shown(expression("x + 2"))
+    assert re.fullmatch(r"\.\.\.[0-9a-f]{6}", shown(expression("x + 1")))
+    short, long = (shown(expression(f"x == '{'a' * count}'")) for count in (LONGEST_TEXT - 7, LONGEST_TEXT - 6))
+    assert len(short) == len(long) == LONGEST_TEXT
+    assert "..." not in short
+    assert long[-9:-6] == "..."
+    assert long != shown(expression(f"x == '{'a' * LONGEST_TEXT}'"))
+
+
+def test_operand_has_its_name_at_its_origin() -> None:
+    assert written(only(Anything("config.fp8")), expression("recipe")) == "config.fp8"
+    assert written(UNKNOWN, expression("recipe")) == "recipe"
+    assert written(only(Literal(1)), expression("recipe")) == "recipe"

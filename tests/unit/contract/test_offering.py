@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract.api import Entry
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.offering import is_part
 from matrix.contract.provider import TORCH
 from tests.unit.contract.sources import breaks, core, project, te, torch, used_torch

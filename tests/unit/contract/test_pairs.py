@@ -21,7 +21,7 @@ from matrix.contract.recording import MCORE, TE, read_file
 from matrix.contract.relevance import relevance
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_match import matched
 from tests.unit.catalogs import real
 from tests.unit.contract.sources import project
@@ -139,7 +139,9 @@ def test_every_call_names_what_reaches_it() -> None:
     """A failure of the catalog has the same exception, or contract.toml has the function or the imported module."""
     entries = [one for one in real().failures if one.contract]
     for one in {one for one in recorded_findings() if one.kind is FindingKind.DEFINITE}:
-        owned = any(matched(each, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) for each in entries)
+        owned = any(
+            matched(each, Outcome(OutcomeKind.RAISED, chain=(Raised(one.error, one.message),))) for each in entries
+        )
         assert owned or any(way.covers(one) for way in relevance().reached_by), one
 
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from matrix.catalog.regular_file import LARGEST
 from matrix.contract import recording
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from matrix.contract.recording import MCORE, TE
 from matrix.errors import MatrixError
 from tests.unit.contract.sources import core, mcore, te

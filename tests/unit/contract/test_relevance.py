@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from matrix.contract import pairs, recording
-from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding, FindingKind
+from matrix.contract.flow import is_local
 from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import TORCH, TRANSFORMER_ENGINE
-from matrix.contract.reachability import is_local
 from matrix.contract.recording import MCORE, TE
 from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
 from matrix.contract.uses import Site

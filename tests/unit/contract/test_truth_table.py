@@ -15,7 +15,8 @@ from packaging.version import Version
 
 from matrix.contract import recording
 from matrix.contract.api import ResolvedPath
-from matrix.contract.finding import FindingKind, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import FindingKind
 from matrix.contract.recording import MCORE, TE
 
 CALLEE = "transformer_engine.pytorch.cpu_offload.get_cpu_offload_context"

@@ -148,7 +148,7 @@ def test_closure_follows_late_imports(folder: Path) -> None:
             Level.CPU,
             {"verdicts/judge.py", "verdicts/signature_match.py", "execution/ranks/rank_main.py", "verdicts/crash.py"},
         ),
-        (Level.CONTRACT, {"verdicts/judge.py", "contract/calling.py", "contract/finding.py", "contract/guard.py"}),
+        (Level.CONTRACT, {"verdicts/judge.py", "contract/sides.py", "contract/finding.py", "contract/guard.py"}),
     ],
 )
 def test_closure_includes_judge_and_runner(level: Level, modules: set[str]) -> None:

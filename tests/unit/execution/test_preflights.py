@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Failure
+from matrix.catalog.failure import ContractCall, Failure
 from matrix.catalog.job_options import JobOption, PreflightOptions
+from matrix.catalog.schema import Pattern
+from matrix.contract import sides
 from matrix.errors import MatrixError
-from matrix.execution.preflights import read_case
+from matrix.execution.preflights import outcome_of, read_case
 from matrix.kit.preflight import preflight_of
 from matrix.verdicts.outcome import OutcomeKind, Raised
 from tests.unit.catalogs import case, cell, failure
@@ -60,3 +62,21 @@ def test_module_without_a_preflight_raises(tmp_path: Path) -> None:
     (tmp_path / "preflight.py").write_text("")
     with pytest.raises(MatrixError, match="def examine"):
         preflight_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("caller", "exceptions"),
+    [
+        (None, ["AttributeError", "ImportError"]),
+        ("record_graph_capture$", ["ImportError"]),
+        ("_get_fp8_autocast_for_quant_recipe$", ["AttributeError"]),
+        ("nobody", []),
+    ],
+)
+def test_caller_limits_the_call(caller: str | None, exceptions: list[str]) -> None:
+    """Two functions of megatron-core 0.16.1 use a class that Transformer Engine 2.7 lacks, in different ways."""
+    call = ContractCall(Pattern(r"\.NVFP4BlockScaling$"), caller=Pattern(caller) if caller else None)
+    outcome = outcome_of(call, sides.findings("0.16.1", "2.7.0"))
+
+    assert sorted({one.type for one in outcome.chain}) == exceptions
+    assert outcome.kind is (OutcomeKind.RAISED if exceptions else OutcomeKind.PASSED)

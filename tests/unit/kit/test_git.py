@@ -11,7 +11,7 @@ import pytest
 
 from matrix.bisection.clone import Clone
 from matrix.catalog.stack import MCORE
-from matrix.contract import reading
+from matrix.contract import sides
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository, write_tree
 from matrix.kit.rank import LackError
@@ -34,7 +34,7 @@ def by_bisect(clone: Path) -> None:
 
 
 def by_contract(clone: Path) -> None:
-    files = reading.files_of(contents(clone), lambda path: True)
+    files = sides.files_of(contents(clone), lambda path: True)
     assert files["megatron/core/model.py"] == b"LAYERS = 2\n"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.kinds import kind_table
-from matrix.contract.kind_answer import answer
+from matrix.check.kind_answer import answer
 from matrix.report.log_matches import SHOWN, render, sort_of, to_look_for
 from matrix.verdicts.crash import NativeCrash
 from matrix.verdicts.log_match import LogFault, Reading, match

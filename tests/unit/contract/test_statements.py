@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.finding import find
+from matrix.contract.comparison import find
 from tests.unit.contract.sources import broken, core, mcore, project
 
 OFFERED = "def get(a): ..."

@@ -7,18 +7,17 @@ have the releases in which a module, a name or a parameter exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from typing import Any, Final
 
 from matrix.catalog import versions
 from matrix.catalog.kinds import KindTable, NameFact, filled
-from matrix.contract import recording
-from matrix.contract.api import ResolvedPath, Surface
+from matrix.contract.api import Surface
 from matrix.contract.provider import PROVIDERS, Provider
-from matrix.verdicts.crash import function_name
+from matrix.contract.recording import all_surfaces, defines, releases_with, spans
+from matrix.verdicts.crash import plain_name
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
 from matrix.verdicts.text import mask
 
@@ -93,18 +92,6 @@ def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iter
         yield _of_attribute(groups["owner"], groups["attribute"], seen)
 
 
-def releases_with(provider: Provider, groups: Mapping[str, str]) -> list[tuple[str, bool | None]]:
-    """Return the recorded releases of a provider, oldest first, and whether each has what a kind's pattern captured."""
-    if module := groups.get("module"):
-        path = ":".join(filter(None, [module, groups.get("name", "")]))
-        return [(surface.version, surface.offers(path)) for surface in _surfaces(provider)] * provider.owns(module)
-    if keyword := groups.get("keyword"):
-        owner, _, method = groups.get("callable", "").rpartition(".")
-        return [(surface.version, _takes(surface, owner, method, keyword)) for surface in _surfaces(provider)]
-    owner, attribute = groups.get("owner", ""), groups.get("attribute", "")
-    return [(surface.version, _has(surface, owner, attribute)) for surface in _surfaces(provider)] if attribute else []
-
-
 def _of_name(name: str, rows: Sequence[NameFact]) -> Rows:
     for row in rows:
         if shown := re.match(row.pattern, name):
@@ -131,15 +118,6 @@ def _of_memory(wanted: str, reserved: str) -> str:
     return "the tensors themselves fill the GPU: a smaller micro batch, more parallelism, recomputation or offloading"
 
 
-def plain_name(symbol: str) -> str:
-    """Return the qualified name of a symbol, mangled or not, without arguments."""
-    single = re.match(r"_Z(\d{1,4})(?=[A-Za-z_])", symbol)
-    if single:
-        return symbol[single.end() :][: int(single[1])]
-    name = function_name(symbol)
-    return f"std::{name}" if re.match(r"_ZN[KVrRO]*St", symbol) else name or symbol
-
-
 # --------------------------------------------------------------- recorded APIs
 
 
@@ -158,16 +136,12 @@ def _of_module(module: str, name: str, table: KindTable, seen: VersionsSeen) -> 
 
 def _elsewhere(provider: Provider, module: str, name: str) -> list[str]:
     """Return where the newest release has a name that a module lacks, or a module of the same last name."""
-    newest = _surfaces(provider)[-1]
+    newest = all_surfaces(provider)[-1]
     if not name:
         last = module.rpartition(".")[2]
         return [other for other in sorted(newest.modules) if other.endswith(f".{last}")][:ELSEWHERE]
-    places = [f"{other}.{name}" for other, names in sorted(newest.modules.items()) if _defines(names.get(name))]
+    places = [f"{other}.{name}" for other, names in sorted(newest.modules.items()) if defines(names.get(name))]
     return places[:ELSEWHERE]
-
-
-def _defines(entry: Any) -> bool:
-    return entry is not None and not (isinstance(entry, str) and entry[:1] in ">~")
 
 
 def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
@@ -186,7 +160,7 @@ def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
                 yield from _by_release(provider, f"{name}{'.' * bool(name)}{method}({keyword}=)", releases, seen)
                 return
     for provider in PROVIDERS.values():
-        releases = [(surface.version, _mentions(surface, keyword)) for surface in _surfaces(provider)]
+        releases = [(surface.version, _mentions(surface, keyword)) for surface in all_surfaces(provider)]
         if "_" in keyword and {True, False} <= {taken for _, taken in releases}:
             title = f"the parameter {keyword}, of any function or class,"
             yield from ((fact, "") for fact, _ in _by_release(provider, title, releases, seen))
@@ -203,27 +177,9 @@ def _namesake(owner: str) -> str:
 
 @cache
 def _classes(provider: Provider) -> frozenset[str]:
-    surfaces = _surfaces(provider)
+    surfaces = all_surfaces(provider)
     modules = [names for surface in surfaces for names in surface.modules.values()]
     return frozenset(name for names in modules for name, entry in names.items() if isinstance(entry, dict))
-
-
-def _defining(surface: Surface, name: str) -> list[str]:
-    first = name.partition(".")[0]
-    return [module for module, names in surface.modules.items() if first and _defines(names.get(first))]
-
-
-def defining_module(provider: Provider, name: str) -> str:
-    """Return the first module that defines a class or function in each release that has it, "" for none."""
-    places = [set(modules) for surface in _surfaces(provider) if (modules := _defining(surface, name))]
-    return min(set.intersection(*places), default="") if places else ""
-
-
-def _takes(surface: Surface, owner: str, method: str, keyword: str) -> bool | None:
-    """Return whether a callable of the API takes a keyword; None where the API has none, or several that differ."""
-    path = f"{owner}.{method}" if owner else method
-    results = {surface.takes(f"{module}:{path}", keyword) for module in _defining(surface, owner or method)}
-    return results.pop() if len(results) == 1 else None
 
 
 def _mentions(surface: Surface, keyword: str) -> bool:
@@ -240,13 +196,6 @@ def _of_attribute(owner: str, attribute: str, seen: VersionsSeen) -> Rows:
         releases = releases_with(provider, {"owner": owner, "attribute": attribute})
         if any(exists is not None for _, exists in releases):
             yield from _by_release(provider, f"{owner}.{attribute}", releases, seen)
-
-
-def _has(surface: Surface, owner: str, attribute: str) -> bool | None:
-    paths = [f"{module}:{owner}.{attribute}" for module in _defining(surface, owner)]
-    targets = [surface.lookup(path, via_instance=True) for path in paths]
-    results = {None if target is None else isinstance(target, ResolvedPath) for target in targets}
-    return results.pop() if len(results) == 1 else None
 
 
 def _by_release(
@@ -279,22 +228,3 @@ def _nearest(having: Sequence[str], installed: str) -> str:
         return having[-1]
     later = [version for version in having if versions.parse(version) >= versions.parse(installed)]
     return later[0] if later else having[-1]
-
-
-def spans(releases: Sequence[tuple[str, bool | None]], value: bool) -> str:
-    """Return the ranges of releases with a value, oldest first: "0.9.0 - 0.14.0, 0.16.0 and later"."""
-    texts = []
-    runs = [(exists, [version for version, _ in group]) for exists, group in groupby(releases, lambda one: one[1])]
-    for number, (exists, run) in enumerate(runs):
-        if exists is value:
-            is_last = number == len(runs) - 1
-            texts.append(
-                f"{run[0]} and later" if is_last and number else f"{run[0]} - {run[-1]}" if run[1:] else run[0]
-            )
-    return ", ".join(texts)
-
-
-@cache
-def _surfaces(provider: Provider) -> list[Surface]:
-    """Return the recorded APIs of the releases of a provider, oldest first."""
-    return [recording.recorded_surface(provider, version) for version in recording.recorded_surfaces(provider)]

@@ -1,6 +1,6 @@
-"""Read a surface or calls from a recorded version, a wheel, a folder or a revision of a clone; nothing is run.
+"""The sides of a comparison, from text: a recorded version, a wheel, a folder, a revision of a clone, a range.
 
-A revision is read by its objects: nothing is checked out, and a bare clone is enough.
+Nothing is run. A revision is read by its objects: nothing is checked out, and a bare clone is enough.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from email.parser import HeaderParser
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from packaging.requirements import InvalidRequirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -21,10 +22,15 @@ from matrix.catalog.codec import decode
 from matrix.catalog.distributions import IndexedRelease
 from matrix.catalog.regular_file import read_regular, within_limits
 from matrix.catalog.schema import VersionText, toml_table
+from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
-from matrix.contract.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider
+from matrix.contract.comparison import calls_to, find
+from matrix.contract.finding import Finding
+from matrix.contract.pairs import recorded
+from matrix.contract.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider, provider_of
 from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.relevance import is_yanked
 from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
@@ -32,11 +38,15 @@ from matrix.provision import package_source
 from matrix.provision.package_source import Contents, Source, SourceKind
 from matrix.provision.trees import LAYOUTS, package_files
 
+if TYPE_CHECKING:
+    from matrix.kit.preflight import Call
+
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
 # Not part of a project: virtual environments, builds, dependencies of a checkout.
 PROJECT_S: Final = 300.0  # seconds of CPU time in which a whole project is read
 NEWEST_PYTHON: Final = "3.12"  # what the newest megatron-core requires; markers of requirements are evaluated with it
+FORMS: Final = '"megatron-core" (all recorded releases), "megatron-core>=0.16,<0.20", "torch==2.6.0", "torch=FILE.whl"'
 LEFT_OUT: Final = {"build", "dist", "node_modules", "site-packages", "venv"}
 
 
@@ -257,3 +267,116 @@ def _walk(root: Path, part: Select) -> Iterator[str]:
 def _is_product(path: str) -> bool:
     *folders, name = path.split("/")
     return name.endswith(".py") and not any(folder in LEFT_OUT or folder.startswith(".") for folder in folders)
+
+
+# ------------------------------------------------- releases of a provider
+
+
+@dataclass(frozen=True)
+class Target:
+    """Releases of a provider. `chosen`: the text selects some of them, so a break in any is an error."""
+
+    provider: Provider
+    versions: tuple[str, ...]
+    chosen: bool
+    source: str = ""  # of the only release, if that is not a recorded one
+
+    def surfaces(self) -> list[Surface]:
+        """Return the APIs. Raises MatrixError for a source that can't be read."""
+        if self.source:
+            return [surface_of_source(self.source, self.provider)]
+        return [recorded(self.provider, version) for version in self.versions]
+
+
+def target_of(text: str) -> Target:
+    """Return the releases that a text selects. Raises MatrixError when it is in none of FORMS, or selects none."""
+    name, equals, source = text.partition("=")
+    if equals and source[:1] not in "=" and name[-1:] not in "<>!~=":
+        return Target(provider_of(name.strip()), (), chosen=True, source=source)
+    requirement = _requirement(text)
+    provider = provider_of(requirement.name)
+    versions = _selected(text, provider.package, recording.recorded_surfaces(provider))
+    return Target(provider, versions, chosen=bool(requirement.specifier))
+
+
+def declared_targets(consumer: str) -> list[Target]:
+    """Return the releases that a project declares, of each provider; all of megatron-core where it declares none.
+
+    A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls. Left out
+    are providers that it does not mention, and those of which only the names that recorded packages use are recorded.
+    """
+    called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
+    if called:
+        return [target_of(package) for package in called]
+    declared = declared_ranges(consumer)
+    targets = []
+    used = mentioned(consumer) if declared.keys() & PROVIDERS else []
+    whole = [provider.package for provider in used if provider.package in declared and provider.is_whole]
+    for package in whole or [MCORE]:
+        allowed = declared.get(package, SpecifierSet())
+        is_met = any(allowed.filter(recording.recorded_surfaces(provider_of(package))))
+        targets.append(target_of(f"{package}{allowed}" if is_met else package))
+    return targets
+
+
+def _requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise MatrixError("not a package", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
+
+
+def _selected(text: str, package: str, versions: Sequence[str]) -> tuple[str, ...]:
+    """Return the releases in a range, without withdrawn ones that it does not name."""
+    offered = [version for version in versions if not is_yanked(package, version) or f"=={version}" in text]
+    selected = tuple(_requirement(text).specifier.filter(offered))
+    if not selected:
+        raise MatrixError(f"no recorded release of {package} is in this range", got=text, expected=", ".join(offered))
+    return selected
+
+
+def consumers_of(text: str, provider: Provider) -> list[Calls]:
+    """Return the calls of a consumer into a provider: recorded releases of megatron-core or TE, or a project.
+
+    Raises MatrixError for a text that names neither.
+    """
+    for package in provider.consumers:
+        if text.startswith(package):
+            versions = _selected(text, package, recording.recorded_consumers(provider, package))
+            return [recording.recorded_calls(provider, version, package) for version in versions]
+    return [calls_of_project(text, provider)]
+
+
+# ------------------------- calls of one function (matrix.kit.preflight.Contracts)
+
+
+released, _cached_calls, _cached_surface = recording.released, cache(calls_of), cache(surface_of)
+
+
+@cache
+def findings(mcore: str, te: str) -> tuple[Finding, ...]:
+    """Return every break of a Megatron-LM with a Transformer Engine. Raises MatrixError where one is not recorded."""
+    return tuple(find(_cached_calls(mcore), _cached_surface(te)))
+
+
+def version(te: str) -> str:
+    """Return the version of the Transformer Engine that `te` names. Raises MatrixError."""
+    return _cached_surface(te).version
+
+
+def takes(te: str, path: str, parameter: str) -> bool | None:
+    """Return whether the callable at `path` ("module:name") has a parameter; None if that is unknown."""
+    return _cached_surface(te).takes(path, parameter)
+
+
+@cache
+def call(mcore: str, te: str, function: str) -> Call:
+    """Return the call from `mcore` to a function of `te`, given by its bare name. Raises MatrixError."""
+    from matrix.kit.preflight import Call, Error  # a comparison without a job needs none of it
+
+    reached, breaks = calls_to(function, _cached_calls(mcore), _cached_surface(te))
+    return Call(
+        site=str(reached[0].site) if reached else "",
+        keywords=frozenset(name for use in reached if use.arguments for name, _ in use.arguments.keywords),
+        error=Error(breaks[0].exception, breaks[0].message) if breaks else None,
+    )

@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from matrix.contract.definition import absolute, called, dotted, function_entry
-from matrix.contract.evaluation import Evaluator
-from matrix.contract.expressions import installed, text_of
-from matrix.contract.flow import Attempt
+from matrix.contract.definition import absolute, dotted, function_entry, raised_name
+from matrix.contract.evaluation import CallVisitor
+from matrix.contract.expressions import Library, installed, text_of
+from matrix.contract.flow import Attempt, Function, Recorder, elsewhere, is_local
 from matrix.contract.guard import INSTALLED, Config, Guard, all_of, any_of, guard_parts, leaves, missing, negate
-from matrix.contract.reachability import Function, Recorder, elsewhere, is_local
 from matrix.contract.scope import (
+    BodyLocation,
     ClassDefinition,
     FunctionDefinition,
     FunctionNode,
@@ -42,6 +42,7 @@ from matrix.contract.value import (
     Outside,
     Reference,
     Value,
+    constant,
     gather,
     merge,
     only,
@@ -50,28 +51,38 @@ from matrix.contract.value import (
 
 STORED = re.compile(r"isinstance\([\w.]+, (Base)?Exception\)")  # an exception that was caught elsewhere
 A_LOOP, A_CASE = Config("a loop"), Config("a case")  # that they run is no condition to show
+JUMPS = (ast.Break, ast.Continue, ast.Starred)  # with one, a loop is not read once for each element
 MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
 
 
-class Reader:
-    """Reads the statements of one module, class or function.
+class BodyVisitor(CallVisitor):
+    """Reads the statements of one module, class or function: `visit_X` reads a statement of the class X.
 
-    `expressions` evaluates their expressions and has the names of the body; `blueprint` is the class whose body it is.
+    `blueprint` is the class whose body it is; `completes` the guard under which its end is reached, once it is read.
     """
 
-    def __init__(self, expressions: Evaluator, blueprint: ClassDefinition | None = None) -> None:
-        self.expressions, self.blueprint = expressions, blueprint
-        self.library, self.location, self.recorder = expressions.library, expressions.location, expressions.recorder
-        self.names, self.flow = expressions.names, expressions.flow
+    completes: Guard = True
+
+    def __init__(
+        self,
+        library: Library,
+        location: BodyLocation,
+        names: Names,
+        recorder: Recorder | None = None,
+        depth: int = 0,
+        blueprint: ClassDefinition | None = None,
+    ) -> None:
+        super().__init__(library, location, names, recorder, depth)
+        self.blueprint = blueprint
         self.returns: list[tuple[Guard, Choice]] = []
-        self.waiting: list[tuple[Reader, FunctionDefinition, Guard]] = []  # functions defined here, read after the body
+        self.waiting: list[tuple[BodyVisitor, FunctionDefinition, Guard]] = []  # functions defined here, read later
         self._bindings: dict[str, int] = {}
 
-    def read(self, statements: Sequence[ast.stmt]) -> Guard:
-        """Read the statements without their function bodies; return the guard under which their end is reached."""
+    def read(self, statements: Sequence[ast.stmt]) -> BodyVisitor:
+        """Read the statements without their function bodies."""
         self.block(statements)
-        self.names.finished = True
-        return all_of(*self.flow.path)
+        self.names.finished, self.completes = True, all_of(*self.flow.path)
+        return self
 
     def read_functions(self, reached: Guard = True) -> None:
         """Read the functions defined in this body, which run only where `reached` holds."""
@@ -79,13 +90,13 @@ class Reader:
             reader, routine, guard = self.waiting.pop(0)
             reader.read_function(routine, all_of(guard, reached))
 
-    def outcome(self, end: Guard) -> ReturnValue:
-        """Return the return value of the function; `end` is the guard under which the end of its body is reached."""
+    def outcome(self) -> ReturnValue:
+        """Return the return value of the function whose body was read."""
         pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
-        choice = gather([*pairs, (end, Literal(None))])
+        choice = gather([*pairs, (self.completes, Literal(None))])
         if len(choice) == 1:
             choice = only(choice[0][1])  # in all other cases it raises
-        return ReturnValue(choice, any_of(end, *(guard for guard, _ in self.returns)))
+        return ReturnValue(choice, any_of(self.completes, *(guard for guard, _ in self.returns)))
 
     # --------------------------------------------------------------- branches
 
@@ -94,8 +105,7 @@ class Reader:
         for statement in statements:
             if self.flow.path[-1] is False:
                 return
-            name = type(statement).__name__.removeprefix("Async").lower()
-            getattr(self, f"_{name}", self.expressions.parts)(statement)
+            self.visit(statement)
 
     def branch(
         self, statements: Sequence[ast.stmt], guard: Guard, narrowed: Scope | None = None
@@ -133,9 +143,10 @@ class Reader:
                 joined[name] = gather(under(guard, if_true) if if_true else under(negate(guard), if_false))
         self.names.own = joined
 
-    def _if(self, node: ast.If) -> None:
-        condition = self.expressions.truth(node.test)
-        end, scope = self.branch(node.body, condition, self.expressions.narrowed(node.test))
+    def visit_If(self, node: ast.If) -> None:
+        """Read both branches, each where its condition holds; go on where one reaches its end."""
+        condition = self.truth(node.test)
+        end, scope = self.branch(node.body, condition, self.narrowed(node.test))
         else_end, else_scope = self.branch(node.orelse, negate(condition))
         if end is not False and else_end is not False:
             self.join(condition, scope, else_scope)
@@ -144,52 +155,60 @@ class Reader:
         if not (end is True and else_end is True):
             self.flow.assume(any_of(all_of(condition, end), all_of(negate(condition), else_end)))
 
-    def _assert(self, node: ast.Assert) -> None:
-        holds = self.expressions.truth(node.test)
-        self.expressions.end("AssertionError", node, negate(holds), refused=("AssertionError",))
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """Go on where the condition holds."""
+        holds = self.truth(node.test)
+        self.end("AssertionError", node, negate(holds), refused=("AssertionError",))
         self.flow.assume(holds)
 
-    def _raise(self, node: ast.Raise) -> None:
-        name = dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """End the block; record an error that a missing name of the provider causes."""
+        name = raised_name(node)
         if self.recorder and name:
             error = name if name[0].isupper() else "Exception"
             inner, function = self.flow.path[-2:], self.recorder.function
             cause = all_of(*inner, function.guard if function and not inner[1:] else True)
-            self.expressions.end(error, node, cause, refused=(error,))
+            self.end(error, node, cause, refused=(error,))
             if any(isinstance(part, Config) and STORED.fullmatch(part.text) for part in guard_parts(inner[0])):
                 site = Site(self.location.path, node.lineno, self.location.function)
-                self.recorder.reaches.rethrows.setdefault(
-                    site.path, Use("end", "", site, True, effect=error, refused=(error,))
-                )
-        self._leave(node)
+                end = Use("end", "", site, True, effect=error, refused=(error,))
+                self.recorder.reaches.rethrows.setdefault(site.path, end)
+        self.parts(node)
+        self.visit_Break(node)
 
-    def _leave(self, node: ast.Raise | ast.Break | ast.Continue) -> None:
-        self.expressions.parts(node)
+    def visit_Break(self, node: ast.stmt) -> None:
+        """End the block: what comes after is not reached."""
         self.flow.path[-1] = False
 
-    def _return(self, node: ast.Return) -> None:
+    def visit_Return(self, node: ast.Return) -> None:
+        """End the block with a value."""
         reached = self.flow.here()
-        self.returns.append((reached, self.expressions.value(node.value) if node.value else only(Literal(None))))
-        self.flow.path[-1] = False
+        self.returns.append((reached, self.value(node.value) if node.value else only(Literal(None))))
+        self.visit_Break(node)
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        choice = self.expressions.value(node.iter)
-        items = choice[0][1].value if len(choice) == 1 and isinstance(choice[0][1], Literal) else None
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        """Read a loop over few constants or expressions once for each, any other once."""
+        items = constant(self.value(node.iter))
         if isinstance(items, tuple) and len(items) <= MOST_ROUNDS:
             for item in items:
                 self._bind(node.target, None, only(Literal(item)))
                 self.block(node.body)
-        elif isinstance(node.iter, (ast.Tuple, ast.List)) and len(node.iter.elts) <= MOST_ROUNDS and not _jumps(node):
+        elif (
+            isinstance(node.iter, (ast.Tuple, ast.List))
+            and len(node.iter.elts) <= MOST_ROUNDS
+            and not _has([node], *JUMPS)
+        ):
             for element in node.iter.elts:
-                self._bind(node.target, element, self.expressions.value(element))
+                self._bind(node.target, element, self.value(element))
                 self.block(node.body)
         else:
             self._bind(node.target, None, UNKNOWN)
             self._loop(node.body)
         self.block(node.orelse)
 
-    def _while(self, node: ast.While) -> None:
-        self.expressions.value(node.test)
+    def visit_While(self, node: ast.While) -> None:
+        """Read a loop once."""
+        self.value(node.test)
         self._loop(node.body)
         self.block(node.orelse)
 
@@ -198,14 +217,15 @@ class Reader:
         _, scope = self.branch(body, True)
         self.join(A_LOOP, scope, self.names.own)
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        """Read a block, as a try statement where a context manager catches exceptions."""
         for item in node.items:
-            self.expressions.value(item.context_expr)
+            self.value(item.context_expr)
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, None, UNKNOWN)
         handlers = [handler for item in node.items for handler in self._swallowing(item.context_expr)]
         if handlers:
-            self._try(ast.Try(node.body, handlers, [], []))
+            self.visit_Try(ast.Try(node.body, handlers, [], []))
         else:
             self.block(node.body)
 
@@ -214,20 +234,22 @@ class Reader:
         name = dotted(context.func) if isinstance(context, ast.Call) else ""
         if isinstance(context, ast.Call) and name.rpartition(".")[2] == "suppress":
             return [ast.ExceptHandler(ast.Tuple(context.args, ast.Load()), None, [ast.Pass()])]
-        choice = self.expressions.settled(self.names.find(name) or ()) if name else ()
+        choice = self.settled(self.names.find(name) or ()) if name else ()
         routines = [value.node for _, value in choice if isinstance(value, FunctionDefinition)]
         tries = [part for routine in routines for part in routine.body if isinstance(part, ast.Try)]
         handlers = [handler for part in tries if _has(part.body, ast.Yield) for handler in part.handlers]
         endings = {True: ast.Raise(None, None), False: ast.Pass()}
         return [ast.ExceptHandler(part.type, None, [endings[_has(part.body, ast.Raise)]]) for part in handlers]
 
-    def _match(self, node: ast.Match) -> None:
-        self.expressions.value(node.subject)
+    def visit_Match(self, node: ast.Match) -> None:
+        """Read each case as a branch that may run."""
+        self.value(node.subject)
         for case in node.cases:
             _, scope = self.branch(case.body, A_CASE)
             self.join(A_CASE, scope, self.names.own)
 
-    def _try(self, node: ast.Try) -> None:
+    def visit_Try(self, node: ast.Try) -> None:
+        """Read the block, then each handler where the block fails so that it catches."""
         attempt = Attempt(node.handlers, len(self.flow.path))
         self.flow.attempts.append(attempt)
         end, scope = self.branch(node.body, True)
@@ -260,25 +282,29 @@ class Reader:
 
     # --------------------------------------------------------------- bindings
 
-    def _expr(self, node: ast.Expr) -> None:
-        self.expressions.statement = node.value
-        self.expressions.value(node.value)
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Read an expression that is a statement by itself."""
+        self.statement = node.value
+        self.value(node.value)
 
-    def _assign(self, node: ast.Assign) -> None:
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Bind each target; a call whose result is unpacked has the number of names."""
         target = node.targets[0]
         if isinstance(target, (ast.Tuple, ast.List)) and isinstance(node.value, ast.Call):
             starred = any(isinstance(element, ast.Starred) for element in target.elts)
-            self.expressions.unpacks[node.value] = 0 if starred else len(target.elts)
-        choice = self.expressions.value(node.value)
+            self.unpacks[node.value] = 0 if starred else len(target.elts)
+        choice = self.value(node.value)
         for target in node.targets:
             self._bind(target, node.value, choice)
 
-    def _annassign(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Bind a target if it gets a value."""
         if node.value is not None:
-            self._bind(node.target, node.value, self.expressions.value(node.value))
+            self._bind(node.target, node.value, self.value(node.value))
 
-    def _augassign(self, node: ast.AugAssign) -> None:
-        self.expressions.value(node.value)
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Bind a target to a value that is not known."""
+        self.value(node.value)
         self._bind(node.target, None, UNKNOWN)
 
     def _bind(self, target: ast.expr, value: ast.expr | None, choice: Choice) -> None:
@@ -291,19 +317,19 @@ class Reader:
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
             values = parts if len(parts) == len(target.elts) else [None] * len(target.elts)
             for element, part in zip(target.elts, values, strict=True):
-                self._bind(element, part, self.expressions.value(part))
+                self._bind(element, part, self.value(part))
         elif isinstance(target, ast.Attribute):
             owner = self.names.find(target.value.id) if isinstance(target.value, ast.Name) else None
             if owner and isinstance(owner[0][1], Instance):
                 self.names.own[dotted(target)] = self._named(dotted(target), choice)
             else:
-                self.expressions.patch(target.value, target.attr, target, choice)
+                self.patch(target.value, target.attr, target, choice)
         elif isinstance(target, ast.Subscript):
-            self.expressions.value(target.slice)
+            self.value(target.slice)
             name = text_of(target.slice)
             if name and dotted(target.value) == "sys.modules" and self.library.provider.owns(name):
-                self.expressions.use("patch", f"{name}:", target, True, bound="object")
-            self.expressions.change(target.value, lambda keywords: keywords.put(name) if name else keywords.opened())
+                self.use("patch", f"{name}:", target, True, bound="object")
+            self.change(target.value, lambda keywords: keywords.put(name) if name else keywords.opened())
 
     def _named(self, name: str, choice: Choice) -> Choice:
         """Return `choice`, or for an unknown value one named after its variable; each rebinding adds a prime."""
@@ -315,15 +341,17 @@ class Reader:
         self._bindings[name] = rebindings + 1
         return only(Anything(name + "'" * rebindings, of_class=of_class))
 
-    def _import(self, node: ast.Import) -> None:
+    def visit_Import(self, node: ast.Import) -> None:
+        """Read `import a.b as c`."""
         for alias in node.names:
-            module = self.expressions.import_module(alias.name, node)
+            module = self.import_module(alias.name, node)
             top = alias.name.partition(".")[0]
             package: Mapping[type[Value], Value] = {Reference: Reference(f"{top}:"), InPackage: InPackage(top)}
             value = module if alias.asname else package.get(type(module), Outside(top))
             self.names.own[alias.asname or top] = only(value)
 
-    def _importfrom(self, node: ast.ImportFrom) -> None:
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Read `from a import b`, `from a import *`."""
         source = absolute("." * node.level + (node.module or ""), self.location.module, self.location.is_package)
         is_inside, owns = self.library.is_module(source), self.library.provider.owns
         is_provided = owns(source) and not is_inside
@@ -331,39 +359,40 @@ class Reader:
             self.flow.may_fail("ImportError", self.library.loads(source) if is_inside else installed(source))
         names = self.library.exported(source) if is_inside and node.names[0].name == "*" else []
         # Settled, since two modules may import * from one another.
-        self.names.own |= {name: self.expressions.settled(only(InPackage(source, name))) for name in names}
+        self.names.own |= {name: self.settled(only(InPackage(source, name))) for name in names}
         for alias in node.names:
             name = f"{source}.{alias.name}"  # `from megatron import core`
             value: Value = InPackage(source, alias.name) if is_inside else Outside(name)
             if is_inside and self.library.mentions(source):
-                choice = self.expressions.settled(only(value))
+                choice = self.settled(only(value))
                 bound = any_of(*(guard for guard, _ in choice))
                 if missing(negate(bound)):
-                    self.expressions.end("ImportError", node, negate(bound))
+                    self.end("ImportError", node, negate(bound))
                     self.flow.may_fail("ImportError", bound)
             if is_provided:
                 value = self._import_provided(source, alias.name, node)
             elif owns(name) and not owns(source) and not self.library.is_module(name):
-                value = self.expressions.import_module(name, node)
+                value = self.import_module(name, node)
             self.names.own[alias.asname or alias.name] = only(value)
 
     def _import_provided(self, source: str, name: str, node: ast.ImportFrom) -> Value:
         """Import a name of the provider; record the use and the possible failures."""
         path = f"{source}:" if name == "*" else f"{source}:{name}"
-        self.expressions.use("import", path, node, True)
+        self.use("import", path, node, True)
         if self.flow.catcher("ModuleNotFoundError") != self.flow.catcher("ImportError"):
-            self.flow.may_fail("ModuleNotFoundError", self.expressions.loaded(f"{source}:"))
-        self.flow.may_fail("ImportError", self.expressions.loaded(path))
-        return self.expressions.provided(Reference(path))
+            self.flow.may_fail("ModuleNotFoundError", self.loaded(f"{source}:"))
+        self.flow.may_fail("ImportError", self.loaded(path))
+        return self.provided(Reference(path))
 
     # ------------------------------------------------------------ definitions
 
-    def _functiondef(self, node: FunctionNode) -> None:
+    def visit_FunctionDef(self, node: FunctionNode) -> None:
+        """Bind a function, whose body is read later."""
         routine = FunctionDefinition(node, self.location, self.names)
         defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         annotations = [] if self.location.postponed else routine.annotations
         for expression in [*node.decorator_list, *defaults, *annotations]:
-            self.expressions.value(expression)
+            self.value(expression)
         self.names.own[node.name] = only(routine)
         if self.blueprint:
             self.blueprint.definitions.append(routine)
@@ -382,10 +411,10 @@ class Reader:
             function.blueprints = tuple(method_of.constructed())
         names = Names(routine.parameters(Instance(blueprint) if blueprint else None), self.names.inside)
         location = replace(self.location, function=name)
-        body = Reader(Evaluator(self.library, location, names, Recorder(reaches, function)))
+        body = BodyVisitor(self.library, location, names, Recorder(reaches, function))
         body.type_parameters(node)
         names.declare_globals(node)
-        function.completes = body.outcome(body.read(node.body)).completes
+        function.completes = body.read(node.body).outcome().completes
         if method_of and node.name == "__init__":
             reaches.constructors[method_of] = function
             method_of.attributes = _set_only_there(node, function, method_of, names.own)
@@ -397,21 +426,21 @@ class Reader:
         """Give parameters that are annotated with a class of the provider its type."""
         for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
             if slot.annotation is not None and self.names.own.get(slot.arg) == only(Anything(slot.arg)):
-                path = self.expressions.annotated(slot.annotation)
+                path = self.annotated(slot.annotation)
                 self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
 
-    def _classdef(self, node: ast.ClassDef) -> None:
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Read the body of a class, then hold its methods against the provider's classes that it extends."""
         for decorator in node.decorator_list:
-            self.expressions.value(decorator)
-        bases = tuple(map(self.expressions.value, node.bases))
+            self.value(decorator)
+        bases = tuple(map(self.value, node.bases))
         blueprint = ClassDefinition(node.name, bases, self.library.look_up, added_fields=added_fields(node))
         self.names.own[node.name] = only(blueprint)
         location = replace(self.location, function=self.location.inside(node.name))
         names, recorder = Names({}, self.names, of_class=True), self.recorder
         if recorder:
             recorder = replace(recorder, base=recorder.reached(self.flow.here()))
-        evaluator = Evaluator(self.library, location, names, recorder, self.expressions.depth)
-        body = Reader(evaluator, blueprint)
+        body = BodyVisitor(self.library, location, names, recorder, self.depth, blueprint)
         body.read(node.body)
         for name, choice in names.own.items():
             if any(isinstance(value, FunctionDefinition) for _, value in choice):
@@ -422,11 +451,12 @@ class Reader:
                 name, signature = method.node.name, function_entry(method.node, member=True)
                 if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
                     path = base.attribute(name).path
-                    evaluator.use("override", path, method.node, guard, bound=blueprint.name, signature=signature)
+                    body.use("override", path, method.node, guard, bound=blueprint.name, signature=signature)
         self.waiting += body.waiting
 
-    _break = _continue = _leave
-    _trystar = _try  # Python 3.11
+    visit_Continue = visit_Break
+    visit_AsyncFor, visit_AsyncFunctionDef, visit_AsyncWith = visit_For, visit_FunctionDef, visit_With
+    visit_TryStar = visit_Try  # Python 3.11
 
 
 def _is_incidental(guard: Guard) -> bool:
@@ -437,12 +467,8 @@ def _is_incidental(guard: Guard) -> bool:
     )
 
 
-def _has(body: Sequence[ast.stmt], kind: type[ast.AST]) -> bool:
-    return any(isinstance(part, kind) for part in walk_all(body))
-
-
-def _jumps(node: ast.For | ast.AsyncFor) -> bool:
-    return any(isinstance(part, (ast.Break, ast.Continue, ast.Starred)) for part in ast.walk(node))
+def _has(body: Sequence[ast.stmt], *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(part, kinds) for part in walk_all(body))
 
 
 def _set_only_there(constructor: FunctionNode, function: Function, blueprint: ClassDefinition, scope: Scope) -> Scope:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.kinds import kind_table
-from matrix.contract.kind_answer import KindAnswer, answer, plain_name, spans
+from matrix.check.kind_answer import KindAnswer, answer
+from matrix.contract.recording import spans
+from matrix.verdicts.crash import plain_name
 from matrix.verdicts.kind_match import KindSighting, VersionsSeen
 
 KIND = kind_table().kind[0]

@@ -8,7 +8,8 @@ import pytest
 
 from matrix.contract import recording
 from matrix.contract.api import Surface
-from matrix.contract.finding import Finding, find
+from matrix.contract.comparison import find
+from matrix.contract.finding import Finding
 from matrix.contract.pairs import RecordedReleases
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE
 from matrix.contract.uses import Calls

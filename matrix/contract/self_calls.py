@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from matrix.contract.api import ANONYMOUS, FEWEST, Instance, OwnCall, Refusal
-from matrix.contract.definition import Names, called, dotted
+from matrix.contract.definition import Names, called, dotted, raised_name
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own
@@ -90,28 +90,23 @@ def _refusals(node: ast.FunctionDef) -> Iterator[Refusal]:
     arguments = node.args
     slots = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(slots[len(slots) - len(arguments.defaults) :], arguments.defaults, strict=True)]
-    pairs += [
-        (slot, default) for slot, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
-    ]
+    keyword_only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    pairs += [(slot, default) for slot, default in keyword_only if default]
     optional = {slot.arg for slot, default in pairs if isinstance(default, ast.Constant) and default.value is None}
     for statement in node.body:
         parts = [statement, *_own_nodes(statement)]
         if isinstance(statement, ast.Raise):
-            yield from ([name, ""] for name in _raised(statement) if name != "NotImplementedError")  # of a base
+            if raised_name(statement) not in ("", "NotImplementedError"):  # of a base
+                yield [raised_name(statement), ""]
             return
         if isinstance(statement, ast.Assert):
             yield from (["AssertionError", name] for name in sorted(optional) if _truth(statement.test, name) is False)
         elif isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise):
             names = [name for name in sorted(optional) if _truth(statement.test, name)]
-            yield from ([error, name] for error in _raised(statement.body[0]) for name in names)
+            yield from ([error, name] for name in names if (error := raised_name(statement.body[0])))
         if any(isinstance(part, LEAVING) for part in parts):
             return
         optional -= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-
-
-def _raised(node: ast.Raise) -> list[str]:
-    name = dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
-    return [name] if name else []
 
 
 def _truth(test: ast.expr, name: str) -> bool | None:

@@ -51,7 +51,7 @@ class Session:
     def planned(self) -> list[Planned]:
         """Return the cases of this session: those of its run's plan without a result, or all of its base."""
         if not self.options.run_folder:
-            return self.installation.cases(self.options.te_line, self.options.select)
+            return self.installation.cases(self.options.select)
         pending = StoredRun(self.options.run_folder).pending([self.installation.base])
         keys = self.options.keys or {planned.key for planned in pending}
         return [self.installation.here(planned) for planned in pending if planned.key in keys]

@@ -20,7 +20,7 @@ from matrix.provision import configuration, package_source, project
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.tox_environments import CELL_SETTINGS, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store.paths import make_folder
 
 KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")  # variables of this process that its cells have
@@ -78,7 +78,7 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
 def _made(catalog: Catalog, base: Wheels, log: Path, say: Callable[[str], None]) -> PythonEnvironment:
     """Make the environment of a base with tox, and return it."""
     Tox(1, {base.id: base}, say=say).ready([base.id])
-    name, folder = base_name(base.id), environment_folder(base.id)
+    name, folder = base.id, environment_folder(base.id)
     say(f"tox makes {name}; its output: {log}")
     make_folder(log.parent, exist_ok=True)
     options = [

@@ -221,7 +221,7 @@ def test_a_build_without_nvcc_is_refused(
 ) -> None:
     """Before anything runs, where the environment exists."""
     monkeypatch.setattr(installed, "nvcc", lambda: None)
-    make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
+    make_environment(tmp_path / "tox" / "torch-2.4.0", {"torch": "2.4.0"})
     clone = compiled.clone(tmp_path / "clone")
     line = f"bisect break --axis te --repo {clone} --good first --bad last --torch 2.4.0 --mcore 0.8.0 --compile"
 

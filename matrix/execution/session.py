@@ -70,7 +70,7 @@ class Session:
         """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
-        replaces = any(replaced(planned) for planned in self.planned)
+        replaces = any(self.installation.environment.packages.keys() & replaced(planned) for planned in self.planned)
         return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
 
     @cached_property

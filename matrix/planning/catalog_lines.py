@@ -16,7 +16,7 @@ from packaging.version import Version
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog, Container, ReaderBase, Wheels
-from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH
+from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.catalog.versions import minor, parse, position
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import cells_of, expected, picked_cells, plan_case, run_in
@@ -127,8 +127,8 @@ def _candidates(catalog: Catalog, failure: Failure, bases: Collection[str], leve
 def _cost(failure: Failure, item: Planned) -> tuple[object, ...]:
     """Return what orders cases that show the same: without a clone, quick ones, with the newest megatron-core."""
     sources = bool(item.source or item.te_source or item.writer_source)
-    core = position(item.cell.stack[MCORE]).release
-    return sources, failure.case_named(item.case).deadline, item.ranks, *(-number for number in core)
+    cores = (position(item.cell.stack[name]).release for name in (MCORE, WRITER_MCORE))
+    return sources, failure.case_named(item.case).deadline, item.ranks, *(-number for core in cores for number in core)
 
 
 def _decided(line: Line, candidates: Sequence[Planned]) -> Iterator[Planned]:

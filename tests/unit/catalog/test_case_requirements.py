@@ -7,14 +7,14 @@ from functools import cache
 import pytest
 
 from matrix.catalog.failure import Level
-from matrix.catalog.stack import MCORE, TE
+from matrix.catalog.stack import MCORE, TE, WRITER_MCORE, WRITER_TE
 from matrix.catalog.versions import minor
 from matrix.planning.night import ANY_LINE, of_base
 from tests.unit.catalogs import few
 
 IDS = (
     *("aux-loss-logged-partial", "dataset-helpers-make", "gdn-cp-comm-type", "global-aux-loss-scale"),
-    *("import-without-gpu", "mtp-loss-context-parallel", "permute-no-tokens"),
+    *("import-without-gpu", "mtp-loss-context-parallel", "permute-no-tokens", "te-triton-permutation"),
 )
 
 
@@ -35,6 +35,8 @@ def cells(base: str) -> frozenset[tuple[str | None, ...]]:
         *((id, ("torch-2.7.1", "0.15", None), ("torch-2.8.0", "0.15", None)) for id in (IDS[0], IDS[3], IDS[5])),
         ("dataset-helpers-make", ("torch-2.7.1", "0.15", None), ("torch-2.7.1", "0.14", None)),
         ("gdn-cp-comm-type", ("torch-2.7.1", "0.15", None), ("torch-2.7.1", "0.16", None)),
+        # the kernel and its call of get_int_dtype
+        ("te-triton-permutation", ("torch-2.8.0", None, "2.4"), ("torch-2.8.0", None, "2.6")),
         ("permute-no-tokens", ("torch-2.7.1", "0.15", "1.9"), ("torch-2.7.1", "0.15", "2.1")),
     ],
 )
@@ -43,3 +45,20 @@ def test_cells_without_what_a_case_runs_are_not_planned(
 ) -> None:
     assert (failure, *without[1:]) not in cells(without[0])
     assert (failure, *has[1:]) in cells(has[0])
+
+
+@pytest.mark.parametrize(
+    ("failure", "writer", "base", "without", "has"),
+    [
+        # before 0.7 megatron-core writes zarr by default
+        ("weights-only-common", WRITER_MCORE, "torch-2.8.0", "0.6", "0.7"),
+        # 1.x imports torch.onnx._type_utils
+        ("te-extra-state-pickle", WRITER_TE, "torch-2.13.0", "1.9", "2.1"),
+        ("te-extra-state-pickle", WRITER_TE, "torch-2.8.0", "1.7", "1.9"),
+    ],
+)
+def test_writers_of_checkpoints_can_write_them(failure: str, writer: str, base: str, without: str, has: str) -> None:
+    planned = of_base(few(failure), base, (Level.CPU,), te_line=ANY_LINE)
+    writers = {minor(str(item.cell.stack[writer])) for item in planned}
+    assert has in writers
+    assert without not in writers

@@ -79,7 +79,7 @@ def runs(tmp_path: Path) -> Runs:
 def built(tmp_path: Path) -> Path:
     """Make the tox environments of both bases."""
     for torch in ("2.3.1", "2.4.0"):
-        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch, "numpy": "1.26.4"})
+        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch, "numpy": "1.26.4"})
     return tmp_path / "tox"
 
 

@@ -14,6 +14,7 @@ Source of the list: transformer_engine/{common,pytorch}/__init__.py of 1.5 to 2.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -83,6 +84,7 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     sys.path.insert(0, str(folder))
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # TE's own switch, from 1.8 on: load no shared library
     absent_packages.install(["flash_attn"])  # TE <= 1.11 reads its version, and uses it only on a GPU
+    _replace_driver()
     sys.meta_path.append(AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
     stand_in = _Empty(answers or {}, package)
     importlib.util.spec_from_file_location = _answering(importlib.util.spec_from_file_location, stand_in)
@@ -91,6 +93,12 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     torch.cuda.Stream = torch.cuda.Event = _NoStream
     if not torch.cuda.is_available():  # nor claimed to be
         torch.cuda.get_device_properties = _none_at_import(torch.cuda.get_device_properties)
+
+
+def _replace_driver() -> None:
+    """Replace the active driver of the base's triton, which needs a GPU: TE 2.1 and 2.2 tune kernels at import."""
+    if importlib.util.find_spec("triton"):
+        importlib.import_module("triton.runtime").driver.set_active(_Anything("driver"))
 
 
 def _none_at_import(original: Callable[..., Any]) -> Callable[..., Any]:

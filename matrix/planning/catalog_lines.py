@@ -42,8 +42,7 @@ class Line:
 
 def lines(catalog: Catalog) -> dict[str, Line]:
     """Return the lines by name; that of a base is its id without the first hyphen: torch-2.4.0 -> torch2.4.0."""
-    bases: tuple[Wheels | ReaderBase, ...] = (*catalog.wheels, *catalog.readers)
-    own = (Line(base.id.replace("-", "", 1), base, "", f"what torch decides, on {base.id}") for base in bases)
+    own = (Line(base.id.replace("-", "", 1), base, "", f"what torch decides, on {base.id}") for base in catalog.made)
     return {line.name: line for line in (*_te_lines(catalog), *own)}
 
 
@@ -155,8 +154,7 @@ def _changes(line: Line, candidates: Sequence[Planned]) -> Iterator[tuple[Planne
     for item in candidates:
         if line.has(item.cell):
             row = rows[_without_te(item)]
-            index = row.index(item)
-            beside = row[max(index - 1, 0) : index + 2]
+            beside = row[max(row.index(item) - 1, 0) : row.index(item) + 2]
             yield from ((item, neighbour) for neighbour in beside if neighbour.expectation is not item.expectation)
 
 

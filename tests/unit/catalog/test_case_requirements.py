@@ -40,7 +40,7 @@ def cells(base: str) -> frozenset[tuple[str | None, ...]]:
         ("permute-no-tokens", ("torch-2.7.1", "0.15", "1.9"), ("torch-2.7.1", "0.15", "2.1")),
     ],
 )
-def test_cells_without_what_a_case_runs_are_not_planned(
+def test_cells_without_requirements_are_not_planned(
     failure: str, without: tuple[str, str | None, str | None], has: tuple[str, str | None, str | None]
 ) -> None:
     assert (failure, *without[1:]) not in cells(without[0])

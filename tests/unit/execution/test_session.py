@@ -97,7 +97,7 @@ def test_torch_is_preloaded_for_cases_that_need_it(
 
 
 @pytest.mark.parametrize(("installed", "preloaded"), [({}, True), ({"triton": "3.4.0"}, False)])
-def test_a_laid_triton_is_not_preceded_by_the_bases(
+def test_laid_triton_precedes_that_of_the_base(
     folder: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], preloaded: bool
 ) -> None:
     """torch imports the base's, where it has one: the case would run with that."""

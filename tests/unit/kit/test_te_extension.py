@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,16 @@ def test_version_of_cudnn_is_answered_by_default(tmp_path: Path) -> None:
     for answers, expected in ((None, 91_200), ({"get_cudnn_version": 90_800}, 90_800)):
         loader = te_extension._Empty(answers or {}, tmp_path)
         assert loader.create_module(ModuleSpec(te_extension.EXTENSION, loader)).get_cudnn_version() == expected
+
+
+def test_triton_has_a_driver_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own raises "0 active drivers" where a kernel is tuned when it is defined."""
+    active: list[Any] = []
+    runtime = types.SimpleNamespace(driver=types.SimpleNamespace(set_active=active.append))
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None) if name == "triton" else None)
+    te_extension._replace_driver()
+    assert active[0].get_benchmarker()(lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    te_extension._replace_driver()
+    assert len(active) == 1

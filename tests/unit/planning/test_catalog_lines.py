@@ -155,7 +155,7 @@ def test_share_prefers_and_keeps_the_night() -> None:
     assert got[0] in planned
 
 
-def test_all_of_a_line_has_what_it_does_not_decide() -> None:
+def test_all_of_a_line_has_the_rest() -> None:
     known = catalog(OF_CORE, FIXED_BY_TE)
     line = named(known, "te19")
     planned = night(known, pairwise, BOTH)

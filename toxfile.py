@@ -1,4 +1,7 @@
-"""Create tox environments from the catalog: one per `wheels` base. tox.ini has the templates, the catalog the facts."""
+"""Create tox environments from the catalog: one for each line, and one for each base, in which a run's cases run.
+
+tox.ini has the templates, the catalog the facts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ if sys.version_info < (3, 10):  # noqa: UP036  (before imports that need it; tox
 import importlib.util
 import json
 import os
-import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -28,24 +30,24 @@ from tox.tox_env.api import ToxEnv
 from tox.tox_env.python.pip.req_file import PythonDeps
 
 from matrix.catalog.loading import load
-from matrix.catalog.model import Wheels
+from matrix.catalog.model import ReaderBase, Wheels
 from matrix.errors import MatrixError, closest
 from matrix.execution import interrupt
+from matrix.planning.catalog_lines import Line, lines
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
-from matrix.provision import current_image, kernel
+from matrix.provision import kernel
 from matrix.provision.commands import python_code
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import (
     CELL_SETTINGS,
     VARIABLES,
-    ToxEnvironment,
     Turn,
     environments,
     has_driver,
-    in_place,
     left_out,
+    requirements,
 )
 
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
@@ -63,18 +65,15 @@ find = cache(find_interpreter)  # hundreds of environments use a handful of Pyth
 driver = cache(has_driver)
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 TESTS = "tests"  # tox.ini has the rest of it
-# A line on another torch, a torch on another Python; `tox list` shows only those named on the command line, since
-# there are hundreds.
-ON_TORCH = re.compile(r"te\d+-torch\d+|torch[\d.]+-cp\d+")
-NAMED = set(ON_TORCH.findall(" ".join([*sys.argv, *(os.environ.get(name, "") for name in ("TOXENV", "TOX_ENV"))])))
 BROKEN = ""  # the error of the catalog; raised by a hook, since tox prints a traceback for an error at import
+LINES: dict[str, Line] = {}
+BASES: dict[str, Wheels | ReaderBase] = {}
 try:
     # For a run in progress the tables alone: an unfinished entry does not disturb it.
-    KNOWN = environments(load(read=()) if "MEGATRIX_RUN" in os.environ else load())
-    if IMAGE := current_image.find():
-        KNOWN = {name: in_place(one, IMAGE) for name, one in KNOWN.items()}
+    CATALOG = load(read=()) if "MEGATRIX_RUN" in os.environ else load()
+    LINES, BASES = lines(CATALOG), environments(CATALOG)
 except MatrixError as error:
-    BROKEN, KNOWN = str(error), {}
+    BROKEN = str(error)
 
 
 # uv unpacks a wheel once for each process that finds it missing in its cache, and keeps every copy: two environments of
@@ -105,7 +104,7 @@ def tox_env_teardown(tox_env: ToxEnv) -> None:
 @impl
 def tox_extend_envs() -> Iterable[str]:
     """Return the names of the environments."""
-    return (*(name for name in KNOWN if name in NAMED or not ON_TORCH.fullmatch(name)), *UNITS)
+    return (*LINES, *BASES, *UNITS)
 
 
 @impl
@@ -115,51 +114,39 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
         raise HandledError(BROKEN)
     selected = list(getattr(state.conf.options, "env", None) or ())
     refuse_unknown(selected, set(state.conf))
-    for name in selected or (*KNOWN, *UNITS):
-        if name in KNOWN:
-            state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf))
+    for name in selected or (*LINES, *BASES, *UNITS):
+        loaders = state.conf.memory_seed_loaders[name]
+        if name in LINES:
+            loaders.append(MemoryLoader(base=["line", "testenv:nightly"], description=LINES[name].description))
+        elif name in BASES:
+            loaders.append(loader(BASES[name], core_conf))
         elif name in UNITS:
             text = f"the tests of the project's code, on Python {UNITS[name]}"
-            state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"], description=text))
+            loaders.append(on_python((UNITS[name],), base=["unit"], description=text))
         elif name == TESTS:
             text = "the project's own tests, on the oldest Python of this machine"
-            state.conf.memory_seed_loaders[name].append(on_python((*UNITS.values(),), description=text))
+            loaders.append(on_python((*UNITS.values(),), description=text))
 
 
 def refuse_unknown(selected: Iterable[str], known: set[str]) -> None:
     """Raise HandledError for an unknown name; tox would run one made of known factors as an empty environment."""
     for name in selected:
         if name not in known:
-            raise HandledError(f"no such environment: {name}\n  {closest(name, {*known, *KNOWN})}")
+            raise HandledError(f"no such environment: {name}\n  {closest(name, known - {*BASES})}")
 
 
-def loader(environment: ToxEnvironment, core: ConfigSet) -> MemoryLoader:
-    """Return the settings of an environment of the catalog."""
-    shared = {
-        "base": ["cell"],
-        "deps": PythonDeps(list(environment.requirements), root=core["tox_root"]),
-        "description": environment.description,
-    }
-    # A loader's set_env replaces that of the template.
-    variables = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te, "MEGATRIX_COMMAND": "tox run -e megatrix --"}
-    if environment.interpreter is None:
-        base = environment.base
-        names = core["work_dir"] / f"{base.id}-gpu-only.txt"
-        less = left_out(base.gpu_only if isinstance(base, Wheels) else (), names, os.environ, driver=driver())
-        pythons = (*base.pythons, *base.fallbacks)
-        return on_python(pythons, **shared, set_env={**variables, **less, "MEGATRIX_BASE": base.id})
-    # The session finds the base among the installed packages. The runner is pip: uv ignores the image's packages.
-    variables |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.place}
-    variables |= {"MEGATRIX_PYTEST": f"tox run -e {environment.name} --", **uv_of_tox()}
-    python = [str(environment.interpreter)]
-    shared["base"] = ["in_place", "cell"]
-    return MemoryLoader(base_python=python, runner="virtualenv", system_site_packages=True, set_env=variables, **shared)
-
-
-def uv_of_tox() -> dict[str, str]:
-    """Return the variable for the uv that tox-uv installed, for overlays; {} without it, when uv is on PATH."""
-    found = importlib.util.find_spec("uv")
-    return {"UV": str(Path(sys.executable).with_name("uv"))} if found else {}
+def loader(base: Wheels | ReaderBase, core: ConfigSet) -> MemoryLoader:
+    """Return the settings of the environment of a base."""
+    names = core["work_dir"] / f"{base.id}-gpu-only.txt"
+    less = left_out(base.gpu_only if isinstance(base, Wheels) else (), names, os.environ, driver=driver())
+    return on_python(
+        (*base.pythons, *base.fallbacks),
+        base=["cell"],
+        deps=PythonDeps(list(requirements(base)), root=core["tox_root"]),
+        description=f"the base {base.id}: a run makes it; pytest over its cases",
+        # A loader's set_env replaces that of the template.
+        set_env={**CELL_SETTINGS, **less, "MEGATRIX_COMMAND": "tox run -e megatrix --", "MEGATRIX_BASE": base.id},
+    )
 
 
 def on_python(minors: tuple[str, ...], **settings: object) -> MemoryLoader:

@@ -33,7 +33,6 @@ from matrix.execution.slurm.slurm_engine import Slurm
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.provision.project import ROOT
-from matrix.provision.tox_environments import base_name
 from matrix.verdicts.planned import Planned
 from tests.slurm.cluster import Cluster
 
@@ -71,7 +70,7 @@ class Alone:
         return None
 
     def run(self, request: EngineRequest) -> EngineResult:
-        python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"
+        python = work_folder(os.environ) / BASE / "bin" / "python"
         with request.log.open("a") as output:
             command = [str(python), "-m", "pytest", "tests/failures"]
             settings = os.environ | request.environ | {"MEGATRIX_BASE": BASE}

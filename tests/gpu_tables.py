@@ -19,7 +19,7 @@ from matrix.planning import covering
 from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.machine_requirements import BaseOffer, builds_te, offered, unmet
-from matrix.planning.night import night
+from matrix.planning.night import night, of_base
 from matrix.planning.statistics import Availability, Parallel, availability
 from matrix.verdicts.planned import Planned
 from tests.unit.cli.test_gpu_plans import MACHINES
@@ -120,13 +120,13 @@ def nights(catalog: Catalog, cases: Sequence[Planned]) -> Iterator[str]:
 
 
 def line(catalog: Catalog) -> Iterator[str]:
-    """Yield the rows of `tox run -e te19-torch24` on one H100."""
+    """Yield the rows of Transformer Engine 1.9 on torch-2.4.0 on one H100."""
     packages = {"torch": "2.4.0", "numpy": "1.26.4"}
     offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
-    cases = cases_here(catalog, "torch-2.4.0", packages, [Level.GPU], "1.9")
+    cases = of_base(catalog, "torch-2.4.0", [Level.GPU], te_line="1.9")
     for nvcc in ("12.4", "none"):
         here = machine(1, H100, nvcc, multicast=False)
-        yield row(f"te19-torch24, nvcc {nvcc}", counted(catalog, cases, lambda base: offer, here))
+        yield row(f"torch-2.4.0, line 1.9, nvcc {nvcc}", counted(catalog, cases, lambda base: offer, here))
 
 
 def is_made(catalog: Catalog, item: Planned) -> bool:

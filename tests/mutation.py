@@ -76,6 +76,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/unit/planning/test_images.py",
         "tests/unit/planning/test_of_base.py",
     ),
+    "matrix/planning/catalog_lines.py": ("tests/unit/planning/test_catalog_lines.py",),
     "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
     "matrix/planning/driver_fit.py": ("tests/unit/planning/test_driver_fit.py",),
     "matrix/planning/estimates.py": ("tests/unit/planning/test_estimates.py",),

@@ -22,8 +22,8 @@ from matrix.catalog.kinds import kind_table
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.catalog.versions import is_version
-from matrix.contract.recording import releases_with
 from matrix.contract.provider import PROVIDERS
+from matrix.contract.recording import releases_with
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
 from matrix.verdicts.kind_match import KindIndex

@@ -54,6 +54,9 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
         choices=SMOKES,
         help="select a few cases of the night, broken and working ones, on each base (default) or the smallest alone",
     )
+    group.add_argument("--line", metavar="NAME", help="select what a line decides, such as te19 or torch2.4.0")
+    parser.add_argument("--all", action="store_true", help="with --line: all that its base runs")
+    parser.add_argument("-k", metavar="EXPR", help='only cases that match words, as in pytest: "dcp and not tp2"')
     parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {package_source.FORMS}")
     parser.add_argument("--te", metavar="SOURCE", help="Transformer Engine under test, with --case")
     parser.add_argument("--writer", metavar="SOURCE", help="megatron-core that writes the checkpoint, with --case")
@@ -89,6 +92,9 @@ def request_of(parsed: argparse.Namespace) -> CaseRequest:
         parsed.here,
         on_cluster,
         parsed.smoke or "",
+        parsed.line or "",
+        parsed.all,
+        parsed.k or "",
     )
 
 
@@ -101,7 +107,7 @@ def environment_cases(known: Catalog) -> tuple[Catalog, list[Planned]]:
     """Return the catalog with the environment of this process as the base `host`, and the cases there."""
     base = _installed()
     catalog = with_host(known, base.packages, base.python, base.label)
-    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level), base.te_line)
+    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level))
 
 
 def _inspected(field: str, text: str) -> PackageSource:
@@ -114,8 +120,7 @@ def _inspected(field: str, text: str) -> PackageSource:
 
 def _installed() -> InstalledBase:
     environment = installed.current()
-    label, te_line = (os.environ.get(name, "") for name in (LABEL, "MEGATRIX_TE"))
-    return InstalledBase(environment.packages, environment.minor, label, te_line)
+    return InstalledBase(environment.packages, environment.minor, os.environ.get(LABEL, ""))
 
 
 # A folder in the output folder: a run that is red by design stays out of the history of nights.
@@ -129,7 +134,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "nargs": "?",
         "const": "",
         "metavar": "RUN",
-        "help": "finish an interrupted run (default: the newest night)",
+        "help": "finish an interrupted run (default: the newest night, or of the line)",
     },
     "--exit-code": {"action": "store_true", "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"},
     "--jobs": {
@@ -163,6 +168,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that its plan holds; a resumed run keeps its plan."""
     add_cases(parser)
+    parser.add_argument("--lf", action="store_true", help="only the red cases of the last such run")
     parser.add_argument(
         "--break",
         dest="break_",
@@ -214,7 +220,8 @@ def prepare(parsed: argparse.Namespace) -> None:
         settings = bundle_folder.variables(folder, content, os.environ)
         os.environ.clear()
         os.environ.update(settings)
-        if parsed.resume is None and not (parsed.select or parsed.within or parsed.smoke or parsed.case or parsed.here):
+        selects = (parsed.select, parsed.within, parsed.smoke, parsed.case, parsed.here, parsed.line)
+        if parsed.resume is None and not any(selects):
             parsed.level, parsed.here = parsed.level or [content.level], content.base == HOST
             if parsed.here or content.select:
                 parsed.select = content.select if parsed.here else selection(content.base, content.select)
@@ -238,11 +245,19 @@ def checked_limit(parsed: argparse.Namespace) -> float | None:
 
 def resumed(parsed: argparse.Namespace) -> runner.Request:
     """Return the request to finish an earlier run. Raises MatrixError with an option that selects cases."""
-    if any(getattr(parsed, action.dest) for action in actions(add_plan)):
+    if any(getattr(parsed, action.dest) for action in actions(add_plan) if action.dest != "line"):
         raise MatrixError(
             "a resumed run keeps its plan", expected="--resume without options that select cases", fix="leave one out"
         )
-    stored = runner.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
+    name = parsed.resume or results.newest(parsed.out, parsed.line or NIGHT)
+    if parsed.line and not name.endswith(f"-{parsed.line}"):
+        raise MatrixError(
+            "no run of this line",
+            got=name,
+            expected=f"a run of line {parsed.line} in {parsed.out}",
+            fix="leave --resume out",
+        )
+    stored = runner.earlier(parsed.out, name)
     return runner.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")
 
 
@@ -251,7 +266,8 @@ def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     planned, label = selected(catalog, request_of(parsed))
-    label = PART if label == NIGHT and (parsed.within or parsed.smoke or parsed.level) else label
+    label = PART if label == NIGHT and (parsed.within or parsed.smoke or parsed.level or parsed.k) else label
+    planned = results.last_red(planned, parsed.out, label) if parsed.lf else planned
     planned = results.durations(catalog, parsed.out).timed(planned)
     if not parsed.break_:
         return runner.Request(planned, parsed.out, not parsed.no_cache, label=label)

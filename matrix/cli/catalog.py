@@ -141,7 +141,7 @@ def check_command(parsed: argparse.Namespace) -> int:
 def keep_command(parsed: argparse.Namespace) -> int:
     """Write the new examples of a run, with the counts of a night, and print their paths; return 1 where all exist."""
     catalog = loading.load()
-    run = parsed.run or results.newest(parsed.out, night=False)
+    run = parsed.run or results.newest(parsed.out)
     records = runs.read(Paths(parsed.out).run(run)).records
     failures = [catalog.failure(id) for id in parsed.failure] if parsed.failure else catalog.failures
     status = ExitStatus.BAD

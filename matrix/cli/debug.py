@@ -20,7 +20,7 @@ from matrix.execution.engine import environment_folder, tox_command
 from matrix.planning.case_request import CaseRequest
 from matrix.provision import project
 from matrix.provision.commands import python_module
-from matrix.provision.tox_environments import CELL_SETTINGS, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store.paths import Paths
 from matrix.store.stored_run import StoredRun
 
@@ -57,7 +57,7 @@ def interpreter(base: str) -> Path:
     python = environment_folder(base) / "bin" / "python"
     if not python.exists():
         words = [*tox_command(os.environ), "run", "--workdir", str(python.parents[2]), "--notest"]
-        words += ["-c", str(project.folder() / "tox.ini"), "-e", base_name(base)]
+        words += ["-c", str(project.folder() / "tox.ini"), "-e", base]
         variables = {name: value for name, value in os.environ.items() if not name.startswith("TOX_")}
         subprocess.run(words, env=variables, check=False)
     if not python.exists():

@@ -22,7 +22,7 @@ from matrix.report.stack_map import stack_map
 from matrix.report.terminal import warn
 from matrix.store import stored_run as runs
 from matrix.store.history import History, with_history
-from matrix.store.paths import Paths, write_whole
+from matrix.store.paths import NIGHT, Paths, write_whole
 from matrix.store.stored_run import Night, StoredRun
 from matrix.store.trend import NO_PASTS
 
@@ -55,7 +55,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     if parsed.site or parsed.map:
         return publish(parsed)
     paths = Paths(parsed.out)
-    folder = paths.run(parsed.run or results.newest(parsed.out, night=True))
+    folder = paths.run(parsed.run or results.newest(parsed.out, NIGHT))
 
     def render(history: History) -> tuple[Night, Changes]:
         night = output.render(StoredRun(folder), parsed.out, history, loading.load())
@@ -78,7 +78,7 @@ def publish(parsed: argparse.Namespace) -> int:
     """
     catalog = loading.load() if parsed.private else loading.load(loading.FACTS, FAILURES)
     paths = Paths(parsed.out)
-    run_id = parsed.run or (results.newest(parsed.out, night=True) if paths.runs() else "")
+    run_id = parsed.run or (results.newest(parsed.out, NIGHT) if paths.runs() else "")
     night = runs.read(paths.run(run_id)) if run_id else Night("", ())
     night = replace(night, records=tuple(site.published(catalog, night.records)))
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,28 +11,52 @@ from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
-from matrix.planning.estimates import Durations
+from matrix.execution.engine import Engine
+from matrix.planning.estimates import Durations, statement
 from matrix.provision import host
 from matrix.report import gpu_results
 from matrix.report.run_summary import summary
-from matrix.report.terminal import show, warn
+from matrix.report.terminal import Prose, show, warn
+from matrix.store import stored_run
 from matrix.store.history import History, with_history
-from matrix.store.paths import Paths, is_night, unwritable
+from matrix.store.paths import Paths, unwritable
 from matrix.store.stored_run import Night
+from matrix.verdicts.planned import Planned
+from matrix.verdicts.record import Record
 
 NO_DRIVER: Final = "no NVIDIA driver: /proc/driver/nvidia is missing, and NVML can't be loaded"
 
 
-def newest(out: Path, *, night: bool) -> str:
-    """Return the id of the newest run, or of the newest night if there is one; bisection rounds are excluded.
+def newest(out: Path, label: str = "") -> str:
+    """Return the id of the newest run with this label if there is one, else of any; bisection rounds are excluded.
 
     Raises MatrixError when there is none.
     """
     runs = [run for run in Paths(out).runs() if not run.endswith(f"-{BISECTION}")]
-    nights = [run for run in runs if is_night(run)] if night else []
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
-    return (nights or runs)[-1]
+    return (labelled(runs, label) or runs)[-1]
+
+
+def labelled(runs: Sequence[str], label: str) -> list[str]:
+    """Return the ids of runs with this label."""
+    return [run for run in runs if run.endswith(f"-{label}")]
+
+
+def last_red(planned: Sequence[Planned], out: Path, label: str) -> list[Planned]:
+    """Return the cases that are red in the newest run with this label. Raises MatrixError where there is none."""
+    runs = labelled(Paths(out).runs(), label)
+    records = stored_run.read(Paths(out).run(runs[-1])).records if runs else ()
+    red = {record.key for record in records if record.verdict.colour == "red"}
+    if not (selected := [item for item in planned if item.key in red]):
+        raise MatrixError(
+            f"no red case in the last run of {label}",
+            where=str(out),
+            got=f"{runs[-1]}, {len(red)} red" if runs else "no such run",
+            expected="a run with a red case among the selected ones",
+            fix="leave --lf out",
+        )
+    return selected
 
 
 def durations(catalog: Catalog, out: Path) -> Durations:
@@ -45,6 +70,23 @@ def print_summary(night: Night, out: Path) -> None:
     pages = Paths(out).pages(night.run)
     end = f"page: {pages.page}  junit: {pages.junit}"
     show("", *summary(night.records, night.missing), end)
+
+
+def opening(
+    catalog: Catalog,
+    engine: Engine,
+    planned: Sequence[Planned],
+    parallel: tuple[int, int],
+    unavailable_cases: Sequence[Record],
+    waiting: Sequence[Planned],
+) -> Iterator[Prose]:
+    """Yield the line with which a run opens after its unavailable cases: what it is about to run.
+
+    `parallel` are the bases, and the cases on each of them, that run at a time.
+    """
+    bases = {item.cell.base for item in waiting}
+    absent = [base.id for base in catalog.wheels if base.id in bases and not engine.installed(base.id)]
+    yield Prose(statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel))
 
 
 def lacking_gpu() -> str:

@@ -7,7 +7,8 @@ import os
 import shlex
 import shutil
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from matrix.authoring import breaking
 from matrix.bisection.probe_session import exit_code
@@ -26,10 +27,14 @@ from matrix.report.terminal import warn
 from matrix.store import stored_run
 from matrix.store.history import History
 
+# Options of pytest, which lines of the catalog took when they were pytest in one environment.
+OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "run")
+    parser.instead = OF_PYTEST
     add_run(parser)
     parser.set_defaults(command=run_command)
 
@@ -83,7 +88,8 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
-    events = runner.Events(screen.show, screen.begin, warn, report, screen.open)
+    lines = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
+    events = runner.Events(screen.show, screen.begin, warn, report, lambda *cases: screen.open(cases[0], lines(*cases)))
     with screen.animated():
         return runner.execute(request, catalog, engine, events)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from matrix.cli import COMMANDS, Command
@@ -11,7 +12,12 @@ from matrix.errors import ExitStatus, MatrixError, closest
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises MatrixError for wrong arguments: like other errors, as text or as JSON."""
+    """Raises MatrixError for wrong arguments: like other errors, as text or as JSON.
+
+    `instead` are options of other programs that people give: option -> what does the same here.
+    """
+
+    instead: Mapping[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Raise MatrixError."""
@@ -21,10 +27,9 @@ class Parser(argparse.ArgumentParser):
         """Return what argparse returns. Raises MatrixError for what it does not take, with the nearest option."""
         parsed, further = super().parse_known_args(args, namespace)
         if further and further[0].startswith("-"):
-            near = closest(further[0].partition("=")[0], self._option_string_actions)
-            raise MatrixError(
-                f"no such option of {self.prog}", got=further[0], fix=f"{near} `{self.prog} --help` describes them"
-            )
+            option = further[0].partition("=")[0]
+            near = f"{closest(option, self._option_string_actions)} `{self.prog} --help` describes them"
+            raise MatrixError(f"no such option of {self.prog}", got=further[0], fix=self.instead.get(option, near))
         if further:
             raise MatrixError(
                 "an argument too many",
@@ -62,12 +67,12 @@ def statuses(command: Command) -> dict[ExitStatus, str]:
     return {status: text for status, text in texts.items() if text}
 
 
-def add_command(commands: Any, name: str, described: Command | None = None) -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, described: Command | None = None) -> Parser:
     """Add a command, by default the one of COMMANDS, to the object that argparse's add_subparsers returned."""
     command = described or COMMANDS[name]
     ends = "\n".join(f"  {status:<3d}  {text}" for status, text in statuses(command).items())
     examples = "\n".join(f"    megatrix {example}" for example in command.examples)
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name,
         help=command.text,
         description=command.text,

@@ -43,7 +43,6 @@ class Options:
     select: str = ""
     deadline_s: float = DEADLINE_S
     relay: str = ""
-    te_line: str = ""
     image: str = ""
     overlays: Path | None = None
     keys: frozenset[str] = frozenset()
@@ -51,8 +50,8 @@ class Options:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **options: Any) -> Options:
-        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _TE, _IMAGE, _OVERLAYS, _KEYS (JSON) and _PLACE."""
-        variables = {"base": "BASE", "relay": "RELAY", "te_line": "TE", "image": "IMAGE", "place": "PLACE"}
+        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _IMAGE, _OVERLAYS, _KEYS (JSON) and _PLACE."""
+        variables = {"base": "BASE", "relay": "RELAY", "image": "IMAGE", "place": "PLACE"}
         folder, overlays = environ.get("MEGATRIX_RUN"), environ.get("MEGATRIX_OVERLAYS")
         return cls(
             **{field: environ.get(f"MEGATRIX_{name}", "") for field, name in variables.items()},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,18 +22,18 @@ from matrix.catalog.folders import default_root
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
-from matrix.execution.warm_pytest import WarmPytest, following, stop
 from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.provision import configuration, extension, project, te_wheels
+from matrix.provision import configuration, extension, kernel, project, te_wheels
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult, python_module
 from matrix.provision.python_downloads import Pythons
-from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES
 from matrix.store import scratch
 from matrix.store.stored_run import StoredRun
 from matrix.verdicts.planned import Planned
 
+STOP_S: Final = 4.0  # s after Ctrl-C, or at the end, for tox and pytest to stop their ranks and close their journals
 NO_BASES: Final[Mapping[str, Wheels | ReaderBase]] = MappingProxyType({})
 
 
@@ -135,8 +136,7 @@ class Tox:
     """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
 
     `jobs` bases run at a time, and `workers` cases on each of them, in pytest-xdist's workers. A base that it has run
-    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through,
-    in a fork of a process that lives as long as this object.
+    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through.
     `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
     `environ` are the variables from which its processes get theirs.
     """
@@ -155,7 +155,6 @@ class Tox:
         self._environ = environ
         self._lacking: dict[str, str] = {}
         self._variables: dict[str, dict[str, str]] = {}  # those of the pytest process of each base that tox has run
-        self._warm: dict[str, WarmPytest] = {}
         self._contents: dict[str, PythonEnvironment | None] = {}  # of each base that it has run: 60 ms of processor
 
     def ready(self, bases: Collection[str]) -> None:
@@ -193,8 +192,8 @@ class Tox:
         base = request.bases[0]
         python = environment_folder(base) / "bin" / "python"
         if len(request.bases) == 1 and base in self._variables and python.exists():
-            return self._run_warm(base, python, request)
-        names = ",".join(map(base_name, request.bases))
+            return run_pytest(python, self._workers, {**self._variables[base], **request.environ}, request.log)
+        names = ",".join(request.bases)
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
@@ -207,15 +206,9 @@ class Tox:
             status = run_process(command, environment, request.log)
             environments = json.loads(results.read_text("utf-8")).get("testenvs", {}) if results.is_file() else {}
             for ran in request.bases:
-                if (variables := Path(folder, base_name(ran))).is_file():
+                if (variables := Path(folder, ran)).is_file():
                     self._variables[ran] = json.loads(variables.read_text("utf-8"))
         return EngineResult(status, unmade(request.bases, environments))
-
-    def _run_warm(self, base: str, python: Path, request: EngineRequest) -> EngineResult:
-        environment = {**self._variables[base], **request.environ, **CELL_SETTINGS, **settings()}
-        if base not in self._warm or self._warm[base].ended:
-            self._warm[base] = WarmPytest(python, environment, request.log)
-        return EngineResult(self._warm[base].run(distribution(self._workers), environment, request.log))
 
 
 class HostEngine:
@@ -260,12 +253,12 @@ def unmade(bases: Iterable[str], made: Mapping[str, Any]) -> dict[str, str]:
     """Return why tox could not make the environments of bases, by base, from the `testenvs` of its result JSON."""
     refused = {}
     for base in bases:
-        environment = made.get(base_name(base), {})
+        environment = made.get(base, {})
         failed = [step for step in environment.get("setup", ()) if step["retcode"]]
         if failed and not environment.get("test"):
             complaint = CommandResult(failed[-1]["retcode"], failed[-1]["output"], failed[-1]["err"]).complaint
             why = " ".join(complaint.split())
-            refused[base] = f"tox can't make its environment: {why}; see tox run -e {base_name(base)} --notest"
+            refused[base] = f"tox can't make its environment: {why}; see tox run -e {base} --notest"
     return refused
 
 
@@ -297,6 +290,21 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             raise
 
 
+def following(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a process that ends with this one, and keeps its temporary files in its folder."""
+    return {**environ, kernel.PARENT: str(os.getpid()), **scratch.environment()}
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process as Ctrl-C does, which tox forwards; STOP_S later kill its group."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def settings() -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
     passed = {"MEGATRIX_CACHE": str(default_root()), te_wheels.VARIABLE: str(te_wheels.wheels())}
@@ -318,7 +326,7 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
 
 def environment_folder(base: str) -> Path:
     """Return the folder of a base's tox environment."""
-    return work_folder(os.environ) / base_name(base)
+    return work_folder(os.environ) / base
 
 
 def work_folder(environ: Mapping[str, str]) -> Path:

@@ -19,10 +19,9 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import distribution
+from matrix.execution.engine import STOP_S, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.reproduction import deadline
-from matrix.execution.warm_pytest import STOP_S
 from matrix.provision import configuration, host, project
 from matrix.provision.commands import TIMED_OUT, python_module
 from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime

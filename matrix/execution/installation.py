@@ -19,7 +19,6 @@ from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.selection import select
 from matrix.provision import host, installed, python_downloads
 from matrix.provision.host import LocalSite
-from matrix.provision.tox_environments import base_name
 from matrix.verdicts.planned import Planned
 
 AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell
@@ -59,7 +58,7 @@ class Installation:
                 f"this environment is not {entry.id}",
                 got=f"no torch in {sys.prefix}",
                 expected=f"torch {entry.torch}",
-                fix=f"tox run -e {base_name(entry.id)}, or unset MEGATRIX_BASE",
+                fix=f"tox run -e {entry.id}, or unset MEGATRIX_BASE",
             )
         return cls(catalog, entry.id, environment, host.look())
 
@@ -73,10 +72,10 @@ class Installation:
         """Return a case in the cell of this environment, whose Python may not be the base's first."""
         return on_python(self.catalog, planned, self.environment.minor)
 
-    def cases(self, te_line: str, selection: str) -> list[Planned]:
+    def cases(self, selection: str) -> list[Planned]:
         """Return the cases of this base that can be planned here; `selection` "" selects all."""
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.machine.listed else ()))
-        cases: Sequence[Planned] = cases_here(self.catalog, self.base, self.environment.packages, levels, te_line)
+        cases: Sequence[Planned] = cases_here(self.catalog, self.base, self.environment.packages, levels)
         cases = Durations(self.catalog, {}).timed(map(self.here, cases))
         return select(cases, selection) if selection else cases
 

@@ -60,16 +60,16 @@ def ignore(event: object) -> None:
 class Events:
     """What a run calls: `show` with each record when it arrives, `begun` with the key of each case that begins.
 
-    `open` is called first, with the cases that this machine can't run (default: `show` with each). `warn` is called
-    with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the default adds the run to
-    the history and writes no page.
+    `open` is called first, with the cases that this machine can't run (default: `show` with each) and those that
+    begin. `warn` is called with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the
+    default adds the run to the history and writes no page.
     """
 
     show: Callable[[Record], None] = ignore
     begun: Callable[[str], None] = ignore
     warn: Callable[[str], None] = ignore
     ended: Callable[[StoredRun, History], Night] = stored_run.added
-    open: Callable[[Sequence[Record]], None] | None = None
+    open: Callable[[Sequence[Record], Sequence[Planned]], None] | None = None
 
 
 def execute(request: Request, catalog: Catalog, engine: Engine, events: Events = Events()) -> Night:
@@ -165,7 +165,7 @@ class Work:
                 if record:
                     journal.result(record)
         if self._events.open:
-            self._events.open(unavailable)
+            self._events.open(unavailable, waiting)
         for record in cached if self._events.open else unavailable + cached:
             self._events.show(record)
         if not waiting:

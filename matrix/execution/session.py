@@ -51,7 +51,7 @@ class Session:
     def planned(self) -> list[Planned]:
         """Return the cases of this session: those of its run's plan without a result, or all of its base."""
         if not self.options.run_folder:
-            return self.installation.cases(self.options.te_line, self.options.select)
+            return self.installation.cases(self.options.select)
         pending = StoredRun(self.options.run_folder).pending([self.installation.base])
         keys = self.options.keys or {planned.key for planned in pending}
         return [self.installation.here(planned) for planned in pending if planned.key in keys]
@@ -70,7 +70,7 @@ class Session:
         """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
-        replaces = any(replaced(planned) for planned in self.planned)
+        replaces = any(self.installation.environment.packages.keys() & replaced(planned) for planned in self.planned)
         return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
 
     @cached_property

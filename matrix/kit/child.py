@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 PREPARED: Final = ("megatron", "transformer_engine", "apex")
-ANSWERS: Final = {"get_cudnn_version": 90_100}  # of the extension: attention modules read it when they are made
 _SITE: Final = """\
 import sys
 sys.path.append({project!r})
@@ -80,5 +79,5 @@ def _without_gpu() -> None:
     cpu_device.install()
     spec = sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine")
     if spec and not te_extension.compiled(spec):
-        te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site", ANSWERS)
+        te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site")
         cpu_device.claim_gpu()

@@ -1,6 +1,6 @@
 """A stand-in for Transformer Engine's compiled extension: TE's Python is real, its kernels are missing.
 
-A rank without a GPU can import the real transformer_engine.pytorch from an overlay (1.5 to 2.19), build modules and
+A rank without a GPU can import the real transformer_engine.pytorch from an overlay (1.5 to 2.20), build modules and
 run into the exceptions of TE's Python. Every use of the extension raises StandInError, so that no case passes because
 of the stand-in. A record that used it notes "stand-in: Transformer Engine's compiled extension".
 
@@ -14,6 +14,7 @@ Source of the list: transformer_engine/{common,pytorch}/__init__.py of 1.5 to 2.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -38,6 +39,10 @@ ENUMERATIONS: Final = {
     "DType": ("pytorch/constants.py", "DType", ""),
     "NVTE_Fused_Attn_Backend": ("pytorch/cpp_extensions/fused_attn.py", "FusedAttnBackend", "NVTE_"),
 }
+
+
+ANSWERS: Final = {"get_cudnn_version": 91_200}  # 9.12.0, the least with which TE 2.20 can be imported
+NO_GPU: Final = types.SimpleNamespace(name="stand-in", major=0, minor=0)
 
 
 class StandInError(NotImplementedError):
@@ -79,12 +84,33 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     sys.path.insert(0, str(folder))
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # TE's own switch, from 1.8 on: load no shared library
     absent_packages.install(["flash_attn"])  # TE <= 1.11 reads its version, and uses it only on a GPU
+    _replace_driver()
     sys.meta_path.append(AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
     stand_in = _Empty(answers or {}, package)
     importlib.util.spec_from_file_location = _answering(importlib.util.spec_from_file_location, stand_in)
     sys.modules[BEFORE_1_8] = stand_in.create_module(ModuleSpec(BEFORE_1_8, stand_in))
     subprocess.run = _located(subprocess.run, folder)
     torch.cuda.Stream = torch.cuda.Event = _NoStream
+    if not torch.cuda.is_available():  # nor claimed to be
+        torch.cuda.get_device_properties = _none_at_import(torch.cuda.get_device_properties)
+
+
+def _replace_driver() -> None:
+    """Replace the active driver of the base's triton, which needs a GPU: TE 2.1 and 2.2 tune kernels at import."""
+    if importlib.util.find_spec("triton"):
+        importlib.import_module("triton.runtime").driver.set_active(_Anything("driver"))
+
+
+def _none_at_import(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's function, which reports a GPU of no capability to a function that a module calls at import.
+
+    TE 1.11 compares the capability there, where flashattn-hopper is not installed.
+    """
+
+    def properties(*arguments: Any) -> Any:
+        return NO_GPU if sys._getframe(2).f_code.co_name == "<module>" else original(*arguments)
+
+    return properties
 
 
 class _NoStream:
@@ -149,7 +175,7 @@ class _Empty(Loader):
     """Loader of the stand-in."""
 
     def __init__(self, answers: Mapping[str, Any], package: Path) -> None:
-        self.answers, self.package = answers, package
+        self.answers, self.package = {**ANSWERS, **answers}, package
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = _Extension(spec.name)

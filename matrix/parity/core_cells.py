@@ -29,7 +29,7 @@ from matrix.provision import installed as environments
 from matrix.provision.case_overlays import PRELOADED
 from matrix.provision.commands import python_module
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.tox_environments import CELL_SETTINGS, base_name
+from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import scratch
 from matrix.store.paths import make_folder
 
@@ -93,7 +93,7 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
 def _made(catalog: Catalog, base: Wheels, log: Path, say: Callable[[str], None]) -> PythonEnvironment:
     """Make the environment of a base with tox, and return it."""
     Tox(1, {base.id: base}, say=say).ready([base.id])
-    name, folder = base_name(base.id), environment_folder(base.id)
+    name, folder = base.id, environment_folder(base.id)
     say(f"tox makes {name}; its output: {log}")
     make_folder(log.parent, exist_ok=True)
     options = [

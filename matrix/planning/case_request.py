@@ -13,7 +13,7 @@ from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import HOST, Catalog
 from matrix.catalog.stack import MCORE, TE, WRITER_MCORE
 from matrix.errors import MatrixError, closest
-from matrix.planning import covering
+from matrix.planning import catalog_lines, covering
 from matrix.planning import night as plan
 from matrix.planning.cases import excluded
 from matrix.planning.host_cases import cases_here, with_host
@@ -24,6 +24,7 @@ from matrix.planning.selection import (
     parts_of,
     possible_cases,
     select,
+    select_keywords,
     select_possible,
     without_exclusions,
 )
@@ -44,12 +45,11 @@ class PackageSource:
 
 @dataclass(frozen=True)
 class InstalledBase:
-    """The environment of this process: `packages` (name -> version), minor of Python, container label, TE minor."""
+    """The environment of this process: `packages` (name -> version), minor of Python, container label."""
 
     packages: Mapping[str, str]
     python: str
     label: str = ""
-    te_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class CaseRequest:
 
     `levels` are those that are requested or that the machine can run. `sources` are the arguments that name sources,
     by field of Planned. `here` requests the cases of the environment of this process, on this machine unless
-    `on_cluster`. `smoke` requests a few cases of the night, on EACH of its bases or the SMALLEST.
+    `on_cluster`. `smoke` requests a few cases of the night, on EACH of its bases or the SMALLEST. `line` requests the
+    share of a line at a desk, with `whole_line` all of it. `keywords` limits any of these to the cases that match it.
     """
 
     levels: tuple[Level, ...]
@@ -71,6 +72,9 @@ class CaseRequest:
     here: bool = False
     on_cluster: bool = False
     smoke: str = ""
+    line: str = ""
+    whole_line: bool = False
+    keywords: str = ""
 
 
 Inspect = Callable[[str, str], PackageSource]  # of a field of Planned and the argument that names its source
@@ -87,6 +91,17 @@ def requested_cases(
     catalog: Catalog, request: CaseRequest, inspect: Inspect, installed: Callable[[], InstalledBase]
 ) -> tuple[list[Planned], str]:
     """Return the requested cases, and a label for their run. Raises MatrixError."""
+    cases, label = _requested(catalog, request, inspect, installed)
+    return (select_keywords(cases, request.keywords) if request.keywords else cases), label
+
+
+def _requested(
+    catalog: Catalog, request: CaseRequest, inspect: Inspect, installed: Callable[[], InstalledBase]
+) -> tuple[list[Planned], str]:
+    if request.line:
+        return cases_of_line(catalog, request), request.line
+    if request.whole_line:
+        raise MatrixError("--all is for a line", got="--all without --line", expected="--line te19 --all")
     if request.here:
         cases = cases_of_environment(catalog, request, installed)
         if request.keys:
@@ -167,14 +182,7 @@ def cases_of_environment(
     catalog: Catalog, request: CaseRequest, installed: Callable[[], InstalledBase]
 ) -> list[Planned]:
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
-    conflicts = {
-        "--within": request.within,
-        "--smoke": request.smoke,
-        **{OPTIONS[name]: text for name, text in request.sources.items()},
-        "--expect": request.expect,
-        "--engine slurm": request.on_cluster,
-    }
-    if conflicting := [option for option, value in conflicts.items() if value]:
+    if conflicting := _given(request, "--within", "--smoke", "--expect", "--engine slurm", *OPTIONS.values()):
         raise MatrixError(
             "--here runs the installed packages only",
             got=f"--here with {conflicting[0]}",
@@ -183,7 +191,42 @@ def cases_of_environment(
         )
     base = installed()
     catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
-    return cases_here(catalog_with_host, HOST, base.packages, request.levels, base.te_line)
+    return cases_here(catalog_with_host, HOST, base.packages, request.levels)
+
+
+def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
+    """Return the cases of a line. Raises MatrixError with an option that selects others."""
+    if conflicting := _given(request, "--here", "--compile", "--expect", *OPTIONS.values()):
+        raise MatrixError(
+            "--line runs the released packages of a line",
+            got=f"--line with {conflicting[0]}",
+            expected="--line alone, or with --all, -k, --lf or --level",
+            fix="leave one out",
+        )
+    line = catalog_lines.named(catalog, request.line)
+    part = catalog_lines.whole if request.whole_line else catalog_lines.share
+    cases = part(catalog, line, plan.night(catalog, covering.pairwise, request.levels), request.levels)
+    if not cases:
+        raise MatrixError(
+            f"no failure of the catalog depends on the releases of line {line.name}",
+            got=line.description,
+            fix=f"--line {line.name} --all runs what its base runs without them",
+        )
+    return cases
+
+
+def _given(request: CaseRequest, *options: str) -> list[str]:
+    """Return which of these options a request was made with."""
+    values = {
+        "--within": request.within,
+        "--smoke": request.smoke,
+        "--here": request.here,
+        "--compile": request.compiled,
+        "--expect": request.expect,
+        "--engine slurm": request.on_cluster,
+        **{OPTIONS[name]: text for name, text in request.sources.items()},
+    }
+    return [option for option in options if values.get(option)]
 
 
 def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalog | None = None) -> list[Planned]:

@@ -34,16 +34,14 @@ def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label:
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 
-def cases_here(
-    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level], te_line: str = ""
-) -> list[Planned]:
+def cases_here(catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level]) -> list[Planned]:
     """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
     reader = base
     if base == HOST and isinstance(catalog.base(base), ReaderBase):
         reader = catalog.readers[0].id  # failures name the reader of the catalog
         levels = [level for level in levels if level is Level.CONTRACT]
-    cases = of_base(catalog, reader, levels, core=core, engine=engine, te_line=te_line)
+    cases = of_base(catalog, reader, levels, core=core, engine=engine)
     cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
     if not cases:
         raise MatrixError(

@@ -43,8 +43,11 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     RANKS: lambda planned: str(planned.ranks),
 }
 TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
+KEYWORD: Final = re.compile(r"\s*(?:(and|or|not)(?![^\s()])|(\()|(\))|([^\s()]+))")
 REASONS: Final = 3  # for which nothing is selected, that are stated
 DEEPEST: Final = 50  # levels of parentheses and "not"
+KEY: Final = "key"  # of the text that keywords are parts of
+KEYWORDS_FORM: Final = 'words joined by and, or, not and parentheses: "dcp and not tp2"'
 FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
 
 
@@ -73,6 +76,27 @@ def select(planned: Sequence[Planned], expression: str, excluded: Excluded = no_
     """
     test = compile_expression(expression, vocabulary_of(planned))
     return _matching(planned, test, expression, f"at least one of {len(planned)} cases", excluded)
+
+
+def select_keywords(planned: Sequence[Planned], expression: str) -> list[Planned]:
+    """Return the cases that match words as pytest's -k does: parts of cell, failure, case or level, in any case.
+
+    "-" and "_" are the same. Raises MatrixError for a bad expression, and for one that selects nothing.
+    """
+    test = _Parser(expression, KEYWORD, _keyword, KEYWORDS_FORM).parse()
+    selected = [item for item in planned if test({KEY: item.key.lower().replace("-", "_")}.get)]
+    if not selected:
+        raise MatrixError(
+            "the keywords select nothing",
+            got=f"-k {expression}",
+            expected=f"words that at least one of {len(planned)} cases has",
+            fix="megatrix plan with the other options lists them",
+        )
+    return selected
+
+
+def _keyword(word: str) -> Test:
+    return lambda values: word.lower().replace("-", "_") in str(values(KEY))
 
 
 def select_possible(catalog: Catalog, levels: Collection[Level], expression: str) -> list[Planned]:
@@ -185,20 +209,22 @@ def _names(cells: Iterable[Cell]) -> set[str]:
 
 def compile_expression(expression: str, vocabulary: Vocabulary) -> Test:
     """Return the expression as a test. Raises MatrixError for a bad one, also where `vocabulary` lacks a name of it."""
-    return _Parser(expression, vocabulary).parse()
+    return _Parser(
+        expression, TOKEN, lambda name, operator, value: _condition(name, operator, value, vocabulary), FORM
+    ).parse()
 
 
 class _Parser:
     """A recursive descent parser: either = both {or both}; both = single {and single}; single = not, ( ), condition."""
 
-    def __init__(self, expression: str, vocabulary: Vocabulary) -> None:
-        self._expression, self._vocabulary = expression, vocabulary
-        self._words = _words(expression)[::-1]  # the next one is the last
+    def __init__(self, expression: str, token: re.Pattern[str], condition: Callable[..., Test], form: str) -> None:
+        self._expression, self._condition, self._form = expression, condition, form
+        self._words = _words(expression, token, form)[::-1]  # the next one is the last
 
     def parse(self) -> Test:
         test = self._either(0)
         if self._words:
-            raise MatrixError("the selection goes on after its end", got=self._expression, expected=FORM)
+            raise MatrixError("the selection goes on after its end", got=self._expression, expected=self._form)
         return test
 
     def _either(self, depth: int) -> Test:
@@ -222,13 +248,15 @@ class _Parser:
         if self._next_is("("):
             inner = self._either(depth + 1)
             if not self._next_is(")"):
-                raise MatrixError("a parenthesis is not closed", got=self._expression, expected=FORM)
+                raise MatrixError("a parenthesis is not closed", got=self._expression, expected=self._form)
             return inner
         word = self._words[-1] if self._words else ""
         if isinstance(word, str):
-            raise MatrixError("the selection ends too early or has a stray word", got=self._expression, expected=FORM)
+            raise MatrixError(
+                "the selection ends too early or has a stray word", got=self._expression, expected=self._form
+            )
         self._words.pop()
-        return _condition(*word, self._vocabulary)
+        return self._condition(*word)
 
     def _next_is(self, word: str) -> bool:
         """Return whether the next word is this one, and take it."""
@@ -245,18 +273,19 @@ def _joined(results: Iterable[bool | None], deciding: bool) -> bool | None:
     return None if undecided else not deciding
 
 
-def _words(expression: str) -> list[str | tuple[str, str, str]]:
-    words: list[str | tuple[str, str, str]] = []
+def _words(expression: str, token: re.Pattern[str], form: str) -> list[str | tuple[str, ...]]:
+    """Return the words: and, or, not and parentheses as text, a condition as the groups of `token` for it."""
+    words: list[str | tuple[str, ...]] = []
     position = 0
     text = expression.rstrip()
     while position < len(text):
-        token = TOKEN.match(text, position)
-        if not token:
+        word = token.match(text, position)
+        if not word:
             raise MatrixError(
-                "the selection can't be read", got=f"{text[:position]}>>>{text[position:]}", expected=FORM
+                "the selection can't be read", got=f"{text[:position]}>>>{text[position:]}", expected=form
             )
-        words.append(token[1] or token[2] or token[3] or (token[4], token[5], token[6]))
-        position = token.end()
+        words.append(word[1] or word[2] or word[3] or word.groups()[3:])
+        position = word.end()
     return words
 
 

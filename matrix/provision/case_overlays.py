@@ -96,9 +96,12 @@ def _build(
 
 
 def replaced(planned: Planned) -> dict[str, str]:
-    """Return the version of each package that a case lays over the one which ranks preload; torch is the base's."""
+    """Return the version of each package that a case lays over the one which ranks preload; torch is the base's.
+
+    torch imports the base's triton, where it has one.
+    """
     laid = (package_source.pinned(text) for text in planned.packages)
-    return {source.package: source.revision for source in laid if source.package in PRELOADED[1:]}
+    return {source.package: source.revision for source in laid if source.package in (*PRELOADED[1:], "triton")}
 
 
 def provide(

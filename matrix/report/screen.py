@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -79,13 +79,13 @@ class Screen:
             seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
             show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
 
-    def open(self, records: Sequence[Record]) -> None:
-        """Count cases as done that can't run; print a line for each reason."""
+    def open(self, records: Sequence[Record], lines: Iterable[Part] = ()) -> None:
+        """Count cases as done that can't run; print a line for each reason, then these."""
         self._done += len(records)
         if self._progress:
             (task,) = self._progress.tasks
             self._progress.update(task.id, total=(task.total or 0) - len(records))
-        show(*without_result(records))
+        show(*without_result(records), *lines)
 
     def begin(self, key: str) -> None:
         """Add a running case."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import load
-from matrix.execution.engine import tox_command
 from matrix.provision.image_builds import Builder, BuildRequest, build, build_request
 from matrix.provision.indexes import site_options
-from matrix.provision.overlays import uv
 from matrix.provision.tools import Tool
 from tests.founding import SAVE
 from tests.real.conftest import ROOT
@@ -72,17 +69,3 @@ def test_image_contains_no_password_or_host_path(tool: Tool, laid: BuildRequest)
         assert not [folder for folder in site_options().get("find-links", "").split() if folder in text]
     left = inside(tool, laid.tag, "sh", "-c", "grep -rIl s3cr3t /etc /root /run /usr/local /var || true")
     assert left == ""
-
-
-def test_tox_environment_runs_in_place_in_its_image(tool: Tool) -> None:
-    """tox and uv of this machine are mounted, because installing them in the image requires an index."""
-    query = [tox_command(os.environ)[0], "-c", "import tox; print(tox.__path__[0])"]
-    packages = Path(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()).parent
-    arguments = ["config", "--workdir", "/tmp/tox", "-e", "te113", "-k", "description", "base_python", "runner"]
-    binary = uv(os.environ)[0]
-    options = tuple(f"--volume={path}:{path}:ro" for path in (packages, binary))
-    options += (f"--env=PYTHONPATH={packages}", f"--env=TOX_UV_PATH={binary}")
-    output = inside(tool, load().images[0].tag, "python3", "-m", "tox", *arguments, options=options)
-    assert "this image's own torch 2.6.0" in output
-    assert "base_python = /usr/bin/python3" in output
-    assert "runner = virtualenv" in output

@@ -12,7 +12,7 @@ from matrix.provision.indexes import site_environment
 from tests.real.conftest import COMMAND_S, ROOT
 
 # Two of the same packages, and one of others; none has torch.
-NAMES = ("megatrix", "nightly", "notorch")
+NAMES = ("megatrix", "nightly", "no-torch")
 
 
 def make(folder: Path, *, indexes: str = "") -> subprocess.CompletedProcess[str]:

@@ -1,11 +1,9 @@
-"""Standing in an NGC image, imitated: what is planned and what runs there, by `run --here`, pytest and tox."""
+"""Standing in an NGC image, imitated: what is planned and what runs there, by `run --here` and pytest."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -133,33 +131,3 @@ def test_cases_run_read_only_and_unprivileged(image: Imitation, short_folder: Pa
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 passed" in ran.stdout
-
-
-def test_variables_of_the_image_survive_tox(image: Imitation, tmp_path: Path) -> None:
-    """A line runs in place, under the image's constraint file; its Open MPI, which was moved, starts by OPAL_PREFIX."""
-    environ = image.environ(**settings(), TOX_WORK_DIR=str(tmp_path / "tox"), OMPI_COMM_WORLD_SIZE="2")
-    tox = [sys.executable, "-m", "tox", "-qq", "-c", str(ROOT / "tox.ini")]
-    program = "import json, os, torch, zarr; print(json.dumps([torch.__version__, zarr.__version__, dict(os.environ)]))"
-    ran = subprocess.run(
-        [*tox, "exec", "-e", "te18", "--", "python", "-c", program],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    torch, zarr, seen = json.loads(ran.stdout.splitlines()[-1])
-    assert (torch, f"zarr=={zarr}") == (ngc.TORCH, ngc.CONSTRAINT)
-    names = (
-        "OPAL_PREFIX",
-        "OMPI_MCA_coll_hcoll_enable",
-        "UCX_MEMTYPE_CACHE",
-        "NCCL_VERSION",
-        "CUDA_HOME",
-        "LD_LIBRARY_PATH",
-    )
-    assert {name: seen.get(name) for name in names} == {name: environ[name] for name in names}
-    assert "OMPI_COMM_WORLD_SIZE" not in seen  # else a rank counts as one of a job around it
-    job = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_SIZE"]
-    started = subprocess.run(
-        [*tox, "exec", "-e", "te18", "--", "python", "-c", f"import subprocess; subprocess.run({job}, check=True)"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
-    )  # fmt: skip
-    assert started.stdout.split() == ["2", "2"], started.stdout + started.stderr

@@ -195,7 +195,7 @@ def test_the_draft_and_the_issue_hold_no_secrets(
 def test_a_repeated_run_ignores_cached_verdicts(run: Callable[..., Any], tmp_path: Path) -> None:
     """The verdict cache of `megatrix run` has the first run of a point: a second one from there would show nothing."""
     for torch in catalogs.TORCHES:
-        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch})
+        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch})
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 {} -- x"
     ran = run(line.format(""), planner)[3].ran
     numbers = run(line.format("--metric 'time (.*)' --worse-than 5%"), seconds)[3].ran

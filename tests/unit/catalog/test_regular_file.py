@@ -31,7 +31,6 @@ OWN: Final = {
         "a bundle of this package; start.py has no more than Python",
     ),
     "matrix/provision/te_wheels.py": (2, "/proc/meminfo; what this package wrote"),
-    "matrix/execution/warm_pytest.py": (1, "the output of the process that it starts"),
     "matrix/kit/parity/forked_ranks.py": (2, "what a rank of this process wrote"),
     "matrix/linking/python_site.py": (5, "names of files, which LimitedDistribution reads within the limits"),
     "matrix/parity/point_results.py": (2, "the journal of this process; the kit's own code"),

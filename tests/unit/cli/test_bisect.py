@@ -115,7 +115,7 @@ def test_a_repeated_bisection_runs_nothing(engine: FakeEngine, capsys: pytest.Ca
 def test_verdicts_of_a_run_are_reused(engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A bisection takes cached verdicts of `megatrix run` with the same content."""
     for torch in catalogs.TORCHES:
-        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch})
+        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch})
     main(["run", "--select", "case==tp2 and mcore==0.8.0"])
     capsys.readouterr()
     ran = list(engine.ran)
@@ -221,7 +221,7 @@ def test_a_build_without_nvcc_is_refused(
 ) -> None:
     """Before anything runs, where the environment exists."""
     monkeypatch.setattr(installed, "nvcc", lambda: None)
-    make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
+    make_environment(tmp_path / "tox" / "torch-2.4.0", {"torch": "2.4.0"})
     clone = compiled.clone(tmp_path / "clone")
     line = f"bisect break --axis te --repo {clone} --good first --bad last --torch 2.4.0 --mcore 0.8.0 --compile"
 

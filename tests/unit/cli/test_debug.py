@@ -56,7 +56,7 @@ def test_missing_environment_is_made_by_tox(
     monkeypatch.setattr("matrix.cli.debug.tox_command", lambda environ: ["tox"])  # absent in the oldest environment
     assert main(["debug", KEY]) == 2
     ((command, _),) = started
-    assert command[-1] == "torch2.4.0"
+    assert command[-1] == "torch-2.4.0"
     assert "no interpreter for the case" in capsys.readouterr().err
 
 

@@ -18,24 +18,24 @@ NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in en
 
 
 @pytest.mark.parametrize(
-    ("runs", "night", "expected"),
+    ("runs", "label", "expected"),
     [
-        ((NIGHT, DESK), True, NIGHT),
-        ((NIGHT, DESK), False, DESK),
-        ((DESK,), True, DESK),
-        ((DESK, ROUND), False, DESK),
+        ((NIGHT, DESK), "night", NIGHT),
+        ((NIGHT, DESK), "", DESK),
+        ((DESK,), "night", DESK),
+        ((DESK, ROUND), "", DESK),
     ],
 )
-def test_night_comes_before_newer_runs(runs: tuple[str, ...], night: bool, expected: str, tmp_path: Path) -> None:
+def test_label_comes_before_newer_runs(runs: tuple[str, ...], label: str, expected: str, tmp_path: Path) -> None:
     for run in runs:
         write_plan(Paths(tmp_path).run(run), [])
-    assert newest(tmp_path, night=night) == expected
+    assert newest(tmp_path, label) == expected
 
 
 def test_folder_of_bisections_has_no_run(tmp_path: Path) -> None:
     write_plan(Paths(tmp_path).run(ROUND), [])
     with pytest.raises(MatrixError, match="there is no run yet"):
-        newest(tmp_path, night=False)
+        newest(tmp_path)
 
 
 def test_summary_ends_with_its_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,8 +187,60 @@ def test_a_broken_failure_turns_red(engine: FakeEngine, tmp_path: Path, capsys: 
 
 
 def test_run_opens_with_the_unavailable_cases(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a few lines, with what they lack; the lines of the others count on."""
+    """In a few lines, with what they lack; then what runs, and the lines of the others count on."""
     assert main(["run", "--level", "cpu", "--level", "gpu", "--select", "mcore==0.8.0"]) == 0
-    first, second, *_ = capsys.readouterr().out.splitlines()
+    first, second, third, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("unavailable x 3: ")
-    assert second.startswith("[4/9] save-breaks")
+    assert second.startswith("6 cases to run, 0 from the cache; expected: ")
+    assert next(line for line in [third, *rest] if line.startswith("[")).startswith("[4/9] save-breaks")
+
+
+LINE = ["run", "--line", "torch2.4.0"]
+SHARE = [f"torch-2.4.0/mcore-{core}/te-none/driver-none save-breaks" for core in ("0.8.0", "0.9.0")]
+
+
+def test_line_runs_its_share(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The night's part of its base and both sides of what torch decides."""
+    assert main(LINE) == 0
+    printed = capsys.readouterr().out
+    assert f"{len(engine.ran)} cases to run, 0 from the cache; expected: " in printed
+    assert " GB of disk, made: torch-2.4.0" in printed
+    assert {key.split("/")[0] for key in engine.ran} == {"torch-2.4.0"}
+    assert {f"{cell} tp2 cpu" for cell in SHARE} <= {*engine.ran}
+    assert [run.name.endswith("Z-torch2.4.0") for run in (tmp_path / "out" / "runs").iterdir()] == [True]
+
+
+@pytest.mark.parametrize("words", [["-k", "nothing"], ["--lf"], ["--lf", "-k", "tp2"]])
+def test_selection_of_nothing_is_no_green_run(engine: FakeEngine, words: list[str], tmp_path: Path) -> None:
+    assert main([*LINE, *words]) == ExitStatus.MISTAKE
+    assert not engine.ran
+
+
+def test_last_red_cases_of_a_line_run_again(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of this line, not of a later run of another selection; when they are green there is none."""
+    red = f"{SHARE[0]} pp2 cpu"
+    engine.ends = lambda item: STRANGE if item.key == red else engine.as_expected(item)
+    assert main(LINE) == ExitStatus.BAD
+    engine.ends = engine.as_expected
+    main(["run", "--case", KEY, "--no-cache"])
+    engine.ran.clear()
+    assert main([*LINE, "--lf"]) == 0
+    assert engine.ran == [red]
+    assert main([*LINE, "--lf"]) == ExitStatus.MISTAKE
+    assert "no red case in the last run of torch2.4.0" in capsys.readouterr().err
+
+
+def test_line_resumes_its_own_run(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 1, 137
+    assert main(LINE) == ExitStatus.BAD
+    engine.limit, engine.status = None, 0
+    assert main(["run", "--line", "torch2.3.1", "--resume"]) == ExitStatus.MISTAKE
+    assert "no run of this line" in capsys.readouterr().err
+    assert main([*LINE, "--resume"]) == 0
+    assert len(engine.ran) == len({*engine.ran}) > 1
+
+
+@pytest.mark.parametrize(("option", "fix"), [("--pdb", "megatrix debug"), ("-x", "--lf"), ("--maxfail=1", "--help")])
+def test_options_of_pytest_name_what_replaces_them(option: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, option]) == ExitStatus.MISTAKE
+    assert fix in capsys.readouterr().err

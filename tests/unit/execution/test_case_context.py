@@ -34,9 +34,8 @@ def test_options_are_read_from_the_environment() -> None:
         "MEGATRIX_RUN": "/runs/a",
         "MEGATRIX_DEADLINE": "2.5",
         "MEGATRIX_RELAY": "/tmp/records",
-        "MEGATRIX_TE": "1.9",
     }
-    expected = Options("torch-2.4.0", Path("/runs/a"), "case==tp2", 2.5, "/tmp/records", "1.9")
+    expected = Options("torch-2.4.0", Path("/runs/a"), "case==tp2", 2.5, "/tmp/records")
     assert expected == Options.from_environment(environ, select="case==tp2")
 
 

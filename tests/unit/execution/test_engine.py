@@ -15,7 +15,7 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
-from matrix.execution import engine, warm_pytest
+from matrix.execution import engine
 from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
 from matrix.provision.commands import python_module
 from matrix.provision.configuration import Configuration
@@ -26,7 +26,6 @@ from tests.unit.catalogs import catalog, failure, plan_entry, planned, wheels
 from tests.unit.processes import ended
 
 PYTEST = python_module("", "pytest", "tests/failures", folder=ROOT)[1:]
-WARM = python_module("", warm_pytest.__name__, folder=ROOT)[1:]
 
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
 FAKE = """#!{python}
@@ -36,7 +35,7 @@ from typing import Any
 call = Path({call!r})
 given = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "group": os.getpgrp(), "folder": os.getcwd()}}
 call.write_text(json.dumps(given))
-print("0" if "warm_pytest" in str(sys.argv) else "what tox prints", flush=True)
+print("what tox prints", flush=True)
 {body}
 """
 INTERRUPTED = """
@@ -86,7 +85,7 @@ def test_tox_runs_the_environments_in_parallel(
     arguments = got["arguments"]
     assert (arguments[:2], got["folder"]) == (python_module("", "tox")[1:], str(ROOT))
     assert arguments[2:6] == ["run-parallel", "--parallel-no-spinner", "-p", "3"]
-    assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
+    assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch-2.3.1,torch-2.4.0"] == arguments[6:12]
     assert Path(arguments[13]).parent.parent == scratch.folder()  # so that nothing is left after kill -9
 
 
@@ -107,17 +106,17 @@ def test_a_base_runs_again_with_the_same_variables(
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
     monkeypatch.setenv("MY_PASSWORD", "hunter2-hunter2")
-    kept = {"HOME": "/home/me", "TOX_ENV_NAME": "torch2.4.0", "MEGATRIX_BASE": "torch-2.4.0", "MEGATRIX_RELAY": "/old"}
-    write = f"Path(os.environ['MEGATRIX_VARIABLES'], 'torch2.4.0').write_text({json.dumps(kept)!r})"
+    kept = {"HOME": "/home/me", "TOX_ENV_NAME": "torch-2.4.0", "MEGATRIX_BASE": "torch-2.4.0", "MEGATRIX_RELAY": "/old"}
+    write = f"Path(os.environ['MEGATRIX_VARIABLES'], 'torch-2.4.0').write_text({json.dumps(kept)!r})"
     call = fake(f"'run-parallel' in sys.argv and {write}")
-    python = tmp_path / "torch2.4.0" / "bin" / "python"
+    python = tmp_path / "torch-2.4.0" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(tmp_path / "tox")
     made = Tox(1)
     for module in ("tox", "pytest"):
         made.run(request(tmp_path / "log", "torch-2.4.0", run=tmp_path / "run"))
-        expected = WARM if module == "pytest" else python_module("", "tox")[1:]
-        assert json.loads(call.read_text())["arguments"][:2] == expected
+        expected = PYTEST if module == "pytest" else python_module("", "tox")[1:]
+        assert json.loads(call.read_text())["arguments"][: len(expected)] == expected
     given = json.loads(call.read_text())["environment"]
     assert {name: given[name] for name in kept} == {**kept, "MEGATRIX_RELAY": "/records"}
     assert not {"PYTHONPATH", "MY_PASSWORD"} & given.keys()
@@ -183,7 +182,8 @@ def test_engine_returns_the_status_of_tox(fake: Callable[[str], Path], tmp_path:
 RESULTS = """
 import json, sys
 failed = {"retcode": 1, "output": "", "err": "error: no solution\\n  cause: https://me:secret@index/simple fails"}
-done = {"torch2.4.0": {"setup": [{"retcode": 0}, failed]}, "torch2.3.1": {"setup": [failed], "test": [{"retcode": 1}]}}
+ran = {"setup": [failed], "test": [{"retcode": 1}]}
+done = {"torch-2.4.0": {"setup": [{"retcode": 0}, failed]}, "torch-2.3.1": ran}
 open(sys.argv[sys.argv.index("--result-json") + 1], "w").write(json.dumps({"testenvs": done}))
 sys.exit(1)
 """
@@ -197,7 +197,7 @@ def test_a_base_without_its_environment_is_refused(fake: Callable[[str], Path], 
 
     assert ended.refused == {
         "torch-2.4.0": "tox can't make its environment: error: no solution cause: https://***@index/simple fails; "
-        "see tox run -e torch2.4.0 --notest"
+        "see tox run -e torch-2.4.0 --notest"
     }
 
 
@@ -242,7 +242,7 @@ def test_ctrl_c_is_forwarded_once_and_raised_again(fake: Callable[[str], Path], 
 def test_hanging_tox_is_killed_with_its_children(
     fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_pytest, "STOP_S", 0.1)
+    monkeypatch.setattr(engine, "STOP_S", 0.1)
     fake(STUBBORN)
     with pytest.raises(KeyboardInterrupt):
         Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))

@@ -16,12 +16,11 @@ from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
 from matrix.execution import inside
-from matrix.execution.engine import EngineResult
+from matrix.execution.engine import STOP_S, EngineResult
 from matrix.execution.gpus import JOB_WAIT_S, WAIT_S
 from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
-from matrix.execution.warm_pytest import STOP_S
 from matrix.planning.cases import plan_case
 from matrix.provision.commands import TIMED_OUT, CommandResult, python_module
 from matrix.provision.project import ROOT

@@ -80,7 +80,7 @@ def runs(tmp_path: Path) -> Runs:
 def built(tmp_path: Path) -> Path:
     """Make the tox environments of both bases."""
     for torch in ("2.3.1", "2.4.0"):
-        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch, "numpy": "1.26.4"})
+        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch, "numpy": "1.26.4"})
     return tmp_path / "tox"
 
 
@@ -184,7 +184,7 @@ def test_cached_verdicts_have_the_planned_cell(runs: Runs, built: Path) -> None:
 
 def test_changed_package_runs_cases_again(runs: Runs, built: Path) -> None:
     runs.run(FakeEngine(KNOWN), label="first")
-    make_environment(built / "torch2.4.0", {"psutil": "7.2.2"})
+    make_environment(built / "torch-2.4.0", {"psutil": "7.2.2"})
     engine = FakeEngine(KNOWN)
     runs.run(engine, label="second")
     assert [key for key in KEYS if key.startswith("torch-2.4.0/")] == engine.ran

@@ -96,6 +96,20 @@ def test_torch_is_preloaded_for_cases_that_need_it(
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("installed", "preloaded"), [({}, True), ({"triton": "3.4.0"}, False)])
+def test_laid_triton_precedes_that_of_the_base(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], preloaded: bool
+) -> None:
+    """torch imports the base's, where it has one: the case would run with that."""
+    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
+    current = Session(Options("torch-2.4.0", folder), folder)
+    environment = current.installation.environment
+    packages = {name: text for name, text in environment.packages.items() if name != "triton"} | installed
+    current.installation = replace(current.installation, environment=replace(environment, packages=packages))
+    current.planned = [replace(CASE, packages=("triton==3.5.1",))]
+    assert ("torch" in current.supervisor) is preloaded  # type: ignore[operator]
+
+
 def test_secrets_of_the_run_reach_ranks_and_journal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are of variables that tox drops, so this process's environment has none of them."""
     monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: secrets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,32 @@ def test_a_built_package_needs_no_stand_in(tmp_path: Path, file: str, found: boo
     spec.submodule_search_locations = [str(tmp_path)]
 
     assert te_extension.compiled(spec) is found
+
+
+def test_capability_is_none_at_import_alone() -> None:
+    """Transformer Engine 1.11 reads it when it is imported; a function later gets torch's."""
+    program = "def capability():\n    return properties(0)\nat_import = capability()\n"
+    names: dict[str, Any] = {"properties": te_extension._none_at_import(lambda *_: "torch's own")}
+    exec(compile(program, "attention.py", "exec"), names)
+    assert names["at_import"] is te_extension.NO_GPU
+    assert names["capability"]() == "torch's own"
+
+
+def test_version_of_cudnn_is_answered_by_default(tmp_path: Path) -> None:
+    """Transformer Engine 2.20 compares it at import; a case may have its own."""
+    for answers, expected in ((None, 91_200), ({"get_cudnn_version": 90_800}, 90_800)):
+        loader = te_extension._Empty(answers or {}, tmp_path)
+        assert loader.create_module(ModuleSpec(te_extension.EXTENSION, loader)).get_cudnn_version() == expected
+
+
+def test_triton_has_a_driver_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own raises "0 active drivers" where a kernel is tuned when it is defined."""
+    active: list[Any] = []
+    runtime = types.SimpleNamespace(driver=types.SimpleNamespace(set_active=active.append))
+    monkeypatch.setitem(sys.modules, "triton.runtime", runtime)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None) if name == "triton" else None)
+    te_extension._replace_driver()
+    assert active[0].get_benchmarker()(lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    te_extension._replace_driver()
+    assert len(active) == 1

@@ -66,6 +66,10 @@ def test_levels_are_named_or_possible(
         ({"sources": {"source": "./new"}, "select": "case==tp2"}, "source", 3),
         ({"here": True}, "here", 2),
         ({"here": True, "select": "case==tp2"}, "here", 1),
+        ({"line": "torch2.4.0"}, "torch2.4.0", 6),
+        ({"line": "torch2.4.0", "whole_line": True}, "torch2.4.0", 6),
+        ({"line": "torch2.4.0", "keywords": "0.8 and tp2"}, "torch2.4.0", 1),
+        ({"keywords": "0.8.0 and tp2"}, "night", 3),
         ({"here": True, "keys": (KEY.replace("torch-2.4.0", "host"),)}, "case", 1),
     ],
 )
@@ -155,3 +159,18 @@ def test_key_names_a_case_of_a_bisection(key: str, refused: bool) -> None:
         return
     cases, _ = requested_cases(known, request, lambda field, text: SOURCES[text], lambda: InstalledBase({}, "3.10"))
     assert [item.key for item in cases] == [key]
+
+
+def test_line_without_cases_names_the_rest() -> None:
+    """On torch 2.5.1, the newest of its day: nothing depends on Transformer Engine."""
+    with pytest.raises(MatrixError, match=r"depends on the releases of line te19(.|\n)*--line te19 --all"):
+        requested(line="te19")
+    assert len(requested(line="te19", whole_line=True)[0]) == 6
+
+
+@pytest.mark.parametrize("other", [{"here": True}, {"expect": Expectation.WORKS}, {"compiled": True}])
+def test_line_with_another_selection_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(MatrixError, match="--line runs the released packages"):
+        requested(line="torch2.4.0", **other)
+    with pytest.raises(MatrixError, match="--all is for a line"):
+        requested(whole_line=True)

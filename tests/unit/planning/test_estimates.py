@@ -8,7 +8,8 @@ import pytest
 
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
-from matrix.planning.estimates import DEFAULT_S, Basis, Durations, Estimate
+from matrix.planning.estimates import DEFAULT_S, Basis, Durations, Estimate, statement
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, failure, planned
 
 KNOWN = catalog(failure(case=(case("tp2"), replace(case("slow"), deadline=600))))
@@ -50,3 +51,31 @@ def test_report_without_a_case_has_a_default() -> None:
     """Its failure has no case of that name."""
     report = replace(HERE, case="report", level=Level.GPU, reproducible=False)
     assert Durations(KNOWN, {}).estimate(report) == Estimate(DEFAULT_S[Level.GPU], Basis.DEFAULT)
+
+
+PINNED = replace(HERE, packages=("transformers==5.0",), seconds=60.0)
+ON_OTHER = planned(KNOWN, base="torch-2.3.1")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "absent", "parallel", "expected"),
+    [
+        ([], [], (1, 1), "nothing to run: 7 cases from the cache"),
+        ([HERE], [], (1, 1), "1 cases to run, 7 from the cache; expected: 1 minutes, at most 0.0 GB of disk"),
+        ([PINNED] * 4, [], (1, 1), "4 cases to run, 7 from the cache; expected: 5 minutes, at most 0.1 GB of disk"),
+        ([PINNED] * 4, [], (2, 1), "4 cases to run, 7 from the cache; expected: 5 minutes, at most 0.1 GB of disk"),
+        ([PINNED] * 4, [], (1, 2), "4 cases to run, 7 from the cache; expected: 3 minutes, at most 0.1 GB of disk"),
+        (
+            [PINNED, ON_OTHER],
+            ["torch-2.4.0", "torch-2.3.1"],
+            (2, 1),
+            "2 cases to run, 7 from the cache; expected: 4 minutes, at most 10.3 GB of disk, made: torch-2.3.1, "
+            "torch-2.4.0",
+        ),
+    ],
+)
+def test_statement_has_cases_minutes_and_disk(
+    waiting: list[Planned], absent: list[str], parallel: tuple[int, int], expected: str
+) -> None:
+    """Cases of one base share its lane; each environment takes a minute; minutes are rounded up."""
+    assert statement(waiting, 7, absent, parallel) == expected

@@ -14,6 +14,7 @@ from matrix.catalog.machine import Cuda, Gpu, Machine
 from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.machine_requirements import offered, unmet
+from matrix.planning.night import of_base
 from matrix.planning.statistics import Parallel, availability
 from matrix.verdicts.reason import Kind
 from tests.founding import ARGUMENTS
@@ -71,7 +72,7 @@ def test_nvcc_makes_cases_of_a_release_possible(line: str, te: str) -> None:
     offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
     cases = [
         item
-        for item in cases_here(catalog, "torch-2.4.0", packages, [Level.GPU], line)
+        for item in of_base(catalog, "torch-2.4.0", [Level.GPU], te_line=line)
         if item.failure == ARGUMENTS and item.cell.stack["transformer-engine"] == te
     ]
     machine = Machine("580.82.07", 1, Cuda("13.0", gpus=(card,)), memory=128 * GIB)

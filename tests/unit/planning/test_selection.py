@@ -16,6 +16,7 @@ from matrix.planning.selection import (
     compile_expression,
     possible_cases,
     select,
+    select_keywords,
     select_possible,
     values_of,
     vocabulary_in,
@@ -283,3 +284,28 @@ def test_undecided_names_leave_the_result_open(decided: dict[str, str], result: 
     test = compile_expression("case==tp2 and (mcore==0.8.0 or te==none)", vocabulary_of(PLANNED))
     named = {key: decided[key] for key in decided if key == "case"}
     assert test({**named, **values(**{key: decided[key] for key in decided if key != "case"})}.get) is result
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tp2", {"tp2"}),
+        ("TP2 or pp2", {"tp2", "pp2"}),
+        ("not tp2", {"pp2"}),
+        ("break and mcore_0.8.0 and (pp2)", {"pp2"}),
+        ("nothing or (te-none and not pp2)", {"tp2"}),
+        ("notorch", None),
+        ("gpu", None),
+        ("tp2 and", None),
+        ("(tp2", None),
+        ("", None),
+    ],
+)
+def test_keywords_are_parts_of_a_key(words: str, expected: set[str] | None) -> None:
+    known = catalog(failure(affected=(clause(mcore="<0.9"),), case=(case("tp2"), case("pp2"))), torches=("2.4.0",))
+    cases = [item for item in everything(known, (Level.CPU,)) if item.cell.stack[MCORE] == "0.8.0"]
+    if expected is None:
+        with pytest.raises(MatrixError):
+            select_keywords(cases, words)
+    else:
+        assert {item.case for item in select_keywords(cases, words)} == expected

@@ -36,7 +36,6 @@ def test_launcher_variables_are_passed_to_megatrix_only(name: str) -> None:
     """`megatrix check` needs those of its job; a cell must not get them."""
     assert passes("testenv:megatrix", name)
     assert not passes("cell", name)
-    assert not passes("in_place", name)
 
 
 @pytest.mark.parametrize("name", ["GITHUB_ACTIONS", "NO_COLOR", "TERM"])
@@ -50,16 +49,3 @@ def test_what_changes_printed_text_is_passed(section: str, name: str) -> None:
 @pytest.mark.parametrize("section", ["testenv:nightly", "testenv:megatrix"])
 def test_slurm_variables_are_passed_for_sbatch(section: str, name: str) -> None:
     assert passes(section, name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("OPAL_PREFIX", "OMPI_MCA_coll_hcoll_enable", "UCX_TLS", "HPCX_DIR", "NCCL_VERSION", "NVIDIA_PYTORCH_VERSION"),
-        *("CUDA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "TORCH_CUDA_ARCH_LIST"),
-    ],
-)
-def test_lines_in_place_keep_the_image_s_variables(name: str) -> None:
-    """Without OPAL_PREFIX and LD_LIBRARY_PATH, the MPI of NGC's images does not start."""
-    assert passes("in_place", name)
-    assert not passes("cell", name)

@@ -1,4 +1,4 @@
-"""The tox environments: one per base, and one per line of Transformer Engine."""
+"""The tox environments: one per base, and one per line."""
 
 from __future__ import annotations
 
@@ -7,162 +7,50 @@ import runpy
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.machine import PythonEnvironment
-from matrix.catalog.model import Catalog, Release
 from matrix.cli import COMMANDS
+from matrix.planning.catalog_lines import lines
 from matrix.provision.nvidia import nvml
 from matrix.provision.project import ROOT
 from matrix.provision.tox_environments import (
     CELL_REQUIRES,
     EXCLUDE,
     WITH_GPU_PACKAGES,
-    ToxEnvironment,
     Turn,
-    base_name,
     environments,
     has_driver,
-    in_place,
     left_out,
-    te_lines,
+    requirements,
 )
-from tests.unit.catalogs import catalog, image, real, releases, wheels
+from tests.unit.catalogs import catalog, reader, real, wheels
 
-SMALL = catalog(
-    wheels=tuple(wheels(torch, requires=("numpy<2",)) for torch in ("2.3.1", "2.4.0", "2.4.1")),
-    transformer_engine=releases(["1.8", "1.9", "1.10", "2.0"]),
-    containers=(
-        image("ngc-24.05", "2.4.0a0+07cecf4168", "1.8"),
-        image("ngc-24.07", "2.4.0a0+3bcc3cddb5", "1.8.0+37280ec"),
-        image("ngc-24.08", "2.9.0a0+872d972e41", "1.9"),
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "base", "te"),
-    [
-        ("torch2.4.0", "torch-2.4.0", ""),
-        ("te19", "torch-2.5.1", "1.9"),
-        ("te18", "torch-2.4.0", "1.8"),
-        ("te19-torch23", "torch-2.3.1", "1.9"),
-        ("te19-torch24", "torch-2.4.0", "1.9"),
-        ("te110-torch213", "torch-2.13.0", "1.10"),
-    ],
-)
-def test_the_documented_names_resolve(name: str, base: str, te: str) -> None:
-    made = environments(real())[name]
-    assert (name, base, te) == (made.name, made.base.id, made.te)
+SMALL = catalog(wheels=tuple(wheels(torch, requires=("numpy<2",)) for torch in ("2.3.1", "2.4.0")), readers=(reader(),))
 
 
 def test_every_base_has_an_environment() -> None:
-    names = [name for name, one in environments(SMALL).items() if not one.te]
-    assert [base_name(base.id) for base in SMALL.wheels] == names == ["torch2.3.1", "torch2.4.0", "torch2.4.1"]
-
-
-def test_a_line_is_the_twin_of_its_image() -> None:
-    made = environments(SMALL)
-    assert made["te18"].base.id == "torch-2.4.0"
-    assert "twin of ngc-24.07 (which shipped it: inferred)" in made["te18"].description
-
-
-def test_a_line_exists_for_each_torch_minor() -> None:
-    made = environments(SMALL)
-    bases = {name: getattr(made[name].base, "torch", "") for name in made if name.startswith("te20-")}
-    assert bases == {"te20-torch23": "2.3.1", "te20-torch24": "2.4.0"}
-
-
-def test_lines_are_sorted_by_version() -> None:
-    assert list(te_lines(SMALL)) == ["1.8", "1.9", "1.10", "2.0"]
-
-
-def test_an_environment_has_its_torch_and_requirements() -> None:
-    assert ("torch==2.4.0", "numpy<2", *CELL_REQUIRES) == environments(SMALL)["torch2.4.0"].requirements
-
-
-DAYS = {"2.3.1": "2024-06-05", "2.4.0": "2024-07-24", "2.4.1": "2024-09-04"}
-
-
-def dated(line: str, day: str) -> Catalog:
-    """Return SMALL with this line released on that day."""
-    torch = tuple(Release(version, pypi=out) for version, out in DAYS.items())  # type: ignore[arg-type]  # built
-    engine = Release(f"{line}.0", pypi=(f"{line}.0 {day}",))  # type: ignore[arg-type]  # built
-    return replace(SMALL, torch=torch, transformer_engine=(engine,))
-
-
-@pytest.mark.parametrize(
-    ("day", "torch"),
-    [("2024-09-10", "2.4.1"), ("2024-09-04", "2.4.1"), ("2024-09-03", "2.4.0"), ("2024-01-01", "2.3.1")],
-)
-def test_without_image_a_line_has_contemporary_torch(day: str, torch: str) -> None:
-    made = environments(dated("1.10", day))["te110"]
-    assert made.base.id == f"torch-{torch}"
-    assert "the newest of its day (no image is known to have shipped it)" in made.description
-
-
-def test_without_twin_a_line_has_contemporary_torch() -> None:
-    """Its image has a torch that no base stands for."""
-    made = environments(dated("1.9", "2024-08-15"))["te19"]
-    assert made.base.id == "torch-2.4.0"
-    assert "ngc-24.08 is known to have shipped it" in made.description
-
-
-def test_every_line_of_the_catalog_has_an_environment() -> None:
-    names = {f"te{line.replace('.', '')}" for line in te_lines(real())}
-    assert {"te18", "te25", "te220"} <= names <= set(environments(real()))
-
-
-def test_a_nemo_image_counts_without_another() -> None:
-    shipped = te_lines(real())
-    assert {line: image.id for line in ("2.14", "2.16") if (image := shipped[line])} == {
-        "2.14": "ngc-26.04",
-        "2.16": "nemo-26.06",
+    made = {name: requirements(base) for name, base in environments(SMALL).items()}
+    assert made == {
+        "torch-2.3.1": ("torch==2.3.1", "numpy<2", *CELL_REQUIRES),
+        "torch-2.4.0": ("torch==2.4.0", "numpy<2", *CELL_REQUIRES),
+        "no-torch": CELL_REQUIRES,
     }
 
 
-LINE = ToxEnvironment(
-    "te19", wheels("2.5.1"), "1.9", ("torch==2.5.1", "numpy<2", "zarr<3", "einops", *CELL_REQUIRES), "the twin"
-)
+def test_a_line_and_its_base_have_two_names() -> None:
+    """What people type runs `megatrix run`, which makes the environments of bases with tox."""
+    assert not {*environments(real())} & {*lines(real())}
 
 
-def image_with(**packages: str) -> PythonEnvironment:
-    """Return an image with these packages."""
-    have = {name.replace("_", "-"): version for name, version in packages.items()}
-    return PythonEnvironment("3.13.5", have, path=Path("/usr/bin/python3"))
-
-
-def test_a_line_runs_in_place_on_its_torch() -> None:
-    """pip gets the missing packages, pytest and a pin of the image's numpy, but not torch."""
-    made = in_place(LINE, image_with(torch="2.5.0a0+872d972e41", numpy="2.2.4", einops="0.8", pytest="7.4"))
-    assert made.interpreter == Path("/usr/bin/python3")
-    assert made.requirements == ("numpy==2.2.4", "zarr<3", *CELL_REQUIRES)
-    assert made.place == "this image's own torch 2.5.0a0+872d972e41, in place of torch-2.5.1"
-    assert made.place in made.description
-
-
-@pytest.mark.parametrize(("te", "there"), [("1.9.0+a1b2c3d", True), ("1.9", True), ("1.8.0+37280ec", False)])
-def test_another_te_prevents_running_in_place(te: str, there: bool) -> None:
-    made = in_place(LINE, image_with(torch="2.5.0", transformer_engine=te))
-    assert there is (made.interpreter is not None)
-
-
-def test_in_another_image_a_line_is_the_twin() -> None:
-    made = in_place(LINE, image_with(torch="2.6.0+debian", transformer_engine="1.8.0"))
-    assert (made.interpreter, made.requirements) == (None, LINE.requirements)
-    assert made.description == "the twin; not in place: this image has torch 2.6.0+debian and Transformer Engine 1.8.0"
-
-
-@pytest.mark.parametrize("name", ["torch2.4.0", "notorch"])
-def test_a_base_is_never_in_place(name: str) -> None:
-    """A night requires exactly these releases."""
-    one = environments(real())[name]
-    assert in_place(one, image_with(torch="2.4.0")) is one
+def test_lines_start_a_run() -> None:
+    settings = ConfigParser(interpolation=None)
+    settings.read(ROOT / "tox.ini", encoding="utf-8")
+    assert settings["line"]["commands"] == "python -m matrix run --line {env_name} {posargs}"
 
 
 def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Return a function that runs CASES on a cluster."""
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     monkeypatch.setattr("matrix.provision.case_overlays.overlay_specs", lambda *_: ())
-    make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
+    make_environment(tmp_path / "tox" / "torch-2.4.0", {"torch": "2.4.0"})
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
         site = ClusterSite(KNOWN, HOST, Commands(call=cluster))

@@ -15,14 +15,14 @@ from matrix.authoring.overview import summary
 from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Expectation, Failure, Level, Signature
 from matrix.catalog.folders import load_module
+from matrix.catalog.loading import evidence_of, night_of
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
-from matrix.check.checking import evidence_of, night_of
 from matrix.report import grounds, known
 from matrix.report.document import document
 from matrix.report.grid import grids
-from matrix.report.page import anchors_of
 from matrix.report.grounds import Grounds
+from matrix.report.page import anchors_of
 from matrix.report.site_pages import SitePage
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain

@@ -20,8 +20,8 @@ from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog, Release
 from matrix.catalog.stack import MCORE, TE, TORCH, Stack, component_title
 from matrix.catalog.versions import spans
-from matrix.check.answer import BreakingCalls, FailureInStack
-from matrix.check.table import BREAKS, Choice, StackAnswer
+from matrix.check.rulings import BREAKS, BreakingCalls, FailureInStack
+from matrix.check.table import Choice, StackAnswer
 from matrix.report.stack_map import MEANS, Colour, MapCell, MapRow, StackMap
 from matrix.report.words import in_words
 
@@ -83,14 +83,8 @@ class SitePage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the head of its data."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "title": self.title,
-            "sentence": self.sentence,
-            "page": self.path,
-            "json": self.json,
-        }
+        own = {name: getattr(self, name) for name in ("kind", "name", "title", "sentence")}
+        return {**own, "page": self.path, "json": self.json}
 
     def items(self) -> list[dict[str, Any]]:
         """Return its data: a stack in each item."""

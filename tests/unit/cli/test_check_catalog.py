@@ -10,7 +10,7 @@ import pytest
 from matrix.catalog import loading
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.stack import MCORE, TE, TORCH, components
-from matrix.check.answer import Standing
+from matrix.check.rulings import Standing
 from matrix.cli.main import main
 from matrix.planning.cases import cells_of, picked_cells
 from tests.schemas import items_of

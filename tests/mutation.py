@@ -68,6 +68,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/catalog/stack.py": ("tests/unit/catalog/test_stack.py",),
     "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
     "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
+    "matrix/check/rulings.py": ("tests/unit/check/test_rulings.py",),
     "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
     "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py", "tests/unit/contract/test_definition.py"),
     "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),

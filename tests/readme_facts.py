@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from matrix.catalog import loading
+from matrix.catalog.loading import night_of
 from matrix.catalog.model import Catalog
-from matrix.check.checking import Question, check, night_of
+from matrix.check.checking import Question, check
 from matrix.check.user_stack import build, parse_text
 from matrix.cli.check import named
 from matrix.provision.project import ROOT

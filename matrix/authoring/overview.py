@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from matrix.catalog.failure import Failure, Rule
+from matrix.catalog.loading import night_of
 from matrix.catalog.model import Catalog, Topic
 from matrix.catalog.schema import Identifier
 from matrix.catalog.stack import PYTHON, WRITER, component_title
 from matrix.catalog.versions import parse
-from matrix.check.checking import night_of
 
 _BELOW: Final = re.compile(r"<(?!=) *([^,\s]+)")  # the exclusive upper bound of a range
 _NO_FIX: Final = (PYTHON, *WRITER)  # nobody upgrades these to get rid of a failure

@@ -41,6 +41,7 @@ FACTS: Final = Path(__file__).parent / "facts"
 SHARED: Final = PACKAGE / "kit" / "shared.toml"
 TODO: Final = "TODO"  # in the failure.toml of a draft: a word that its author replaces
 _DRAFT: Final = re.compile(rf"\b{TODO}\b".encode())
+NIGHT_FILE: Final = "night.toml"  # of a failure's folder, written by `megatrix catalog keep`
 T = TypeVar("T")
 READ: Final = "contract"  # name of the case at level contract that an entry with a call has
 
@@ -310,3 +311,26 @@ def preflight_options(*folders: Path) -> list[PreflightOptions]:
     ]
     paths = [path for path in paths if not is_draft(path)]
     return [decode(PreflightOptions, read_toml(path).get("preflight", {}), f"{path}: preflight") for path in paths]
+
+
+@dataclass(frozen=True)
+class ProjectNight:
+    """What the project's own night of a date reproduced of a failure: how often at each level."""
+
+    date: str
+    reproduced: Mapping[str, int]
+
+
+def night_of(failure: Failure) -> ProjectNight | None:
+    """Return the night.toml of a failure's folder, None without one."""
+    path = failure.folder / NIGHT_FILE
+    return decode(ProjectNight, read_toml(path), str(path)) if path.is_file() else None
+
+
+def evidence_of(night: ProjectNight | None) -> str:
+    """Return when and at which levels the project reproduced a failure, or that it was only read."""
+    if night is None:
+        return "read by the project; none of its recorded nights reproduces it"
+    counts = night.reproduced.items()
+    texts = [f"{count} time{'s' * (count != 1)} at level {level}" for level, count in counts]
+    return f"reproduced {' and '.join(texts)} in the project's night of {night.date}"

@@ -13,7 +13,7 @@ from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
 from matrix.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Stack, component_title
-from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
+from matrix.check.rulings import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.training_job import UserJob
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised

@@ -59,12 +59,11 @@ class Checkpoint:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         mark = self.mark
+        texts = (mark.wrote.text, mark.reads.text, mark.reason) if mark else ("", "", "")
         return {
             "folder": self.folder,
             "backend": self.backend,
-            "wrote": mark.wrote.text if mark else "",
-            "reads": mark.reads.text if mark else "",
-            "reason": mark.reason if mark else "",
+            **dict(zip(("wrote", "reads", "reason"), texts, strict=True)),
         }
 
 

@@ -1,4 +1,4 @@
-"""The stack of this environment, read from files: no package of it is imported."""
+"""The stack of an environment, an image or a lock, and what does not load in it; no package is imported or started."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from matrix.catalog.machine import PythonEnvironment
+from matrix.catalog.machine import Machine, PythonEnvironment
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named, components
 from matrix.catalog.versions import is_version
 from matrix.check import probe
-from matrix.check.declaring import CheckInput, command_jobs
+from matrix.check.declaring import CheckInput, command_jobs, declared_stack, read
 from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.job_site import JobSite
 from matrix.check.user_stack import UserStack, build
 from matrix.planning.host_cases import LABEL
+from matrix.provision.commands import Runner, run
+from matrix.store import scratch
+
+if TYPE_CHECKING:
+    from matrix.linking.load_report import LoadReport
+    from matrix.linking.python_site import PythonSite
 
 INSTALLED: Final = Place("installed")
 # Distributions by axis; the first that is installed counts.
@@ -35,6 +42,8 @@ DISTRIBUTIONS: Final = {
 # Of a clone on the import path, which has no metadata: MAJOR = 0, PRE_RELEASE = 'rc0'.
 PACKAGE_INFO: Final = "megatron/core/package_info.py"
 _PART: Final = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?([\w.]*)['\"]?$", re.MULTILINE)
+AFTERWARDS: Final = "install it, then check the environment: megatrix check --loadable"
+SECONDS: Final = 3600.0  # for the wheels of a lock file with torch and CUDA: 3 GB
 
 
 def statements(python: PythonEnvironment, folders: Iterable[str], further: Iterable[str] = ()) -> list[Statement]:
@@ -59,13 +68,9 @@ def here(catalog: Catalog, site: JobSite, environ: Mapping[str, str]) -> UserSta
     unread = tuple(
         Unread(UnreadKind.PACKAGE, problem, interpreter, "check another interpreter") for problem in problems
     )
-    machine = {DRIVER: site.machine.driver, SM: site.machine.sm, GPUS: len(site.machine.gpus or ())}
     return build(
         catalog,
-        [
-            *statements(site.python, import_path(environ, Path.cwd()), catalog.packages),
-            *(Statement(name, str(value), Place("this machine")) for name, value in machine.items() if value),
-        ],
+        [*statements(site.python, import_path(environ, Path.cwd()), catalog.packages), *_of_machine(site.machine)],
         closed=bool(site.python.packages) or not problems,
         label=environ.get(LABEL, ""),
         notes=problems if site.python.packages else (),
@@ -73,16 +78,9 @@ def here(catalog: Catalog, site: JobSite, environ: Mapping[str, str]) -> UserSta
     )
 
 
-def environment_input(
-    catalog: Catalog, path: str | None, command: Sequence[str], variables: Iterable[str]
-) -> CheckInput:
-    """Return the stack of this environment, or of the interpreter `path`, and this machine, with a command's jobs.
-
-    `variables` are those that preflights read. Raises MatrixError for an interpreter that can't be started.
-    """
-    python = probe.python_of(path) if path else own_python(catalog.packages)
-    host = probe.job_site(os.environ, variables, python)
-    return CheckInput(here(catalog, host, os.environ), command_jobs(command, os.environ), host=host)
+def _of_machine(machine: Machine) -> list[Statement]:
+    facts = {DRIVER: machine.driver, SM: machine.sm, GPUS: len(machine.gpus or ())}
+    return [Statement(name, str(value), Place("this machine")) for name, value in facts.items() if value]
 
 
 def own_python(further: Iterable[str]) -> PythonEnvironment:
@@ -134,3 +132,108 @@ def _clones(folders: Iterable[str]) -> Iterator[Statement]:
             version = f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}"
             if is_version(version):
                 yield Statement(MCORE, version, Place(str(path)))
+
+
+def environment_input(
+    catalog: Catalog, python: str | None, command: Sequence[str], variables: Iterable[str]
+) -> CheckInput:
+    """Return the stack of this environment, or of the interpreter `python`, and this machine, with a command's jobs.
+
+    With what does not load in it. `variables` are those that preflights read. Raises MatrixError for an interpreter
+    that can't be started.
+    """
+    own = probe.python_of(python) if python else own_python(catalog.packages)
+    host = probe.job_site(os.environ, variables, own)
+    checked = CheckInput(here(catalog, host, os.environ), command_jobs(command, os.environ), host=host)
+    from matrix.linking.python_site import site_of
+
+    return _with_report(checked, site_of(Path(python or sys.executable), os.environ), host.machine.sm or "")
+
+
+def static_input(
+    catalog: Catalog, python: str | None, root: Path | None, command: Sequence[str], variables: Sequence[str]
+) -> CheckInput:
+    """Return the stack of an environment, or of an unpacked image, and what does not load in it.
+
+    No program of it is started. Of this machine the driver and the GPUs count. Raises MatrixError without an
+    environment.
+    """
+    from matrix.linking.import_process import cuda_of
+    from matrix.linking.python_site import image_site, site_of
+
+    if root and python:
+        site = site_of(root / python.lstrip("/"), {}, root)
+    else:
+        site = image_site(root, {}) if root else site_of(Path(python or sys.executable), os.environ)
+    version = site.minor if python or root else None
+    packages = {name: text for name, text in site.versions.items() if name}
+    described = PythonEnvironment(version, packages, path=site.program, torch_cuda=cuda_of(site) or None)
+    host = replace(probe.job_site(os.environ, variables, PythonEnvironment()), python=described)
+    stated = statements(described, import_path(os.environ, Path.cwd()), catalog.packages)
+    minor = [statement for statement in stated if statement.name != PYTHON or statement.version.count(".") > 1]
+    stack = build(catalog, [*minor, *_of_machine(host.machine)], closed=True)
+    checked = CheckInput(stack, command_jobs(command, os.environ), host=host)
+    return _with_report(checked, site, host.machine.sm or "")
+
+
+def _with_report(checked: CheckInput, site: PythonSite, sm: str) -> CheckInput:
+    from matrix.linking.load_report import load_report
+
+    return replace(checked, loading=load_report(site, sm))
+
+
+def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, run: Runner = run) -> list[CheckInput]:
+    """Return the stack of each lock file, and what of its wheels does not load, before anything is installed.
+
+    The wheels are laid out in a temporary folder by uv, which runs nothing of them. What has no wheel, and what can't
+    be fetched, is unknown.
+    """
+
+    inputs = []
+    for path in paths:
+        declared = read([path])
+        stack, jobs = declared_stack(catalog, declared)
+        pins = {pin.name: pin for pin in declared.pins if pin.version}
+        with scratch.temporary("wheels") as folder:
+            report, unread = _read_wheels(Path(folder), pins, sm, run)
+        stack = replace(stack, unread=(*stack.unread, *unread))
+        inputs.append(CheckInput(stack, jobs, (path,), loading=report))
+    return inputs
+
+
+def _read_wheels(
+    folder: Path, pins: Mapping[str, Statement], sm: str, run: Runner
+) -> tuple[LoadReport | None, list[Unread]]:
+    from matrix.linking.load_report import load_report
+    from matrix.linking.python_site import site_of
+
+    unread = []
+    wanted = [f"{name}=={pin.version}" for name, pin in pins.items()]
+    if not wanted:
+        return None, []
+    if _lay(folder, wanted, run):
+        for name, pin in pins.items():
+            if problem := _lay(folder, [f"{name}=={pin.version}"], run):
+                text = f"{name} {pin.version} was not read: {problem}"
+                unread.append(Unread(UnreadKind.PACKAGE, text, pin.place, AFTERWARDS))
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HOME")}
+    site = replace(site_of(Path(sys.executable), environ), folders=(folder,))
+    report = load_report(site, sm)
+    findings = (replace(finding, path=_inside(finding.path, folder)) for finding in report.findings)
+    return replace(report, findings=tuple(findings)), unread
+
+
+def _inside(path: Path | None, folder: Path) -> Path | None:
+    return path.relative_to(folder) if path and path.is_relative_to(folder) else path
+
+
+def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:
+    """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
+    from matrix.provision import overlays  # 0.02 s, for locks alone
+
+    result = overlays.install_wheels(wanted, folder, run, seconds=SECONDS)
+    if not result.code:
+        return ""
+    if overlays.NO_WHEEL.search(result.err):
+        return "it has no wheel for this Python, and is compiled where it is installed"
+    return re.sub(r"\s+", " ", result.complaint)

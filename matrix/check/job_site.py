@@ -36,10 +36,7 @@ class JobSite:
         return {
             "interpreter": {
                 "path": str(python.path),
-                "python": python.python,
-                "packages": dict(python.packages),
-                "torch_mpi": python.torch_mpi,
-                "torch_cuda": python.torch_cuda,
+                **{name: getattr(python, name) for name in ("python", "packages", "torch_mpi", "torch_cuda")},
                 "built_with_mpi": python.te_mpi,
                 "problems": list(python.problems),
             },

@@ -1,11 +1,11 @@
-"""The nearest versions at which a failure does not occur, and the case of the matrix that proves it. Pure."""
+"""What to do about a break: the nearest version without it, what upgrades change, the case that proves it. Pure."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Base, Catalog, Container
@@ -24,14 +24,170 @@ from matrix.catalog.stack import (
     short,
 )
 from matrix.catalog.versions import minor, parse
-from matrix.check.answer import CONTENTS, Breaks, StackChange, Upgrade, UpgradeStep, upgrade_step
 from matrix.check.calls import breaking_calls
+from matrix.check.rulings import FailureInStack, Rulings, StackChange, Standing
 from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import UserStack, recorded
 from matrix.planning.cases import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
+from matrix.planning.driver_fit import Fit, Fitting
 from matrix.planning.night import possible
 
+CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
+DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """What is certain to break in a stack: ids of failures and what reaches calls; and the parts not known there."""
+
+    certain: frozenset[str]
+    unknown: frozenset[str] = frozenset()
+    clashes: tuple[str, ...] = ()
+
+    def state(self, name: str) -> str:
+        """Return "certain", "unknown" or "" for a part; a call that breaks is unknown where calls can't be judged."""
+        if name in self.certain:
+            return "certain"
+        return "unknown" if name in self.unknown or self.unknown & {name.partition(": ")[0]} else ""
+
+
+def calls_part(title: str) -> str:
+    """Return what upgrades call the calls into a package with this title."""
+    return f"calls into {title}"
+
+
+def breaks_of(rulings: Rulings, fitted: Fitting | None) -> Breaks:
+    """Return what breaks in a stack; `fitted` is whether its driver runs its image, None where nothing asks."""
+    failures, calls = rulings.failures, rulings.calls
+    certain = {str(failure.failure.id) for failure in failures if failure.certain}
+    certain |= {f"{calls_part(call.into)}: {call.needs}" for call in calls if call.certain}
+    unknown = {str(failure.failure.id) for failure in failures if failure.standing is Standing.UNKNOWN}
+    unknown |= {calls_part(component_title(package)) for package in rulings.problems}
+    unknown |= {DRIVER_FIT} if fitted and fitted.fit is Fit.UNKNOWN else set()
+    return Breaks(frozenset(certain), frozenset(unknown), tuple(clash.text for clash in rulings.clashes))
+
+
+# What an upgrade does to a part: its state before, its state after -> the field of UpgradeStep; none: no change.
+CHANGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "certain": {"certain": "unchanged", "unknown": "unknown", "": "fixed"},
+    "unknown": {"certain": "new"},
+    "": {"certain": "new", "unknown": "unknown"},
+}
+
+
+@dataclass(frozen=True)
+class UpgradeStep:
+    """What a newer version of a component changes: ids of breaks; `unknown` are parts that are no longer known."""
+
+    version: str
+    fixed: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    clashes: tuple[str, ...] = ()
+
+    @property
+    def blocking(self) -> tuple[str, ...]:
+        """What forbids the version: new breaks, and parts that exclude each other."""
+        return (*self.clashes, *self.new)
+
+
+def upgrade_step(version: str, before: Breaks, after: Breaks, apart: Collection[str]) -> UpgradeStep:
+    """Return what a version changes; breaks of `apart` are left out, since no version of the component affects them."""
+    parts: dict[str, list[str]] = {}
+    for name in sorted((before.certain | after.certain | after.unknown) - set(apart)):
+        if change := CHANGES.get(before.state(name), {}).get(after.state(name)):
+            parts.setdefault(change, []).append(name)
+    clashes = tuple(text for text in after.clashes if text not in before.clashes)
+    return UpgradeStep(version, **{change: tuple(names) for change, names in parts.items()}, clashes=clashes)
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """The newer versions of a component, oldest first, in the rest of a stack.
+
+    `apart` are breaks of the stack that the component does not affect. `resuming` is what is known of reading the
+    stack's checkpoints with the newest version that nothing blocks. `problem` is the reason why there are no steps.
+    """
+
+    component: str
+    current: str = ""
+    steps: tuple[UpgradeStep, ...] = ()
+    apart: tuple[str, ...] = ()
+    resuming: str = ""
+    problem: str = ""
+
+    @property
+    def best(self) -> UpgradeStep | None:
+        """The newest version that nothing blocks; not an image of which nothing is known."""
+        return next((step for step in reversed(self.steps) if not step.blocking and CONTENTS not in step.unknown), None)
+
+    @property
+    def may_take_newest(self) -> str:
+        """Return "yes", "no", "unknown" where something is no longer known there, "" without a newer version."""
+        if not self.steps:
+            return ""
+        newest = self.steps[-1]
+        return "no" if newest.blocking else "unknown" if newest.unknown else "yes"
+
+    def __str__(self) -> str:
+        title = component_title(self.component)
+        if not self.steps:
+            return f"{title}: {self.problem or f'no newer version than {self.current} is known'}"
+        newest, verdict = self.steps[-1], self.may_take_newest
+        reason = {
+            "yes": "no new break is known there",
+            "no": f"{'; '.join(newest.clashes) or ', '.join(newest.new)} blocks it",
+            "unknown": f"no new break is known there, but {len(newest.unknown)} parts of the answer are not known",
+        }[verdict]
+        texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
+        if newest.fixed and verdict != "no":
+            texts.append(f"fixed there: {', '.join(newest.fixed)}")
+        if newest.unchanged and verdict != "no":
+            texts.append(f"unchanged there: {', '.join(newest.unchanged)}")
+        if verdict == "no":
+            best = f"the newest version that nothing blocks is {self.best.version}" if self.best else ""
+            texts.append(best or f"each version after {self.current} is blocked")
+        if self.apart:
+            texts.append(f"{title} does not affect: {', '.join(self.apart)}")
+        return "; ".join((*texts, *filter(None, [self.resuming])))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "component": self.component,
+            "current": self.current,
+            "answer": str(self),
+            "may_take_newest": self.may_take_newest,
+            "best": self.best.version if self.best else "",
+            "apart": list(self.apart),
+            "versions": [
+                {name: value if name == "version" else list(value) for name, value in vars(step).items()}
+                for step in self.steps
+            ],
+        }
+
+
+def with_remedies(
+    catalog: Catalog, user: UserStack, one: FailureInStack, broken_in: Callable[[Stack], set[str]], *, here: bool
+) -> FailureInStack:
+    """Return a failure that occurs with the ways around it and the command that proves it; `here` as in Question.
+
+    A flag, or a version, that a text of the catalog states is not named twice.
+    """
+    texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
+    known = " ".join(each.text for each in texts)
+    versions = list(version_changes(catalog, user, one.failure, broken_in))
+    job = [
+        each
+        for each in one.workarounds
+        if not (each.kind == "flag" and each.text.removeprefix("add ") in known)
+        and not any(other.text.startswith(f"{each.text} ") for other in versions)
+    ]
+    command = f'megatrix run --here --select "failure=={one.failure.id}"'
+    prove = command if here and one.failure.case else proof(catalog, one.failure, user.stack)
+    return replace(one, workarounds=(*job, *versions, *texts), prove=prove)
 
 
 def version_changes(

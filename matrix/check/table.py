@@ -1,7 +1,7 @@
 """How each failure stands in each stack of listed versions, as tables that a page looks up. Pure.
 
-The rules of a failure split the values of an axis into few classes. `stand` judges one stack of each combination of
-classes, so that the tables give the answer of `megatrix check`, and a page computes nothing itself.
+The rules of a failure split the values of an axis into few classes. `judge_failure` judges one stack of each
+combination of classes, so that the tables give the answer of `megatrix check`, and a page computes nothing itself.
 """
 
 from __future__ import annotations
@@ -34,8 +34,19 @@ from matrix.catalog.stack import (
 )
 from matrix.catalog.versions import is_version, parse
 from matrix.check import user_stack as stacks
-from matrix.check.answer import BreakingCalls, FailureInStack, Standing, calls_part, clashes, stand, undecided_driver
 from matrix.check.calls import CallsAnswer, calls_of, deciding, joined
+from matrix.check.remedies import calls_part
+from matrix.check.rulings import (
+    BREAKS,
+    KNOWN_BREAK,
+    ORDER,
+    BreakingCalls,
+    FailureInStack,
+    Standing,
+    clashes,
+    judge_failure,
+    undecided_driver,
+)
 from matrix.check.user_stack import UserStack, unknown_contents
 
 # The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
@@ -47,8 +58,6 @@ CHOSEN: Final = {
     "sm": (SM,),
 }
 _AXIS: Final = {component: axis for axis, fixed in CHOSEN.items() for component in fixed}
-KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
-BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
 # The axes of the stack that wrote the checkpoints which another one reads, with the components that each states.
 WRITTEN: Final = {
     f"from {axis}": tuple(writer for writer, component in WRITER.items() if component in fixed)
@@ -176,7 +185,7 @@ class StackTable:
         def answer(one: FailureInStack) -> list[Any]:
             texts_ = map(place, (one.reason, one.needs, one.hidden_by))
             flags = [place(each.text) for each in one.workarounds]
-            return [list(Standing).index(one.standing), int(one.certain), *texts_, flags]
+            return [ORDER.index(one.standing), int(one.certain), *texts_, flags]
 
         def calls(answer: CallsAnswer) -> list[Any]:
             problems = {calls_part(component_title(package)): problem for package, problem in answer[1].items()}
@@ -186,20 +195,13 @@ class StackTable:
             flags = [place(each) for each in one.flags]
             rows = ((place(f"{each.error}: {each.message}"), place(str(each.call_site))) for each in one.findings)
             found = [findings.setdefault(row, len(findings)) for row in rows]
-            return [
-                list(Standing).index(one.standing),
-                int(one.certain),
-                place(one.into),
-                place(one.needs),
-                flags,
-                found,
-            ]
+            return [ORDER.index(one.standing), int(one.certain), place(one.into), place(one.needs), flags, found]
 
         return {
             "values": {axis: list(words) for axis, words in self.values.items()},
             "brought": {word: dict(choice) for word, choice in self.brought.items()},
             "standings": [one.value for one in Standing],
-            "breaks": [list(Standing).index(one) for one in KNOWN_BREAK],
+            "breaks": [ORDER.index(one) for one in KNOWN_BREAK],
             "moves": [[move(one, other).value for other in Standing] for one in Standing],
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
@@ -252,7 +254,7 @@ def build_table(catalog: Catalog) -> StackTable:
             _tabled(
                 parts,
                 _classes(parts, _clauses(catalog, failure)),
-                lambda stack, failure=failure: stand(catalog, stack, failure, (), {}),  # type: ignore[misc]
+                lambda stack, failure=failure: judge_failure(catalog, stack, failure, (), {}),  # type: ignore[misc]
             )
             for failure in catalog.failures
         ),

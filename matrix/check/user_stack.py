@@ -58,8 +58,8 @@ class UserStack:
     """The stack that a user checks.
 
     `places` are where the components are stated, `limits` the specifier sets of those stated without a version, ""
-    for any. `unread` is what
-    the input names and was not read or is not known, `notes` are other remarks.
+    for any. `unread` is what the input names and was not read or is not known: `unknown_parts` in answer.py adds what
+    the rules find. `notes` are other remarks.
     """
 
     stack: Stack
@@ -85,7 +85,6 @@ class UserStack:
             "limits": dict(self.limits),
             "sources": {name: place for name, _, place in self.named},
             "notes": list(self.notes),
-            "unread": [item.to_json() for item in self.unread],
         }
 
 
@@ -167,8 +166,7 @@ def build(
     values = {**brought, **values}
     torch = values.get(TORCH)
     missing = sorted({TORCH, TE}.difference(values, stated)) if isinstance(base, Container) else []
-    if base and missing:
-        unread += (Unread(UnreadKind.IMAGE, unknown_contents(base.id, missing), places[BASE]),)
+    contents = (Unread(UnreadKind.IMAGE, unknown_contents(base.id, missing), places[BASE]),) if base and missing else ()
     if base and torch != (base.contents().version(TORCH) or torch):
         remarks.append(f"torch {torch or stated[TORCH].limits} ({stated[TORCH].place}) replaces that of {base.id}")
         base = None
@@ -183,7 +181,7 @@ def build(
         values = {**_left_open(unstated), **values}
         places |= {name: Place("absent") for name in (TORCH, MCORE, TE) if name not in values}
     limits = {name: each.limits for name, each in unstated.items()}
-    unread += (*_unknown_parts(catalog, stated, unstated), *_unreleased(every, values))
+    unread = (*unread, *contents, *_unknown_parts(catalog, stated, unstated), *_unreleased(every, values))
     if not container:
         places.pop(BASE, None)
     return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), unread)

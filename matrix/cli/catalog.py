@@ -11,7 +11,7 @@ from typing import Any, Final
 from matrix.authoring import entry, entry_schema, examples, export, overview, skeleton
 from matrix.catalog import loading
 from matrix.catalog.folders import FAILURES
-from matrix.check.checking import NIGHT_FILE
+from matrix.catalog.loading import NIGHT_FILE
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command

@@ -14,7 +14,7 @@ from matrix.catalog import loading
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import checking, declaring, examine
-from matrix.check.answer import CheckResult, answer_of_all
+from matrix.check.answer import CheckResult, answer_of
 from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
@@ -88,7 +88,7 @@ def check_command(parsed: argparse.Namespace) -> int:
             "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
         )
     results = answers(catalog, parsed)
-    answer = answer_of_all(result.answer for result in results)
+    answer = answer_of(results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
         print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
@@ -149,7 +149,7 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
         raise MatrixError("--root names an environment", got="--root with WHAT or --", fix="leave one out")
     if parsed.what and not parsed.loadable:
         return declaring.inputs(catalog, parsed.what, as_one=parsed.as_one)
-    from matrix.check import loadable  # 0.1 s: it is not needed for files
+    from matrix.check import environment  # 0.1 s: it is not needed for files
 
     if parsed.what:
         if words := [word for word in parsed.what if not declaring.is_file(word)]:
@@ -159,11 +159,11 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
                 expected="files",
                 fix="name lock files or requirements, or leave --loadable out",
             )
-        return loadable.locked_inputs(catalog, parsed.what, parsed.sm or "")
+        return environment.locked_inputs(catalog, parsed.what, parsed.sm or "")
     variables = [name for preflight in parsed.preflights for name in preflight.variables]
     if parsed.loadable or parsed.root:
-        return [loadable.static_input(catalog, parsed.python, parsed.root, parsed.own, variables)]
-    return [loadable.environment_input(catalog, parsed.python, parsed.own, variables)]
+        return [environment.static_input(catalog, parsed.python, parsed.root, parsed.own, variables)]
+    return [environment.environment_input(catalog, parsed.python, parsed.own, variables)]
 
 
 def named(words: Sequence[str]) -> tuple[str, ...]:

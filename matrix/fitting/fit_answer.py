@@ -33,7 +33,7 @@ from matrix.fitting.candidates import INDEX, Candidate, Recorded, axes, cuda_pac
 from matrix.fitting.choosing import ReleaseSearch
 from matrix.fitting.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.fitting.wishes import Wishes
-from matrix.planning.driver_fit import Fit, enough, fitting, wheels_fitting
+from matrix.planning.driver_fit import Fit, fitting, minimum_driver, wheels_fitting
 
 COMPARED: Final = (TORCH, TE, MCORE, CUDA, "flash-attn", PYTHON)  # with the contents of an image
 MOST_ANSWERS: Final = 6  # where wishes conflict
@@ -155,7 +155,7 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
         fitting = fitting_set(recorded, wishes, best)
         problem = resolves(fitting)
         if not problem or len(refused) == attempts:
-            unknown = tuple(item.text for item in fitting.result.stack.unread)
+            unknown = tuple(item.text for item in fitting.result.unknown)
             unknown += (f"the index does not resolve the set: {problem}",) if problem else ()
             verdict = FitVerdict.UNKNOWN if unknown else FitVerdict.FITS
             return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
@@ -224,7 +224,7 @@ def _nearest(recorded: Recorded, wishes: Wishes, fewer: Wishes, dropped: Sequenc
 def _remark(recorded: Recorded, made: FittingSet, dropped: Sequence[str]) -> str:
     """Return what takes the place of a dropped driver."""
     cuda = made.versions.get(CUDA)
-    would = enough(recorded.catalog, cuda) if DRIVER in dropped and cuda else ""
+    would = minimum_driver(recorded.catalog, cuda) if DRIVER in dropped and cuda else ""
     return f"driver {would} or later runs CUDA {cuda}" if would else ""
 
 

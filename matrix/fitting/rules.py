@@ -32,8 +32,8 @@ from matrix.catalog.stack import (
     component_title,
 )
 from matrix.catalog.versions import parse
-from matrix.check.answer import clashes
 from matrix.check.calls import calls_of
+from matrix.check.rulings import clashes
 from matrix.check.user_stack import UserStack
 from matrix.fitting.candidates import Candidate, Recorded, cuda_package
 from matrix.fitting.wishes import LIBRARIES, Wishes

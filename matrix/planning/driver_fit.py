@@ -88,7 +88,7 @@ def _older(image: Container, cuda: str, driver: str, facts: Driver) -> Fitting:
     return Fitting(Fit.UNKNOWN, f"no source states whether driver {facts.branch} runs CUDA {cuda}")
 
 
-def enough(catalog: Catalog, of: Container | str) -> str:
+def minimum_driver(catalog: Catalog, of: Container | str) -> str:
     """Return the lowest branch of the catalog that runs an image, or a CUDA of wheels, directly; "" without one."""
     branches = sorted((driver.branch for driver in catalog.drivers), key=int)
     fits = wheels_fitting if isinstance(of, str) else fitting
@@ -126,7 +126,7 @@ def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[
     for accepted in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
         if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if fits[driver].fit in accepted):
             return tuple(branches), ""
-    return (), _too_old(drivers, fits[drivers[-1]], enough(catalog, image)) if drivers else ""
+    return (), _too_old(drivers, fits[drivers[-1]], minimum_driver(catalog, image)) if drivers else ""
 
 
 def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:

@@ -8,27 +8,16 @@ from itertools import groupby
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, UNKNOWN, component_title
-from matrix.check.answer import (
-    MEGATRON,
-    BreakingCalls,
-    CheckAnswer,
-    CheckResult,
-    FailureInStack,
-    Standing,
-    UpgradeStep,
-)
+from matrix.check.answer import MEGATRON, CheckAnswer, CheckResult
+from matrix.check.remedies import UpgradeStep
+from matrix.check.rulings import BreakingCalls, FailureInStack, Standing
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
-VERDICTS = {
-    CheckAnswer.BREAKS: RED,
-    CheckAnswer.UNKNOWN: "bold yellow",
-    CheckAnswer.NONE_KNOWN: "bold green",
-    CheckAnswer.NOTHING_CHECKED: "bold yellow",
-}
+VERDICTS = dict(zip(CheckAnswer, (RED, "bold yellow", "bold green", "bold yellow"), strict=True))
 SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
 FULL = "--all"  # the option of `check` that shows what is folded
 
@@ -48,10 +37,10 @@ def render(result: CheckResult, *, machine: bool = False, full: bool = False) ->
     for clash in result.clashes:
         yield table([(text(("WILL BREAK:", RED)), f"{clash.text}{_at(clash.place)}")])
     yield from _loading(result)
-    for item in result.stack.unread:
+    for item in result.unknown:
         yield table([(text(("UNKNOWN:", "bold yellow")), f"{item.text}{_at(item.place)}")])
         yield table([("to do:", item.remedy)], indent=2)
-    if result.clashes or result.stack.unread:
+    if result.clashes or result.unknown:
         yield ""
     yield from _failures(result, full)
     yield from calls(result.calls, result.calls_problem, full=full)
@@ -134,7 +123,7 @@ def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
         for group in result.calls:
             if group.certain:
                 yield f"{group.standing.value.upper()}: calls into {group.into} {group.needs}{_at(group.place)}"
-        yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.stack.unread)
+        yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.unknown)
         yield from (f"upgrade: {upgrade}" for upgrade in result.upgrades)
 
 
@@ -160,7 +149,7 @@ def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
 
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
-    stack, unread = result.stack.stack, result.stack.unread
+    stack, unread = result.stack.stack, result.unknown
     if result.answer is CheckAnswer.NOTHING_CHECKED:
         subject = "the stack has" if all(stack[name] is ABSENT for name in MEGATRON) else "the input names"
         return f"{subject} none of torch, megatron-core and Transformer Engine: nothing was checked"

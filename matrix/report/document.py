@@ -55,14 +55,14 @@ def inline(*names: str) -> Inline:
     return Inline(Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())  # noqa: S704
 
 
-def flat(text: str) -> str:
+def single_line(text: str) -> str:
     """Return the text on one line."""
     return " ".join(visible(text).split())
 
 
 def prose(text: str) -> Markup:
     """Return a text of the catalog on one line, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(flat(text)))))  # noqa: S704  (escaped before)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(single_line(text)))))  # noqa: S704  (escaped before)
 
 
 def _printed(value: object) -> str:
@@ -82,7 +82,7 @@ _ENVIRONMENT: Final = Environment(
     auto_reload=False,
 )
 _FILTERS: Final = (
-    flat,
+    single_line,
     head,
     in_words,
     label,

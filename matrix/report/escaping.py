@@ -1,6 +1,7 @@
 """Escaping of texts that leave: one function for each format, so that no text of a log is markup or a command.
 
-HTML is escaped by its templates (document.py). What leaves through the standard output of a CI job is `inert`, too.
+HTML is escaped by its templates (document.py). What leaves through the standard output of a CI job passes
+`escape_markers`, too.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ LONG: Final = 2_000  # characters of a command elsewhere
 _COMMAND: Final = re.compile(r"(?m)^([^\S\n]*:)(?=:)|(#)(?=#(?:vso|teamcity)?\[)")
 
 
-def inert(text: str) -> str:
+def escape_markers(text: str) -> str:
     """Return a text of which a CI service executes no line: a blank is within what starts a command."""
     return _COMMAND.sub(lambda match: f"{match[0]} ", text)
 
 
 def markdown_text(text: str) -> str:
     """Return a text on one line, of which nothing is markup, a mention or a cell of its own."""
-    line = inert(one_line(text, 600)).replace("<", "&lt;")
+    line = escape_markers(one_line(text, 600)).replace("<", "&lt;")
     return re.sub(r"([\\|`*_\[\]#~])", r"\\\1", line).replace("@", "&#64;")
 
 
 def code(text: str, *, in_table: bool = True) -> str:
     """Return a text as a code span. One in a table has no |."""
-    line = inert(one_line(text, WIDTH if in_table else LONG)).replace("|", "¦" if in_table else "|") or " "
+    line = escape_markers(one_line(text, WIDTH if in_table else LONG)).replace("|", "¦" if in_table else "|") or " "
     ticks = _fence(line, 1)
     return f"{ticks} {line} {ticks}" if "`" in line else f"`{line}`"
 
@@ -39,7 +40,7 @@ def code(text: str, *, in_table: bool = True) -> str:
 def block(text: str) -> str:
     """Return a text as a code block."""
     ticks = _fence(text, 3)
-    return f"{ticks}text\n{inert(visible(text))}\n{ticks}"
+    return f"{ticks}text\n{escape_markers(visible(text))}\n{ticks}"
 
 
 def github_text(text: str, *, value: bool = False) -> str:

@@ -15,9 +15,9 @@ from matrix.authoring.overview import summary
 from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Expectation, Failure, Level, Signature
 from matrix.catalog.folders import load_module
+from matrix.catalog.loading import evidence_of, night_of
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE
-from matrix.check.checking import evidence_of, night_of
 from matrix.report import grounds, known
 from matrix.report.document import document
 from matrix.report.grid import grids

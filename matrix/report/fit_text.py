@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog.stack import PYTHON, TORCH, component_title, short
-from matrix.check.answer import Standing
+from matrix.check.rulings import Standing
 from matrix.fitting.candidates import INDEX
 from matrix.fitting.fit_answer import Concession, FitAnswer, FittingSet, FitVerdict, Installed
 from matrix.provision.resolution import Resolution

@@ -16,9 +16,9 @@ from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog, JobUse, Wheels
 from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER, component_title, components, short
 from matrix.catalog.versions import minor, parse, spans
-from matrix.check.answer import CHANGES, CONTENTS, DRIVER_FIT, Standing
-from matrix.check.remedies import unaffected
-from matrix.check.table import CHOSEN, KNOWN_BREAK, Choice, StackAnswer, StackTable
+from matrix.check.remedies import CHANGES, CONTENTS, DRIVER_FIT, unaffected
+from matrix.check.rulings import KNOWN_BREAK, Standing
+from matrix.check.table import CHOSEN, Choice, StackAnswer, StackTable
 from matrix.report.words import night_in_words
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
-from matrix.report.escaping import inert
+from matrix.report.escaping import escape_markers
 from matrix.verdicts.text import visible
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def show(*parts: Part) -> None:
 
 def warn(warning: str) -> None:
     """Print a warning to stderr."""
-    print(f"megatrix: {inert(visible(warning))}", file=sys.stderr)
+    print(f"megatrix: {escape_markers(visible(warning))}", file=sys.stderr)
 
 
 def console(stream: TextIO, environ: Mapping[str, str]) -> Console | None:
@@ -110,7 +110,7 @@ def _console(stream: TextIO, environ: Mapping[str, str]) -> Console:
 def rendered(target: Console | None, *parts: Part) -> str:
     """Return the parts as `target` shows them, None as a pipe does; without trailing spaces."""
     texts = [_wide(target, part) if target else _plain(part) for part in parts]
-    return "".join(texts) if target and target.is_terminal else inert("".join(texts))
+    return "".join(texts) if target and target.is_terminal else escape_markers("".join(texts))
 
 
 def _plain(part: Part) -> str:

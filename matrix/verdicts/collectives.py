@@ -191,9 +191,9 @@ def _judged(members: Mapping[str, _Member], silent: Sequence[str], *, comparable
     if comparable and not paired and (judgement := _mismatch(members) or _behind(members, works)):
         return judgement
     by_work = grouped(works, str)
-    described = "; ".join(f"{doing(ranks, 'wait')} in {work}" for work, ranks in by_work.items())
+    described = "; ".join(f"{verb_phrase(ranks, 'wait')} in {work}" for work, ranks in by_work.items())
     if silent:
-        missing = f"{doing(silent, 'report')} nothing"
+        missing = f"{verb_phrase(silent, 'report')} nothing"
         behind = len(by_work) == 1 and not paired and all(rank.isdigit() for rank in silent)
         return (Position.BEHIND if behind else Position.WAITING), silent, f"{missing}, {described}"
     if paired or len(by_work) > 1 or len(members) == 1:
@@ -235,15 +235,15 @@ def _behind(members: Mapping[str, _Member], works: Mapping[str, Operation]) -> _
             (work for work in works.values() if work.seq > min(reached[rank] for rank in behind)),
             key=lambda work: work.seq,
         )
-        there = [rank for rank, work in works.items() if work.seq >= following.seq]
+        waiting = verb_phrase([rank for rank, work in works.items() if work.seq >= following.seq], "wait")
         last = ", ".join(sorted({f"#{reached[rank]}" for rank in behind}))
-        text = f"{doing(behind, 'have')} not enqueued {following}, which {doing(there, 'wait')} for; the last is {last}"
+        text = f"{verb_phrase(behind, 'have')} not enqueued {following}, which {waiting} for; the last is {last}"
         return Position.BEHIND, behind, text
     first = min(works.values(), key=lambda work: work.seq)
     if first.seq < waited.seq:
         behind = [rank for rank, work in works.items() if work.seq == first.seq]
-        there = [rank for rank, work in works.items() if work.seq > first.seq]
-        text = f"{doing(behind, 'have')} not finished {first}, {doing(there, 'wait')} in {waited} already"
+        waiting = verb_phrase([rank for rank, work in works.items() if work.seq > first.seq], "wait")
+        text = f"{verb_phrase(behind, 'have')} not finished {first}, {waiting} in {waited} already"
         return Position.BEHIND, behind, text
     return None
 
@@ -277,7 +277,7 @@ def name_all(ranks: Iterable[str]) -> str:
     return ", ".join([*numbered, *sorted(rank for rank in ranks if not rank.isdigit())])
 
 
-def doing(ranks: Sequence[str], verb: str) -> str:
+def verb_phrase(ranks: Sequence[str], verb: str) -> str:
     """Return the names of ranks with a verb: "rank 3 waits", "ranks 0, 1 have"."""
     singular = {"have": "has"}.get(verb, f"{verb}s")
     return f"{name_all(ranks)} {singular if len(ranks) == 1 else verb}"

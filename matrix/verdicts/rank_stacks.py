@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from matrix.verdicts.collectives import Position, Standstill, doing, grouped, odd_ones
+from matrix.verdicts.collectives import Position, Standstill, grouped, odd_ones, verb_phrase
 from matrix.verdicts.outcome import Frame
 
 FRAMES: Final = 200  # kept of one stack, the innermost; faulthandler prints 100
@@ -150,14 +150,14 @@ def standing(stacks: Mapping[str, tuple[int, Stand]], silent: Sequence[str] = ()
     line = min(line for line, _ in stacks.values())
     in_collectives = {rank: stand for rank, stand in stands.items() if stand.collective}
     elsewhere = {rank: stand for rank, stand in stands.items() if not stand.collective}
-    described = "; ".join(f"{doing(ranks, 'stand')} in {stand}" for stand, ranks in grouped(stands, str).items())
+    described = "; ".join(f"{verb_phrase(ranks, 'stand')} in {stand}" for stand, ranks in grouped(stands, str).items())
     if in_collectives and elsewhere:
         return Standstill(Position.BEHIND, tuple(elsewhere), described, line)
     groups = grouped(stands, str)
     if len(groups) == 1:
         if not silent:
             return Standstill(Position.TOGETHER, (), described, line)
-        missing = f"{doing(silent, 'report')} no stack and no error, {described}"
+        missing = f"{verb_phrase(silent, 'report')} no stack and no error, {described}"
         position = Position.BEHIND if len(silent) == 1 and in_collectives else Position.WAITING
         return Standstill(position, tuple(silent), missing, line)
     # Without a collective, ranks that stand at many places just work; one alone is the odd one out.

@@ -11,9 +11,10 @@ import pytest
 
 from matrix.catalog.stack import UNKNOWN, WRITER, known_component
 from matrix.catalog.versions import is_version, parse
-from matrix.check.answer import BreakingCalls, CheckResult, Standing
+from matrix.check.answer import CheckResult
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
+from matrix.check.rulings import BreakingCalls, Standing
 from matrix.check.table import Choice, move
 from matrix.check.user_stack import UserStack, build, parse_text
 from matrix.report.stack_map import NEWEST
@@ -211,7 +212,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
     for choice, found in zip(choices, browser.js(f"({LOOK})({json.dumps(choices)})"), strict=True):
         result = check(real(), stack(choice), Question(), {})
         assert found["clashes"] == [one.text for one in result.clashes], choice
-        assert found["unread"] == [one.text for one in result.stack.unread], choice
+        assert found["unread"] == [one.text for one in result.unknown], choice
         assert found["standing"] == {
             one.failure.id: [one.standing.value, one.certain, one.reason, one.needs] for one in result.failures
         }, choice

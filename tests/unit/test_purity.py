@@ -25,6 +25,8 @@ PURE: Final = (
     "matrix/bisection/noise.py",
     "matrix/bisection/search.py",
     "matrix/check/answer.py",
+    "matrix/check/remedies.py",
+    "matrix/check/rulings.py",
     "matrix/check/user_stack.py",
     "matrix/check/table.py",
     "matrix/fitting/*.py",

@@ -7,7 +7,8 @@ from typing import Final
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH
-from matrix.check.answer import CheckAnswer, CheckResult, Standing
+from matrix.check.answer import CheckAnswer, CheckResult
+from matrix.check.rulings import BREAKS, Standing
 from matrix.report.check_text import WRONG, headed, summary
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
@@ -16,7 +17,6 @@ UNREAD: Final = FindingTopic("unknown", "something that the input names was not 
 LOADING: Final = FindingTopic("loading", "a compiled package does not load, or does not fit the others")
 CALL: Final = FindingTopic("call", "a call into Transformer Engine breaks")
 NOTHING: Final = FindingTopic("nothing-checked", "nothing of Megatron's stack is stated: no all-clear")
-LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
 
 
 def of_check(results: Sequence[CheckResult], files: Collection[str]) -> Findings:
@@ -40,11 +40,11 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
     for load in result.loading.findings if result.loading else ():
         message = f"{load.title}: {load.what}. {load.consequence}. Mend it: {load.mend}"
         yield _finding(LOADING, message, load.certain, None)
-    for item in result.stack.unread:
+    for item in result.unknown:
         message = f"{item.text}. To do: {item.remedy}"
         yield _finding(UNREAD, message, False, line_of(item.place, files))
     for failure in result.failures:
-        if failure.standing in LISTED and not failure.missing:
+        if failure.standing in BREAKS and not failure.missing:
             # The version that decides, else the command, else any version.
             entry = failure.failure
             components = [name for rule in entry.affected for name in rule.bounds]

@@ -7,12 +7,7 @@ from typing import Final
 from matrix.report.escaping import github_text
 from matrix.report.findings.findings import Findings, Severity
 
-COMMANDS: Final = {
-    Severity.ERROR: "error",
-    Severity.WARNING: "warning",
-    Severity.NOTE: "notice",
-    Severity.NONE: "warning",
-}
+COMMANDS: Final = dict(zip(Severity, ("error", "warning", "notice", "warning"), strict=True))
 
 
 def github(findings: Findings) -> str:

@@ -8,12 +8,7 @@ from typing import Final
 from matrix.report.escaping import markdown_text
 from matrix.report.findings.findings import Findings, Severity
 
-BREAKS: Final = {
-    Severity.ERROR: "**yes**",
-    Severity.WARNING: "maybe",
-    Severity.NOTE: "no",
-    Severity.NONE: "not checked",
-}
+BREAKS: Final = dict(zip(Severity, ("**yes**", "maybe", "no", "not checked"), strict=True))
 
 
 def markdown(findings: Findings) -> str:

@@ -27,11 +27,7 @@ def sarif(findings: Findings) -> str:
 
 
 def _result(finding: ReportedFinding) -> dict[str, Any]:
-    result = {
-        "ruleId": finding.topic.id,
-        "level": finding.severity.value,
-        "message": {"text": finding.message},
-    }
+    result = {"ruleId": finding.topic.id, "level": finding.severity.value, "message": {"text": finding.message}}
     if not finding.place:
         return result
     location = {

@@ -11,11 +11,13 @@ import pytest
 from matrix.catalog.failure import Expectation
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, short
-from matrix.check.answer import CheckAnswer, CheckResult, Standing, breaks_of, upgrade_step
+from matrix.check.answer import CheckAnswer, CheckResult
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
-from matrix.check.table import KNOWN_BREAK, Choice
+from matrix.check.remedies import breaks_of, upgrade_step
+from matrix.check.rulings import KNOWN_BREAK, Rulings, Standing
+from matrix.check.table import Choice
 from matrix.check.training_job import UserJob, job_of
 from matrix.check.user_stack import build, parse_text
 from matrix.errors import MatrixError
@@ -61,7 +63,7 @@ def test_check_agrees_with_the_map() -> None:
         certain = any(certain for _, certain in shown.values()) or any(call.certain for call in calls) or bool(clashes)
         assert result.breaks == certain, choice
         assert (result.answer is CheckAnswer.BREAKS) == certain, choice
-        assert table().unread(choice) == [item.text for item in result.stack.unread], choice
+        assert table().unread(choice) == [item.text for item in result.unknown], choice
 
 
 def test_check_agrees_with_explain() -> None:
@@ -89,7 +91,7 @@ def test_check_agrees_with_explain() -> None:
         too_old = fitted is not None and fitted.fit is Fit.TOO_OLD
         assert any(" is too old: " in clash.text for clash in result.clashes) is too_old, parts
         undecided = fitted is not None and fitted.fit is Fit.UNKNOWN
-        assert any("whether driver" in item.text for item in result.stack.unread) is undecided, parts
+        assert any("whether driver" in item.text for item in result.unknown) is undecided, parts
         fits.add(fitted.fit if fitted else None)
         compared += 1
     assert compared > 20
@@ -124,10 +126,7 @@ def test_upgrade_agrees_with_check_of_the_newer_stack(component: str) -> None:
         newer = checked(words, question)
         before, after = (
             breaks_of(
-                one.failures,
-                one.calls,
-                breaking_calls(real(), one.stack.stack, question.jobs)[1],
-                one.clashes,
+                Rulings(one.failures, *breaking_calls(real(), one.stack.stack, question.jobs), one.clashes),
                 fit_of(real(), one.stack.stack),
             )
             for one in (today, newer)

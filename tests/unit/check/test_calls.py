@@ -8,10 +8,10 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import ABSENT, BASE, CALL_PAIRS, MCORE, TE, TORCH, UNKNOWN, Stack
-from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls, calls_of
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
+from matrix.check.rulings import BreakingCalls, Standing
 from matrix.check.training_job import UserJob, job_of
 from matrix.check.user_stack import build, parse_text
 from matrix.contract import pairs

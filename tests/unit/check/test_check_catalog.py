@@ -9,8 +9,8 @@ import pytest
 from matrix.catalog import loading
 from matrix.catalog.failure import Expectation, Failure
 from matrix.catalog.stack import MCORE, TE, TORCH, components
-from matrix.check.answer import Standing
 from matrix.check.checking import Question, check
+from matrix.check.rulings import Standing
 from matrix.check.user_stack import build, parse_text
 from matrix.planning.cases import cells_of, picked_cells
 from tests.unit.catalogs import few

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.loading import NIGHT_FILE, ProjectNight, evidence_of, night_of
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, short
 from matrix.catalog.versions import parse
-from matrix.check.answer import CheckResult, Standing, UpgradeStep
-from matrix.check.checking import EXPLAINED, NIGHT_FILE, ProjectNight, Question, check, evidence_of, night_of
+from matrix.check.answer import CheckResult
+from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
 from matrix.check.files.declared import Declared, Statement, UnreadKind, UserCommand
+from matrix.check.remedies import UpgradeStep
+from matrix.check.rulings import KNOWN_BREAK, Standing
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import COMMAND_LINE, UserStack, build, parse_text, recorded
 from matrix.planning import night
@@ -73,7 +76,7 @@ def test_incomplete_stack_names_what_would_break(text: str) -> None:
 def test_version_that_does_not_exist_is_unknown() -> None:
     result = checked("mcore=9.9.9 torch=9.9")
     assert not result.of(Standing.WILL_BREAK)
-    assert [item.kind for item in result.stack.unread] == [UnreadKind.VERSION, UnreadKind.VERSION]
+    assert [item.kind for item in result.unknown] == [UnreadKind.VERSION, UnreadKind.VERSION]
     assert standing(result, SAVE) is Standing.UNKNOWN
 
 
@@ -167,7 +170,7 @@ def test_writer_and_package_failures_are_proved(text: str, proof: tuple[str, str
     """The proof names the writer's releases, or the packages of the cells."""
     failure, selected = proof
     (one,) = (one for one in checked(text).failures if one.failure.id == failure)
-    assert one.standing in EXPLAINED
+    assert one.standing in KNOWN_BREAK
     assert f"failure=={failure} and " in one.prove
     assert selected in one.prove
 
@@ -312,12 +315,12 @@ def test_version_that_decides_a_failure_is_unknown(limits: tuple[str, str], text
     said = [Statement(limits[0], UNKNOWN, Place("r.txt", 3), limits[1])]
     catalog = few(NUMPY, TRANSFORMERS)
     user = build(catalog, [*parse_text(catalog, "mcore=0.15.0 torch=2.9.1"), *said])
-    unread = check(catalog, user, Question(), {}).stack.unread
+    unread = check(catalog, user, Question(), {}).unknown
     assert [item.text for item in unread] == texts
 
 
 def test_torch_of_an_unknown_image_has_a_place() -> None:
     """A stack of another source than files and words states no places; its image stands for them."""
     result = check(real(), UserStack(Stack({BASE: "ngc-26.09", MCORE: "0.16.0"})), Question(), {})
-    (item,) = result.stack.unread
+    (item,) = result.unknown
     assert ("calls into torch" in item.text, item.place) == (True, COMMAND_LINE)

@@ -13,10 +13,11 @@ from matrix.catalog.codec import decode
 from matrix.catalog.loading import preflight_options
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN
-from matrix.check.answer import CheckResult, Standing
+from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
 from matrix.check.examine import Assumed, assume
+from matrix.check.rulings import Standing
 from matrix.check.user_stack import parse_text
 from tests.unit.catalogs import real
 
@@ -93,7 +94,7 @@ def test_file_states_jobs_and_what_is_unknown(name: str) -> None:
     worlds = [job.world for job in result.jobs]
     assert not expected.launcher or expected.launcher in {world.launcher.value for world in worlds}
     assert expected.processes is None or expected.processes in {world.size for world in worlds}
-    texts = [f"{item.kind.value}: {item.text}" for item in result.stack.unread]
+    texts = [f"{item.kind.value}: {item.text}" for item in result.unknown]
     assert [name for name in expected.unread if not any(name in text for text in texts)] == []
     assert len(texts) == len(expected.unread), texts
     assert result.answer.status() == expected.status, texts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog import loading
-from matrix.check import loadable
+from matrix.check import environment
 from matrix.cli.main import main
 from matrix.linking.import_process import started
 from matrix.provision.commands import CommandResult
@@ -104,16 +104,16 @@ def lock(tmp_path: Path) -> str:
 
 
 def test_wheels_of_a_lock_are_read(tmp_path: Path) -> None:
-    (answer,) = loadable.locked_inputs(loading.load(), [lock(tmp_path)], "", Index())
+    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", Index())
     assert answer.loading is not None
     assert [finding.package for finding in answer.loading.findings] == ["flash-attn"]
     (unread,) = [item for item in answer.stack.unread if "was not read" in item.text]
     assert "it has no wheel for this Python" in unread.text
-    assert unread.remedy == loadable.AFTERWARDS
+    assert unread.remedy == environment.AFTERWARDS
 
 
 def test_without_a_network_each_package_is_unknown(tmp_path: Path) -> None:
-    (answer,) = loadable.locked_inputs(loading.load(), [lock(tmp_path)], "", Index("error: failed to fetch"))
+    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", Index("error: failed to fetch"))
     unread = [item.text for item in answer.stack.unread if "was not read: error: failed to fetch" in item.text]
     assert len(unread) == 3
 

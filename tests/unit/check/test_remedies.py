@@ -9,10 +9,22 @@ import pytest
 
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.stack import BASE, DRIVER, MCORE, TORCH, UNKNOWN, Stack
-from matrix.check.answer import Breaks, StackChange
+from matrix.catalog.stack import BASE, DRIVER, MCORE, TE, TORCH, UNKNOWN, Stack
 from matrix.check.checking import Question, check
-from matrix.check.remedies import broken, nearest, proof, upgrades, version_changes
+from matrix.check.remedies import (
+    CONTENTS,
+    Breaks,
+    Upgrade,
+    UpgradeStep,
+    breaks_of,
+    broken,
+    nearest,
+    proof,
+    upgrade_step,
+    upgrades,
+    version_changes,
+)
+from matrix.check.rulings import Rulings, StackChange
 from matrix.check.user_stack import UserStack, build, parse_text
 from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, image, real, releases, values
 from tests.unit.check.test_calls import job
@@ -153,3 +165,86 @@ def test_newer_image_keeps_nothing_of_the_old() -> None:
     today, newer = seen
     assert (today["cudnn"], newer["cudnn"]) == ("9.2.0", UNKNOWN)
     assert (newer[TORCH], newer[MCORE], newer[DRIVER]) == ("2.5.0", "0.8.0", "535.54.03")
+
+
+def breaks(certain: str = "", unknown: str = "", *texts: str) -> Breaks:
+    return Breaks(frozenset(certain.split()), frozenset(unknown.split()), texts)
+
+
+def test_calls_that_are_not_judged_are_unknown() -> None:
+    assert breaks_of(Rulings((), (), {TE: "no record", TORCH: "no record"}, ()), None).unknown == {
+        "calls into Transformer Engine",
+        "calls into torch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [
+        (breaks(), breaks(), UpgradeStep("2")),
+        (breaks("a"), breaks(), UpgradeStep("2", fixed=("a",))),
+        (breaks("a"), breaks("a"), UpgradeStep("2", unchanged=("a",))),
+        (breaks("a"), breaks("", "a"), UpgradeStep("2", unknown=("a",))),
+        (breaks(), breaks("", "b"), UpgradeStep("2", unknown=("b",))),
+        (breaks("", "b"), breaks("", "b"), UpgradeStep("2")),
+        (breaks(), breaks("b"), UpgradeStep("2", new=("b",))),
+        (breaks("", "b"), breaks("b"), UpgradeStep("2", new=("b",))),
+        (breaks("far"), breaks("far"), UpgradeStep("2")),
+        (
+            Breaks(frozenset({"calls into torch: with --load"})),
+            Breaks(frozenset(), frozenset({"calls into torch"})),
+            UpgradeStep("2", unknown=("calls into torch", "calls into torch: with --load")),
+        ),
+        (breaks(), breaks("", "", "x excludes y"), UpgradeStep("2", clashes=("x excludes y",))),
+        (breaks("", "", "x excludes y"), breaks("", "", "x excludes y"), UpgradeStep("2")),
+    ],
+)
+def test_upgrade_step_compares_two_stacks(before: Breaks, after: Breaks, step: UpgradeStep) -> None:
+    """The component of the upgrade does not affect "far"."""
+    assert upgrade_step("2", before, after, {"far"}) == step
+
+
+FREE, BLOCKED = UpgradeStep("2", fixed=("a",)), UpgradeStep("3", new=("b",))
+IMAGE = UpgradeStep("7", unknown=(CONTENTS,))  # of unknown contents: what it breaks is not known
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict", "best", "text"),
+    [
+        ((), "", "", "torch: no newer version than 1 is known"),
+        ((BLOCKED, FREE), "yes", "2", "torch: may I take 2, the newest? yes: no new break is known there"),
+        (
+            (FREE, BLOCKED),
+            "no",
+            "2",
+            "torch: may I take 3, the newest? no: b blocks it; the newest version that nothing",
+        ),
+        ((BLOCKED,), "no", "", "torch: may I take 3, the newest? no: b blocks it; each version after 1 is blocked"),
+        ((UpgradeStep("4", clashes=("x excludes y",)),), "no", "", "torch: may I take 4, the newest? no: x excludes y"),
+        (
+            (UpgradeStep("5", unknown=("c",)),),
+            "unknown",
+            "5",
+            "torch: may I take 5, the newest? unknown: no new break is",
+        ),
+        (
+            (FREE, IMAGE),
+            "unknown",
+            "2",
+            "torch: may I take 7, the newest? unknown: no new break is",
+        ),
+        (
+            (UpgradeStep("6", unchanged=("a",)),),
+            "yes",
+            "6",
+            "torch: may I take 6, the newest? yes: no new break is known",
+        ),
+    ],
+)
+def test_upgrade_answers_for_the_newest_first(
+    steps: tuple[UpgradeStep, ...], verdict: str, best: str, text: str
+) -> None:
+    upgrade = Upgrade(TORCH, "1", steps, ("far",) if steps else ())
+    assert (upgrade.may_take_newest, upgrade.to_json()["best"]) == (verdict, best)
+    assert str(upgrade).startswith(text)
+    assert not steps or str(upgrade).endswith("torch does not affect: far")

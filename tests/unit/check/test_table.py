@@ -12,10 +12,10 @@ import pytest
 from matrix.catalog.failure import Expectation
 from matrix.catalog.stack import MCORE, TORCH, Stack
 from matrix.catalog.versions import parse
-from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
-from matrix.check.table import KNOWN_BREAK, Choice, Move, StackTable, build_table, move
+from matrix.check.rulings import KNOWN_BREAK, BreakingCalls, Standing
+from matrix.check.table import Choice, Move, StackTable, build_table, move
 from matrix.check.user_stack import build, parse_text
 from matrix.planning.cell_explanation import explain
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real

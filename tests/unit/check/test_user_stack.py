@@ -210,8 +210,8 @@ def test_stated_components_are_listed_in_order() -> None:
         "limits": {MCORE: ">=0.9"},
         "sources": {"torch": "here:1", TE: "a", "numpy": "b:2"},
         "notes": ["a remark"],
-        "unread": [GONE.to_json(), OPEN.to_json()],
     }
+    assert user.unread == (GONE, OPEN)
 
 
 def test_words_may_be_joined_by_commas() -> None:

@@ -21,10 +21,10 @@ from matrix.planning.driver_fit import (
     branches,
     driver_note,
     driver_of,
-    enough,
     fit_of,
     fitting,
     lack,
+    minimum_driver,
     runnable,
     user_mode_driver,
 )
@@ -164,7 +164,7 @@ def test_more_nodes_never_make_a_case_unavailable(image: Container, nodes: set[s
 
 @given(CONTAINERS, BRANCHES)
 def test_the_suggested_branch_runs_the_case(image: Container, nodes: set[str]) -> None:
-    item, would = on(image.id, "none"), enough(real(), image)
+    item, would = on(image.id, "none"), minimum_driver(real(), image)
     if runnable(real(), item, nodes)[1] and would:
         assert runnable(real(), item, nodes | {would}) == ((would,), "")
 
@@ -175,7 +175,7 @@ def test_branches_are_read_from_features() -> None:
 
 @given(CONTAINERS)
 def test_the_suggested_branch_runs_the_image_directly(image: Container) -> None:
-    branch = enough(real(), image)
+    branch = minimum_driver(real(), image)
     assert not branch or fitting(real(), image, branch).fit is Fit.NATIVE
 
 
@@ -307,9 +307,9 @@ def test_reason_of_a_fit(changes: dict[str, Any], driver: str, fit: Fit, reason:
 
 
 def test_lowest_branch_is_lowest_by_number() -> None:
-    assert enough(DRIVERS, IMAGE) == "535"
-    assert enough(DRIVERS, replace(IMAGE, cuda="13.0", cuda_driver_version_in_image="600")) == "9999"
-    assert enough(DRIVERS, replace(IMAGE, cuda=None)) == ""
+    assert minimum_driver(DRIVERS, IMAGE) == "535"
+    assert minimum_driver(DRIVERS, replace(IMAGE, cuda="13.0", cuda_driver_version_in_image="600")) == "9999"
+    assert minimum_driver(DRIVERS, replace(IMAGE, cuda=None)) == ""
 
 
 def test_reason_without_a_branch_that_would_do() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from matrix.catalog.loading import NIGHT_FILE
 from matrix.catalog.model import Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.schema import read_toml
 from matrix.catalog.stack import MCORE, TE
 from matrix.check.answer import CheckResult
-from matrix.check.checking import NIGHT_FILE, Question, check
+from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import build, parse_text

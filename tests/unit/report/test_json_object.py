@@ -12,7 +12,7 @@ import pytest
 
 from matrix.bisection.noise import ProbeResult
 from matrix.catalog.failure import Expectation, Level
-from matrix.check.answer import Standing
+from matrix.check.rulings import Standing
 from matrix.contract.finding import FindingKind
 from matrix.report.json_object import json_object
 from matrix.verdicts.outcome import OutcomeKind

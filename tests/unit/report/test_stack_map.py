@@ -13,8 +13,9 @@ from matrix.catalog.failure import Level, Signature
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import ReachedBy
 from matrix.catalog.stack import MCORE, TE
-from matrix.check.answer import CheckAnswer, FailureInStack, Standing
+from matrix.check.answer import CheckAnswer
 from matrix.check.checking import Question, check
+from matrix.check.rulings import FailureInStack, Standing
 from matrix.check.table import StackAnswer
 from matrix.check.user_stack import build, parse_text
 from matrix.report.stack_map import SIGNS, Colour, MapCell, Seen, StackMap, cell_of, uses_of

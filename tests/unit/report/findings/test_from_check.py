@@ -8,9 +8,10 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.catalog.stack import MCORE, TE, TORCH
-from matrix.check.answer import CheckResult, Clash
+from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import Statement, Unread, UnreadKind
+from matrix.check.rulings import Clash
 from matrix.check.user_stack import build
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.findings.from_check import line_of, of_check
@@ -94,6 +95,6 @@ def test_place_is_a_file_and_a_line(stated: Place | None, line: Place | None) ->
 def test_unread_part_is_a_warning_at_its_line() -> None:
     item = Unread(UnreadKind.FILE, "gone.txt is missing", Place("requirements.txt", 2))
     answer = replace(result(), failures=(), calls=())
-    (finding,) = of_check([replace(answer, stack=replace(answer.stack, unread=(item,)))], ()).findings
+    (finding,) = of_check([replace(answer, unknown=(item,))], ()).findings
     assert (finding.topic.id, finding.severity, finding.place) == ("unknown", Severity.WARNING, item.place)
     assert finding.message.startswith("gone.txt is missing. To do: add the file")

@@ -80,58 +80,58 @@ class _Stage:
         self.shell.variables |= base.shell.variables
         self.shell.installs = replace(base.shell.installs)
 
-    def read(self, instruction: str, rest: str, line: int, stages: Mapping[str, _Stage]) -> None:
+    def read(self, instruction: str, operands: str, line: int, stages: Mapping[str, _Stage]) -> None:
         """Read one instruction but FROM."""
         if instruction == "ONBUILD":
-            instruction, _, rest = rest.partition(" ")
+            instruction, _, operands = operands.partition(" ")
             instruction = instruction.upper()
         if instruction in ("ARG", "ENV"):
-            _assign(self.shell, rest, exported=instruction == "ENV")
+            _assign(self.shell, operands, exported=instruction == "ENV")
         elif instruction == "RUN":
-            self.declared += self._run(rest, line, stages)
+            self.declared += self._run(operands, line, stages)
         elif instruction in ("CMD", "ENTRYPOINT"):
             if instruction == "ENTRYPOINT":
                 self.starts = {name: start for name, start in self.starts.items() if start not in self.inherited}
-            self.starts |= {instruction: (rest, line)}
+            self.starts |= {instruction: (operands, line)}
         elif instruction == "WORKDIR":
-            self.files.folder = join(self.files.folder, "".join(self.shell.words(rest)))
+            self.files.folder = join(self.files.folder, "".join(self.shell.words(operands)))
         elif instruction in ("COPY", "ADD"):
-            self._copy(rest, line, stages)
+            self._copy(operands, line, stages)
         elif instruction not in OTHERS:
             place = Place(self.shell.where, line)
             self.declared += not_read(UnreadKind.FILE, f"an instruction that is not known: {instruction[:40]}", place)
 
     def started(self) -> Declared:
         """Return what the stage declares, with the command that it starts."""
-        forms = {name: (_json_words(rest), rest, line) for name, (rest, line) in self.starts.items()}
+        forms = {name: (_json_words(operands), operands, line) for name, (operands, line) in self.starts.items()}
         entry, command = forms.get("ENTRYPOINT"), forms.get("CMD")
         if entry and entry[0] and command and command[0]:
             forms = {"ENTRYPOINT": ([*entry[0], *command[0]], "", command[2])}
         return total([self.declared, *(self._execute(*form, self.files) for form in forms.values())])
 
-    def _execute(self, words: Sequence[str], rest: str, line: int, files: _Files) -> Declared:
+    def _execute(self, words: Sequence[str], operands: str, line: int, files: _Files) -> Declared:
         """Return what the words of the JSON form declare, or the text of a shell."""
         self.shell.open_file, self.shell.installs.folder = files.open, files.folder
         if words:
             return self.shell.run(words, Place(self.shell.where, line), self.shell.environ())
-        return self.shell.read(rest, line)
+        return self.shell.read(operands, line)
 
-    def _run(self, rest: str, line: int, stages: Mapping[str, _Stage]) -> Declared:
+    def _run(self, operands: str, line: int, stages: Mapping[str, _Stage]) -> Declared:
         files = replace(self.files)
-        flags, rest, line = _flags(rest, line)
+        flags, operands, line = _flags(operands, line)
         for mount in (value for name, value in flags if name == "mount"):
             fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
             target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
             if fields.get("type", "bind") == "bind" and target:
                 source = next((fields[key] for key in ("source", "src") if key in fields), ".")
                 files.copy([source, target], self._source(fields.get("from", ""), stages))
-        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
+        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^\s*\1\s*$", operands, re.DOTALL | re.MULTILINE)
         if document and not document[2].startswith("#!"):
             return self._execute((), document[2], line + 1, files)
-        return self._execute(_json_words(rest), rest, line, files)
+        return self._execute(_json_words(operands), operands, line, files)
 
-    def _copy(self, rest: str, line: int, stages: Mapping[str, _Stage]) -> None:
-        flags, paths, line = _flags(rest, line)
+    def _copy(self, operands: str, line: int, stages: Mapping[str, _Stage]) -> None:
+        flags, paths, line = _flags(operands, line)
         head, _, body = paths.partition("\n")
         if ends := DOCUMENT.findall(head):
             self._write(ends, head.split()[-1], body, line)
@@ -168,15 +168,15 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     stages: dict[str, _Stage] = {}  # those before the current one
     arguments = stage = _Stage(open_file, Shell(where, open_file))  # of ARG before the first FROM
     number, name = -1, ""
-    for count, (line, instruction, rest) in enumerate(_instructions(text), start=1):
+    for count, (line, instruction, operands) in enumerate(_instructions(text), start=1):
         require_at_most(MOST, count, "instructions", where)
         if instruction != "FROM":
-            stage.read(instruction, rest, line, stages)
+            stage.read(instruction, operands, line, stages)
             continue
         if number >= 0:
             stages |= dict.fromkeys((str(number), name), stage)
         shell = Shell(where, open_file, dict(arguments.shell.variables))
-        words = [word for word in shell.words(rest) if not word.startswith("--")] or [rest]
+        words = [word for word in shell.words(operands) if not word.startswith("--")] or [operands]
         base, stage = stages.get(words[0].lower()), _Stage(open_file, shell)
         if base:
             stage.follow(base)
@@ -207,24 +207,24 @@ def _unknown(_: str) -> tuple[str, str] | None:
     return None
 
 
-def _flags(rest: str, line: int) -> tuple[list[tuple[str, str]], str, int]:
+def _flags(operands: str, line: int) -> tuple[list[tuple[str, str]], str, int]:
     """Return the flags before the operands of an instruction, the operands, and the line where they start."""
     flags, position = list[tuple[str, str]](), 0
-    while flag := FLAG.match(rest, position):
+    while flag := FLAG.match(operands, position):
         flags.append((flag[1], flag[2] or ""))
         position = flag.end()
-    space = SPACE.match(rest, position)
+    space = SPACE.match(operands, position)
     position = space.end() if space else position
-    return flags, rest[position:], line + rest.count("\n", 0, position)
+    return flags, operands[position:], line + operands.count("\n", 0, position)
 
 
-def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
+def _assign(shell: Shell, operands: str, *, exported: bool) -> None:
     """Set the variables of ARG NAME[=VALUE] or ENV NAME=VALUE ... or ENV NAME VALUE."""
-    if exported and not re.match(r"\w+=", rest):
-        key, _, value = rest.partition(" ")
-        rest = f'{key}="{value.strip()}"'
+    if exported and not re.match(r"\w+=", operands):
+        key, _, value = operands.partition(" ")
+        operands = f'{key}="{value.strip()}"'
     before = set(shell.variables)
-    shell.read(f"export {rest}" if exported else rest if "=" in rest else "")
+    shell.read(f"export {operands}" if exported else operands if "=" in operands else "")
     if not exported:  # the value of an ARG stays inside the build
         shell.exported -= set(shell.variables) - before
 
@@ -239,7 +239,7 @@ def _json_words(text: str) -> list[str]:
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, INSTRUCTION, rest); continued lines and here-documents belong to their instruction."""
+    """Yield (line, INSTRUCTION, operands); continued lines and here-documents belong to their instruction."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -261,5 +261,5 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
                 number += 1
                 if lines[number - 1].strip() == end:
                     break
-        instruction, _, rest = whole.partition(" ")
-        yield first + 1, instruction.upper(), rest.strip()
+        instruction, _, operands = whole.partition(" ")
+        yield first + 1, instruction.upper(), operands.strip()

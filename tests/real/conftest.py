@@ -20,8 +20,9 @@ from matrix.store.stored_run import StoredRun
 from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]
-# Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each).
-COMMAND_S = 900
+# Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each). With a
+# load of 40 on two cores the night of the image took more than 900 s.
+COMMAND_S = 2400
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from matrix.authoring.overview import UNFILED, by_topic, fixed_in, summary
+from matrix.authoring.overview import GATES, UNFILED, by_topic, fixed_in, summary
 from matrix.catalog.model import Topic
 from matrix.catalog.schema import Identifier
-from tests.unit.catalogs import catalog, clause, failure, real
+from tests.unit.catalogs import case, catalog, clause, failure, real
 
 AFFECTED: dict[str, tuple[tuple[dict[str, Any], ...], tuple[str, ...]]] = {
     "one bound": (({"mcore": ">=0.7,<0.9"},), ("megatron-core 0.9",)),
@@ -38,11 +38,15 @@ def test_rules_of_single_cases_count_alone() -> None:
 
 
 def test_failures_without_a_topic_come_last() -> None:
+    """Gates, which are no failures, come after them, whatever their topic."""
     topic = Topic(Identifier("data"), "Datasets", "Is the data read?")
-    entries = (failure("a"), failure("b", topic="data"))
-    listed = by_topic(replace(catalog(*entries), topics=(topic,)))
-    assert {one.id: [line.failure.id for line in lines] for one, lines in listed.items()} == {"data": ["b"], "": ["a"]}
-    assert list(listed) == [topic, UNFILED]
+    breaks, runs = (clause(mcore="<0.9"),), (case(),)
+    entries = (failure("a", affected=breaks), failure("b", affected=breaks, case=runs, topic="data"))
+    gate = failure("c", case=runs, topic="data", affected=())
+    listed = by_topic(replace(catalog(*entries, gate), topics=(topic,)))
+    ids = {one.id: [line.failure.id for line in lines] for one, lines in listed.items()}
+    assert ids == {"data": ["b"], "": ["a"], "gates": ["c"]}
+    assert list(listed) == [topic, UNFILED, GATES]
 
 
 def test_a_recorded_night_is_the_last_verification() -> None:

@@ -80,7 +80,7 @@ BREAKS, UNREAD, FINE, EMPTY = result(breaks=True), result(unknown=True), result(
         ([UNREAD, BREAKS, FINE], 1, 1),
     ],
 )
-def test_exit_status_is_that_of_the_answer_for_all(results: list[CheckResult], status: int, allowed: int) -> None:
+def test_exit_status_is_that_of_all_results(results: list[CheckResult], status: int, allowed: int) -> None:
     """A file that states nothing of the stack is no failure beside one that does, and no all-clear alone."""
     answer = answer_of(results)
     assert (answer.status(), answer.status(allow_unknown=True)) == (status, allowed)

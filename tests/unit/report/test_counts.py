@@ -94,7 +94,7 @@ def test_every_place_counts_the_same_verdicts(files: dict[str, str]) -> None:
     assert "; 2 of them, of failures, bases or builds that the catalog lacks, on no page." in first
 
 
-def test_site_has_the_results_of_every_build_that_the_catalog_names() -> None:
+def test_site_shows_builds_that_the_catalog_names() -> None:
     """Also those of a cell without megatron-core; of a local build none."""
     shown = {str(record.cell.stack[MCORE]) for record in site.published(CATALOG, verdicts().records)}
     assert {BUILD, "none"} <= shown

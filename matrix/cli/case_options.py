@@ -16,8 +16,6 @@ from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
 from matrix.execution import runner
 from matrix.planning.case_request import (
-    EACH,
-    SMOKES,
     CaseRequest,
     InstalledBase,
     PackageSource,
@@ -31,6 +29,7 @@ from matrix.provision import bundle_folder, configuration, host, installed, pack
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
+EVERY: Final = 1_000  # bases of --smoke; the night has five
 LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes half an hour
 
 
@@ -50,9 +49,10 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--smoke",
         nargs="?",
-        const=EACH,
-        choices=SMOKES,
-        help="select a few cases of the night, broken and working ones, on each base (default) or the smallest alone",
+        const=EVERY,
+        type=int,
+        metavar="N",
+        help="select a few cases of the night, broken and working ones, on its N smallest bases (default: on each)",
     )
     group.add_argument("--line", metavar="NAME", help="select what a line decides, such as te19 or torch2.4.0")
     parser.add_argument("--all", action="store_true", help="with --line: all that its base runs")
@@ -91,7 +91,7 @@ def request_of(parsed: argparse.Namespace) -> CaseRequest:
         Expectation(parsed.expect) if parsed.expect else None,
         parsed.here,
         on_cluster,
-        parsed.smoke or "",
+        parsed.smoke or 0,
         parsed.line or "",
         parsed.all,
         parsed.k or "",
@@ -232,7 +232,7 @@ def prepare(parsed: argparse.Namespace) -> None:
 
 def checked_limit(parsed: argparse.Namespace) -> float | None:
     """Return the seconds of --time-limit. Raises MatrixError for a number that an option does not take."""
-    for option, count in (("--jobs", parsed.jobs), ("-n", parsed.workers)):
+    for option, count in (("--jobs", parsed.jobs), ("-n", parsed.workers), ("--smoke", parsed.smoke)):
         if count is not None and count < 1:
             raise MatrixError(f"{option} must be at least 1", got=f"{option} {count}", expected=">= 1")
     if parsed.time_limit is None:

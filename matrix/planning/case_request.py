@@ -30,7 +30,6 @@ from matrix.planning.selection import (
 )
 from matrix.verdicts.planned import Planned
 
-EACH, SMALLEST = SMOKES = ("each", "smallest")  # the bases of a smoke
 OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
 
 
@@ -58,7 +57,7 @@ class CaseRequest:
 
     `levels` are those that are requested or that the machine can run. `sources` are the arguments that name sources,
     by field of Planned. `here` requests the cases of the environment of this process, on this machine unless
-    `on_cluster`. `smoke` requests a few cases of the night, on EACH of its bases or the SMALLEST. `line` requests the
+    `on_cluster`. `smoke` requests a few cases of the night, on that many of its bases. `line` requests the
     share of a line at a desk, with `whole_line` all of it. `keywords` limits any of these to the cases that match it.
     """
 
@@ -71,7 +70,7 @@ class CaseRequest:
     expect: Expectation | None = None
     here: bool = False
     on_cluster: bool = False
-    smoke: str = ""
+    smoke: int = 0
     line: str = ""
     whole_line: bool = False
     keywords: str = ""
@@ -133,7 +132,7 @@ def _requested(
         return select_possible(catalog, request.levels, request.select), "select"
     cases = plan.night(catalog, covering.pairwise, request.levels)
     if request.smoke:
-        return plan.smoke(catalog, cases, 1 if request.smoke == SMALLEST else None), "night"
+        return plan.smoke(catalog, cases, request.smoke), "night"
     return (select(cases, request.within) if request.within else cases), "night"
 
 

@@ -233,8 +233,8 @@ def needs(catalog: Catalog, item: Planned) -> tuple[CaseNeed, ...]:
     return catalog.failure(item.failure).case_named(item.case).needs
 
 
-def smoke(catalog: Catalog, planned: Sequence[Planned], bases: int | None = None) -> list[Planned]:
-    """Return a part of a night that turns red in both directions, on its `bases` smallest environments; None: on each.
+def smoke(catalog: Catalog, planned: Sequence[Planned], bases: int) -> list[Planned]:
+    """Return a part of a night that turns red in both directions, on its `bases` smallest environments.
 
     Of SMOKE failures with different topics a broken and a working case on one base, the bases in turn, and of a base
     without such a failure one case: cases that need no clone and nothing else, those of fewer ranks first.

@@ -59,4 +59,4 @@ def test_reference_has_every_command_and_key(monkeypatch: pytest.MonkeyPatch) ->
     assert "## megatrix check" in pages["commands"]()
     assert "--allow-unknown" in pages["commands"]()
     text = pages["schemas"](ROOT / "docs" / "schema")
-    assert "| `items[].failures` | array | ids that break for certain |" in text
+    assert "| `items[].breaks` | boolean | the answer is breaks |" in text

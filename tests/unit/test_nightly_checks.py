@@ -122,7 +122,7 @@ sys.exit(exit_status(results))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_the_children_and_prints_the_table(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_children_and_prints_the_table(tmp_path: Path, number: signal.Signals) -> None:
     """Also a process in a session of its own, as tests start them. SIGINT is ignored at the start, as after `&`."""
     line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", DRIVER, str(tmp_path)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

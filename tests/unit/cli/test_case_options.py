@@ -108,8 +108,8 @@ def parsed(*arguments: str) -> argparse.Namespace:
         (["--level", "gpu", "--level", "cpu"], CaseRequest((Level.GPU, Level.CPU))),
         (["--engine", "slurm"], CaseRequest(tuple(Level), on_cluster=True)),
         (["--select", "case==tp2"], CaseRequest((Level.CONTRACT, Level.CPU), select="case==tp2")),
-        (["--smoke"], CaseRequest((Level.CONTRACT, Level.CPU), smoke="each")),
-        (["--smoke=smallest"], CaseRequest((Level.CONTRACT, Level.CPU), smoke="smallest")),
+        (["--smoke"], CaseRequest((Level.CONTRACT, Level.CPU), smoke=1_000)),
+        (["--smoke=1"], CaseRequest((Level.CONTRACT, Level.CPU), smoke=1)),
         (["--case", "a", "--case", "b"], CaseRequest((Level.CONTRACT, Level.CPU), keys=("a", "b"))),
         (
             ["--mcore", "x", "--writer", "y", "--compile", "--expect", "broken"],

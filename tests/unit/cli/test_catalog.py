@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +14,6 @@ from matrix.catalog.model import Topic
 from matrix.catalog.schema import Identifier
 from matrix.cli import catalog as command
 from matrix.cli.main import main
-from matrix.provision.commands import python_code
-from matrix.provision.project import ROOT
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause, failure
@@ -52,53 +45,6 @@ def test_new_failure_is_drafted_from_a_log(
     assert "no fault in this log is new" in capsys.readouterr().err
 
 
-NEW = """
-import pathlib, sys
-from matrix.cli import catalog, main
-catalog.FAILURES = pathlib.Path(sys.argv[1])
-sys.exit(main.main(["catalog", "new", "my-failure", "--from", sys.argv[2]]))
-"""
-
-
-@pytest.mark.parametrize(
-    "answers",
-    ["It is odd\ndata\n\n", "It is odd\ndatta\ndata\n\n", "It is odd\ndata\n\n\x04"],
-    ids=["Enter", "corrected", "Ctrl-D"],
-)
-def test_terminal_answers_are_written_the_rest_stays_todo(tmp_path: Path, answers: str) -> None:
-    log = tmp_path / "train.log"
-    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: 5 is odd\n')
-    master, slave = pty.openpty()
-    command_line = python_code(sys.executable, NEW, str(tmp_path), str(log))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command_line, env=environment, stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-    os.write(master, answers.encode() if answers.endswith("\x04") else (answers + "\n" * 20).encode())
-    printed = terminal_text(master)
-    assert process.wait() == 0, printed
-    assert ("did you mean data" in printed) == ("datta" in answers)
-    lines = (tmp_path / "my_failure" / "failure.toml").read_text().splitlines()
-    assert lines[1:3] == ['title = "It is odd"', 'topic = "data"']
-    assert lines[3].endswith("# TODO: month of the first public report")
-    assert (
-        "boundary.mcore.breaks (the first release that it breaks with, - if no earlier one works)" in printed
-        or answers.endswith("\x04")
-    )
-    line = f"{tmp_path / 'my_failure'}: replace every TODO, then: megatrix catalog verify my-failure\r\n"
-    # A terminal echoes what is typed ahead at once, and a line after Ctrl-D has to begin by itself.
-    assert printed.endswith("\r\n" + line if answers.endswith("\x04") else line)
-
-
-def terminal_text(master: int) -> str:
-    """Return what a process prints to a pseudo-terminal until it ends (Linux: EIO), and close it."""
-    parts = []
-    with suppress(OSError):
-        while part := os.read(master, 4096):
-            parts.append(part)
-    os.close(master)
-    return b"".join(parts).decode()
-
-
 def test_entry_with_problems_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,8 +74,14 @@ def test_examples_of_a_run_are_kept_once(
     assert capsys.readouterr().out == f"{tmp_path / 'dud' / 'night.toml'}\n"
 
 
+RULES = (clause(mcore=">=0.4"),)
+
+
 def test_list_shows_each_topic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    entries = (failure("break", topic="data", first_seen="2025-04"), failure("other", topic="hangs"))
+    entries = (
+        failure("break", topic="data", first_seen="2025-04", affected=RULES),
+        failure("other", topic="hangs", affected=RULES),
+    )
     topics = (Topic(Identifier("data"), "Datasets", "Is the data read?"), Topic(Identifier("hangs"), "Hangs", "Who?"))
     monkeypatch.setattr(loading, "load", lambda: replace(catalog(*entries), topics=topics))
     assert main(["catalog", "list", "--topic", "data"]) == 0

@@ -29,7 +29,7 @@ FIRST = 'check "mcore=0.8.0 torch=2.4.1"'
 EXIT_STATUS = {
     FIRST: ExitStatus.BAD,
     readme_facts.COMMAND: ExitStatus.BAD,
-    "check": ExitStatus.GOOD,
+    "check": ExitStatus.NOTHING,  # none of the packages is installed where these tests run
     "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
     "check Dockerfile train.sbatch --as-one --upgrade te": ExitStatus.BAD,
     "check Dockerfile requirements.txt --format github": ExitStatus.BAD,

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.catalog import loading
-from matrix.cli import results
 from matrix.cli.main import main
 from matrix.planning.cases import revisions
-from matrix.store.stored_run import Night
-from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.reason import Kind, Lack
-from matrix.verdicts.record import Verdict
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
 from tests.unit.provision.makers import make_clone
-from tests.unit.report.samples import record
 
 
 @pytest.fixture(autouse=True)
@@ -78,13 +71,3 @@ def test_an_unreachable_mirror_ends_with_two(
     monkeypatch.setenv("MEGATRIX_MEGATRON_LM_URL", f"file://{tmp_path}/nothing")
     assert main(["sources", "fetch", "megatron-lm"]) == 2
     assert "fix:      set the URL of a mirror" in capsys.readouterr().err
-
-
-def test_a_night_ends_with_the_offer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(
-        OutcomeKind.UNAVAILABLE, "needs a clone", lacks=(Lack(Kind.CLONE, "needs a clone", "megatron-lm"),)
-    )
-    records = (record(), replace(record(Verdict.UNAVAILABLE), outcome=outcome))
-    results.print_summary(Night("one", records), tmp_path)
-    last = capsys.readouterr().out.splitlines()[-2]
-    assert last.endswith("`megatrix sources fetch` (1 clone, about 132 MB)")

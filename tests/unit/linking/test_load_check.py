@@ -18,7 +18,7 @@ pytestmark = needs_compiler
 AUDITED = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from matrix.check import loadable
+from matrix.check import environment as of_check
 from tests.unit.linking.environments import SmallEnvironment
 from pathlib import Path
 seen = []

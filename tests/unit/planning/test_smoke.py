@@ -29,7 +29,7 @@ def known(*failures: Failure, sizes: dict[str, float] = SIZES) -> Catalog:
     return catalog(*failures, wheels=tuple(wheels(torch, disk_gb=size) for torch, size in sizes.items()))
 
 
-def chosen(entries: Catalog, bases: int | None = None) -> list[Planned]:
+def chosen(entries: Catalog, bases: int = 9) -> list[Planned]:
     return smoke(entries, night(entries, pairwise), bases)
 
 
@@ -41,10 +41,10 @@ def pairs(items: list[Planned]) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in found.items()}
 
 
-TABLE: dict[str, tuple[Catalog, int | None, dict[str, list[str]]]] = {
+TABLE: dict[str, tuple[Catalog, int, dict[str, list[str]]]] = {
     "the bases take turns, the smallest first": (
         known(*entries(3)),
-        None,
+        9,
         {f"break-{number} torch-{torch}": ["broken", "works"] for number, torch in enumerate(TURNS)},
     ),
     "the smallest base alone": (
@@ -55,8 +55,8 @@ TABLE: dict[str, tuple[Catalog, int | None, dict[str, list[str]]]] = {
     ),
     "one failure of a topic": (known(*entries(3, topic="moe")), 1, {"break-0 torch-2.4.0": ["broken", "works"]}),
     "one case where no failure has both": (known(failure(**WORKS)), 1, {"break torch-2.4.0": ["works"]}),
-    "no base without a size": (known(*entries(1), sizes=dict.fromkeys(SIZES, 0.0)), None, {}),
-    "nothing of an empty night": (known(), None, {}),
+    "no base without a size": (known(*entries(1), sizes=dict.fromkeys(SIZES, 0.0)), 9, {}),
+    "nothing of an empty night": (known(), 9, {}),
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_fewer_ranks_go_first() -> None:
 def test_cases_that_need_a_clone_are_left_out() -> None:
     entries = known(failure(**BOTH))
     planned = [replace(item, te_source="transformer-engine@main") for item in night(entries, pairwise)]
-    assert smoke(entries, planned) == []
+    assert smoke(entries, planned, 9) == []
 
 
 def test_cases_with_a_need_are_left_out() -> None:
@@ -85,13 +85,13 @@ def test_cases_with_a_need_are_left_out() -> None:
 def test_stacks_without_a_reproduction_are_left_out() -> None:
     entries = known(failure(**BOTH))
     planned = [replace(item, reproducible=False, case=REPORT) for item in night(entries, pairwise)]
-    assert smoke(entries, planned) == []
+    assert smoke(entries, planned, 9) == []
 
 
 def test_smoke_of_the_project_is_small() -> None:
     """On each measured base, SMOKE failures of different topics; on the smallest base alone, too."""
     planned = night(real(), pairwise, (Level.CPU,))
-    for bases, count in ((None, 4), (1, 1)):
+    for bases, count in ((9, 4), (1, 1)):
         items = smoke(real(), planned, bases)
         assert len({item.cell.base for item in items}) == count
         assert 2 * SMOKE <= len(items) < 2 * SMOKE + count

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.codec import encode
 from matrix.errors import MatrixError
 from matrix.store.journal import Journal
 from matrix.store.paths import PLAN
 from matrix.store.stored_run import read, write_plan
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
-from tests.unit.report.samples import MCORES, cell, changed, planned, record
+from tests.unit.report.samples import MCORES, cell, planned, record
 
 RECORDS = [record(where=cell(mcore=mcore)) for mcore in MCORES[:3]]
 
@@ -72,23 +69,6 @@ def test_a_result_outside_the_plan_has_a_note(folder: Path) -> None:
         journal.result(record(case="pp2"))
     *_, last = read(folder).records
     assert (last.case, last.notes) == ("pp2", ("not in the plan of this run",))
-
-
-def test_flat_records_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """They had no job: it is in the plan."""
-    whole = changed(RECORDS[0], ranks=2, gpus=2)
-    earlier = {**whole.to_json(), "detail": encode(whole.outcome)}
-    run = tmp_path / "run-1"
-    write_plan(run, [planned(whole)])
-    line = json.dumps({"at": "2026-01-31T02:00:00.000Z", "result": earlier})[:-1].encode()
-    (run / "journal-a.jsonl").write_bytes(line + b',"crc":"%08x"}\n' % zlib.crc32(line))
-    assert read(run).records == (whole,)
-
-
-def test_old_plans_hold_reasons_as_sentences(tmp_path: Path) -> None:
-    write_plan(tmp_path, [{**planned(RECORDS[0]), "why": ["boundary: mcore 0.8.0 broken | 0.9.0 works"]}])
-    (record,) = read(tmp_path).records
-    assert list(map(str, record.why)) == ["boundary: mcore 0.8.0 broken | 0.9.0 works"]
 
 
 def test_a_plan_is_written_once(folder: Path) -> None:

@@ -29,7 +29,6 @@ from matrix.provision import bundle_folder, configuration, host, installed, pack
 from matrix.store.paths import NIGHT, OUT
 from matrix.verdicts.planned import Planned
 
-EVERY: Final = 1_000  # bases of --smoke; the night has five
 LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes half an hour
 
 
@@ -49,7 +48,7 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--smoke",
         nargs="?",
-        const=EVERY,
+        const=1_000,  # bases: more than a night has
         type=int,
         metavar="N",
         help="select a few cases of the night, broken and working ones, on its N smallest bases (default: on each)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from matrix.catalog.failure import Level
 from matrix.catalog.loading import load
 from matrix.catalog.stack import MCORE, TE
@@ -14,7 +12,6 @@ from matrix.verdicts.judge import judge
 from matrix.verdicts.planned import Planned
 
 
-@pytest.mark.slow
 def test_no_claim_contradicts_the_code() -> None:
     """`catalog check` judges those of a night; these are all pairs, once each: 15,306 in 23 s of a core."""
     catalog, red = load(), list[str]()

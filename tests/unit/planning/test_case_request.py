@@ -58,7 +58,7 @@ def test_levels_are_named_or_possible(
     [
         ({}, "night", 16),
         ({"within": "mcore==0.8.0"}, "night", 6),
-        ({"smoke": "each"}, "night", 0),  # no base has a size
+        ({"smoke": 9}, "night", 0),  # no base has a size
         ({"select": "mcore==0.8.0"}, "select", 6),
         ({"keys": (KEY,)}, "case", 1),
         ({"keys": (KEY.replace("cpu", "gpu"),)}, "case", 1),  # --level doesn't bound a named case
@@ -109,8 +109,8 @@ def test_source_under_test_should_work(source: str, expect: Expectation | None, 
         ({"here": True, "within": "x"}, ["--here runs the installed packages only", "--here with --within"]),
         ({"here": True, "sources": {"te_source": "x"}}, ["--here with --te"]),
         ({"here": True, "on_cluster": True}, ["--here with --engine slurm"]),
-        ({"here": True, "smoke": "each"}, ["--here with --smoke"]),
-        ({"smoke": "each", "sources": {"source": "./new"}}, ["--smoke is a part of the night", "--smoke with --mcore"]),
+        ({"here": True, "smoke": 9}, ["--here with --smoke"]),
+        ({"smoke": 9, "sources": {"source": "./new"}}, ["--smoke is a part of the night", "--smoke with --mcore"]),
     ],
 )
 def test_requests_that_conflict_are_refused(given: dict[str, Any], words: list[str]) -> None:

@@ -33,8 +33,8 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("statements", 27_785, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
-    Budget("modules", 354, 250, "each is a name that a reader must know"),
+    Budget("statements", 27_786, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
+    Budget("modules", 357, 250, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
     Budget("pronoun-like locals %", 3, 3, "a local that names nothing has to be looked up at every use"),

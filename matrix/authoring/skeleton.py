@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from textwrap import indent
@@ -19,14 +19,14 @@ from matrix.catalog.kinds import kind_table
 from matrix.catalog.model import Catalog
 from matrix.catalog.regular_file import read_regular_text
 from matrix.catalog.stack import MCORE
-from matrix.check.log_reading import read_log
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
-from matrix.verdicts.log_match import match
+from matrix.verdicts.log_match import Reading, match
 
 SCRIPT: Final = "reproduction.py"
 _UNWRITTEN: Final = "    raise NotImplementedError"
 _RESULT: Final = "dict[str, Any]"
+ReadLog = Callable[[str], Reading]  # of the path of a log, or - for stdin: what is known of its faults
 
 
 def reproduction_text(lines: str = "") -> str:
@@ -47,7 +47,7 @@ def files(id: str, *, contract: bool) -> Mapping[str, str]:
     return {ENTRY: entry} if contract else {ENTRY: entry, SCRIPT: reproduction_text()}
 
 
-def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Path:
+def create(id: str, root: Path, read: ReadLog, *, contract: bool, log: str | None = None) -> Path:
     """Write the files of a new failure under `root`, drafted from a source if there is one; return its folder.
 
     A source is a log, the JSON of a public thread, or the draft of a bisection: its folder, or the JSON that names it.
@@ -59,7 +59,7 @@ def create(id: str, root: Path, *, contract: bool, log: str | None = None) -> Pa
         entry = read_regular_text(folder / ENTRY)
         write_whole(folder / ENTRY, re.sub('^id = ".*"', f'id = "{id}"', entry, count=1, flags=re.MULTILINE))
         return folder
-    drafted = drafted_files(id, log, date.today()) if log else {}
+    drafted = drafted_files(id, log, date.today(), read) if log else {}
     for name, text in {**files(id, contract=contract), **drafted}.items():
         write_whole(folder / name, text)
     return folder
@@ -75,13 +75,13 @@ def new_folder(id: str, root: Path) -> Path:
     return folder
 
 
-def drafted_files(id: str, source: str, today: date) -> dict[str, str]:
+def drafted_files(id: str, source: str, today: date, read: ReadLog) -> dict[str, str]:
     """Return the failure.toml of a log or of a thread, and the script where it is known.
 
     Raises MatrixError where it has no new fault.
     """
     thread, catalog = thread_of(Path(source)), loading.load()
-    reading = match([thread.text], catalog.failures, kind_table()) if thread else read_log(source)
+    reading = match([thread.text], catalog.failures, kind_table()) if thread else read(source)
     change = change_of(reading)
     script = {SCRIPT: reproduction_text(indent(change.script, "    "))} if change and change.script else {}
     return {ENTRY: entry_text(id, reading, today, thread, change, _base(change, catalog)), **script}

@@ -31,6 +31,7 @@ from matrix.catalog.versions import Range, is_version, minor, parse
 from matrix.errors import MatrixError, closest
 
 HOST: Final = "host"  # the base of the current interpreter, where it is no base of the catalog
+LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.07
 
 
 @dataclass(frozen=True)

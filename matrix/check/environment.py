@@ -8,13 +8,13 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.machine import Machine, PythonEnvironment
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import LABEL, Catalog
 from matrix.catalog.place import Place
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named, components
@@ -24,8 +24,6 @@ from matrix.check.declaring import CheckInput, command_jobs, declared_stack, rea
 from matrix.check.files.declared import Statement, Unread, UnreadKind
 from matrix.check.job_site import JobSite
 from matrix.check.user_stack import UserStack, build
-from matrix.planning.host_cases import LABEL
-from matrix.provision.commands import Runner, run
 from matrix.store import scratch
 
 if TYPE_CHECKING:
@@ -41,9 +39,10 @@ DISTRIBUTIONS: Final = {
 }
 # Of a clone on the import path, which has no metadata: MAJOR = 0, PRE_RELEASE = 'rc0'.
 PACKAGE_INFO: Final = "megatron/core/package_info.py"
+# Lays out the wheels of releases in a folder; returns why not, "" where all are there.
+LayWheels = Callable[[Path, Sequence[str]], str]
 _PART: Final = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?([\w.]*)['\"]?$", re.MULTILINE)
 AFTERWARDS: Final = "install it, then check the environment: megatrix check --loadable"
-SECONDS: Final = 3600.0  # for the wheels of a lock file with torch and CUDA: 3 GB
 
 
 def statements(python: PythonEnvironment, folders: Iterable[str], further: Iterable[str] = ()) -> list[Statement]:
@@ -182,27 +181,26 @@ def _with_report(checked: CheckInput, site: PythonSite, sm: str) -> CheckInput:
     return replace(checked, loading=load_report(site, sm))
 
 
-def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, run: Runner = run) -> list[CheckInput]:
+def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, lay: LayWheels) -> list[CheckInput]:
     """Return the stack of each lock file, and what of its wheels does not load, before anything is installed.
 
-    The wheels are laid out in a temporary folder by uv, which runs nothing of them. What has no wheel, and what can't
-    be fetched, is unknown.
+    The wheels are laid out in a temporary folder, and nothing of them is run. What has no wheel, and what can't be
+    fetched, is unknown.
     """
-
     inputs = []
     for path in paths:
         declared = read([path])
         stack, jobs = declared_stack(catalog, declared)
         pins = {pin.name: pin for pin in declared.pins if pin.version}
         with scratch.temporary("wheels") as folder:
-            report, unread = _read_wheels(Path(folder), pins, sm, run)
+            report, unread = _read_wheels(Path(folder), pins, sm, lay)
         stack = replace(stack, unread=(*stack.unread, *unread))
         inputs.append(CheckInput(stack, jobs, (path,), loading=report))
     return inputs
 
 
 def _read_wheels(
-    folder: Path, pins: Mapping[str, Statement], sm: str, run: Runner
+    folder: Path, pins: Mapping[str, Statement], sm: str, lay: LayWheels
 ) -> tuple[LoadReport | None, list[Unread]]:
     from matrix.linking.load_report import load_report
     from matrix.linking.python_site import site_of
@@ -211,9 +209,9 @@ def _read_wheels(
     wanted = [f"{name}=={pin.version}" for name, pin in pins.items()]
     if not wanted:
         return None, []
-    if _lay(folder, wanted, run):
+    if lay(folder, wanted):
         for name, pin in pins.items():
-            if problem := _lay(folder, [f"{name}=={pin.version}"], run):
+            if problem := lay(folder, [f"{name}=={pin.version}"]):
                 text = f"{name} {pin.version} was not read: {problem}"
                 unread.append(Unread(UnreadKind.PACKAGE, text, pin.place, AFTERWARDS))
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HOME")}
@@ -225,15 +223,3 @@ def _read_wheels(
 
 def _inside(path: Path | None, folder: Path) -> Path | None:
     return path.relative_to(folder) if path and path.is_relative_to(folder) else path
-
-
-def _lay(folder: Path, wanted: Sequence[str], run: Runner) -> str:
-    """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
-    from matrix.provision import overlays  # 0.02 s, for locks alone
-
-    result = overlays.install_wheels(wanted, folder, run, seconds=SECONDS)
-    if not result.code:
-        return ""
-    if overlays.NO_WHEEL.search(result.err):
-        return "it has no wheel for this Python, and is compiled where it is installed"
-    return re.sub(r"\s+", " ", result.complaint)

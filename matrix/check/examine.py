@@ -65,7 +65,7 @@ def examine(
     An error gets the id of the entry of `failures` whose signature it matches. A release that is not recorded, and a
     preflight that fails, make the report unjudged.
     """
-    from matrix.contract import sides  # 0.1 s: it is not needed for a stack without a job
+    from matrix.kit import contracts  # 0.1 s: it is not needed for a stack without a job
 
     options, command = failure.preflight.option, job.arguments.values if job.arguments else {}
     texts = {option.name: assumed.given.get(option.name, command.get(option.argument)) for option in options}
@@ -74,7 +74,7 @@ def examine(
         report = preflight_of(failure.folder)(
             training_job(stack, job, site, assumed, arguments),
             replace(machine_of(stack, site, assumed), **machine),
-            sides,
+            contracts,
         )
     except MatrixError as error:
         report = unjudged(error.brief)

@@ -18,9 +18,8 @@ from matrix.check.job_site import SHM, JobSite
 from matrix.errors import MatrixError
 from matrix.execution.ranks.memory import allowed, available
 from matrix.kit.launch import VARIABLES
-from matrix.provision import host
 from matrix.provision.commands import NOT_STARTED, TIMED_OUT, python_code, run
-from matrix.provision.nvidia import devices
+from matrix.provision.nvidia import devices, hardware
 
 SCRIPT: Final = Path(__file__).with_name("python_script.py")
 # Seconds for an interpreter to import torch and Transformer Engine: 2 s and 5 s on 2 cores, a minute on a cold network
@@ -34,7 +33,7 @@ def job_site(environ: Mapping[str, str], variables: Iterable[str], python: Pytho
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     machine = Machine(
-        driver=host.driver_of() or libraries.nvml.driver,
+        driver=hardware.driver_of() or libraries.nvml.driver,
         cuda=libraries.cuda,
         nvml=libraries.nvml,
         memory=memory,

@@ -30,7 +30,7 @@ from matrix.check.training_job import NO_JOB, UserJob
 from matrix.check.user_stack import UserStack, recorded
 from matrix.planning.cases import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
 from matrix.planning.driver_fit import Fit, Fitting
-from matrix.planning.night import possible
+from matrix.planning.machine_requirements import possible
 
 CONTENTS: Final = "its torch and its Transformer Engine"  # not known of some images
 DRIVER_FIT: Final = "whether the driver runs the image"  # of what is not known, where no fact states it

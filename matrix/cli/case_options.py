@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from matrix.authoring import breaking
 from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.model import HOST, Catalog
+from matrix.catalog.model import HOST, LABEL, Catalog
 from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
 from matrix.errors import MatrixError
@@ -22,7 +22,7 @@ from matrix.planning.case_request import (
     requested_cases,
     requested_levels,
 )
-from matrix.planning.host_cases import LABEL, cases_here, with_host
+from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.rerun import RERUN, RERUN_HERE
 from matrix.planning.supplies import selection
 from matrix.provision import bundle_folder, configuration, host, installed, package_source

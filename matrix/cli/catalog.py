@@ -12,6 +12,7 @@ from matrix.authoring import entry, entry_schema, examples, export, overview, sk
 from matrix.catalog import loading
 from matrix.catalog.folders import FAILURES
 from matrix.catalog.loading import NIGHT_FILE
+from matrix.check.log_reading import read_log
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
@@ -111,7 +112,7 @@ def add_parser(commands: Any) -> None:
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure, and print the next step."""
-    folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract, log=parsed.log)
+    folder = skeleton.create(parsed.id, FAILURES, read_log, contract=parsed.contract, log=parsed.log)
     left = "replace every TODO, then: " if [*entry.todo_problems(folder)] else ""
     print(f"{folder}: {left}megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.stack import known_component
 from matrix.check import checking, declaring, examine
 from matrix.check.answer import CheckResult, answer_of
-from matrix.cli.command_options import add_findings, add_options, add_out, given
+from matrix.cli.command_options import add_findings, add_options, add_out, given, last_runs
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.report.check_text import brief, render_all
 from matrix.report.json_object import json_object
 from matrix.report.terminal import console, rendered, show, warn
-from matrix.store.paths import Paths
 
 
 def add_parser(commands: Any) -> None:
@@ -128,11 +127,6 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
 
         checkpoint = read_checkpoint(parsed.checkpoint)
     inputs = _inputs(catalog, parsed)
-    runs: Mapping[str, Any] = {}
-    if Paths(parsed.out).history.exists():  # sqlite3 takes 10 ms
-        from matrix.store.history import last_runs
-
-        runs = last_runs(Paths(parsed.out).history, warn)
     question = checking.Question(
         assumed=assumed,
         upgrades=named(parsed.upgrade),
@@ -140,7 +134,7 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
         here=not parsed.what,
         required=named(parsed.require.split(",")),
     )
-    return [checking.check_input(catalog, checked, question, runs) for checked in inputs]
+    return [checking.check_input(catalog, checked, question, last_runs(parsed.out)) for checked in inputs]
 
 
 def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.CheckInput]:
@@ -159,7 +153,9 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
                 expected="files",
                 fix="name lock files or requirements, or leave --loadable out",
             )
-        return environment.locked_inputs(catalog, parsed.what, parsed.sm or "")
+        from matrix.provision.overlays import lay_wheels  # 0.02 s, for locks alone
+
+        return environment.locked_inputs(catalog, parsed.what, parsed.sm or "", lay_wheels)
     variables = [name for preflight in parsed.preflights for name in preflight.variables]
     if parsed.loadable or parsed.root:
         return [environment.static_input(catalog, parsed.python, parsed.root, parsed.own, variables)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from matrix.catalog.job_options import JobOption
-from matrix.store.paths import OUT
+from matrix.report.terminal import warn
+from matrix.store.paths import OUT, Paths
+from matrix.store.trend import PastResult
 
 FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings
 
@@ -43,3 +45,12 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -
 def given(parsed: argparse.Namespace, options: Iterable[JobOption]) -> dict[str, str | None]:
     """Return the text given for each option, by option name."""
     return {option.name: getattr(parsed, option.name.replace("-", "_")) for option in options}
+
+
+def last_runs(out: Path) -> Mapping[str, tuple[PastResult, ...]]:
+    """Return the last runs of each failure in an output folder; none without a history."""
+    if not Paths(out).history.exists():  # sqlite3 takes 10 ms
+        return {}
+    from matrix.store.history import last_runs
+
+    return last_runs(Paths(out).history, warn)

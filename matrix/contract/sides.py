@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -25,7 +25,7 @@ from matrix.catalog.schema import VersionText, toml_table
 from matrix.catalog.stack import CALL_PAIRS
 from matrix.contract import consuming, offering, recording
 from matrix.contract.api import Surface
-from matrix.contract.comparison import calls_to, find
+from matrix.contract.comparison import find
 from matrix.contract.finding import Finding
 from matrix.contract.pairs import recorded
 from matrix.contract.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider, provider_of
@@ -37,9 +37,6 @@ from matrix.kit.git import Repository
 from matrix.provision import package_source
 from matrix.provision.package_source import Contents, Source, SourceKind
 from matrix.provision.trees import LAYOUTS, package_files
-
-if TYPE_CHECKING:
-    from matrix.kit.preflight import Call
 
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
@@ -347,36 +344,10 @@ def consumers_of(text: str, provider: Provider) -> list[Calls]:
     return [calls_of_project(text, provider)]
 
 
-# ------------------------- calls of one function (matrix.kit.preflight.Contracts)
-
-
-released, _cached_calls, _cached_surface = recording.released, cache(calls_of), cache(surface_of)
-
-
 @cache
 def findings(mcore: str, te: str) -> tuple[Finding, ...]:
     """Return every break of a Megatron-LM with a Transformer Engine. Raises MatrixError where one is not recorded."""
-    return tuple(find(_cached_calls(mcore), _cached_surface(te)))
+    return tuple(find(cached_calls(mcore), cached_surface(te)))
 
 
-def version(te: str) -> str:
-    """Return the version of the Transformer Engine that `te` names. Raises MatrixError."""
-    return _cached_surface(te).version
-
-
-def takes(te: str, path: str, parameter: str) -> bool | None:
-    """Return whether the callable at `path` ("module:name") has a parameter; None if that is unknown."""
-    return _cached_surface(te).takes(path, parameter)
-
-
-@cache
-def call(mcore: str, te: str, function: str) -> Call:
-    """Return the call from `mcore` to a function of `te`, given by its bare name. Raises MatrixError."""
-    from matrix.kit.preflight import Call, Error  # a comparison without a job needs none of it
-
-    reached, breaks = calls_to(function, _cached_calls(mcore), _cached_surface(te))
-    return Call(
-        site=str(reached[0].site) if reached else "",
-        keywords=frozenset(name for use in reached if use.arguments for name, _ in use.arguments.keywords),
-        error=Error(breaks[0].exception, breaks[0].message) if breaks else None,
-    )
+cached_calls, cached_surface = cache(calls_of), cache(surface_of)

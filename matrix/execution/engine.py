@@ -24,9 +24,10 @@ from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.machine_requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.provision import configuration, extension, kernel, project, te_wheels
+from matrix.provision import configuration, kernel, project, te_wheels
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult, python_module
+from matrix.provision.nvidia import compiler
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES
 from matrix.store import scratch
@@ -308,7 +309,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def settings() -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
     passed = {"MEGATRIX_CACHE": str(default_root()), te_wheels.VARIABLE: str(te_wheels.wheels())}
-    passed[extension.PASSED] = json.dumps(extension.build_variables())
+    passed[compiler.PASSED] = json.dumps(compiler.build_variables())
     return {**passed, **configuration.load().environment}
 
 

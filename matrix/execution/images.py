@@ -20,9 +20,9 @@ from matrix.planning.machine_requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.commands import CommandResult, Runner, run
-from matrix.provision.extension import build_variables
 from matrix.provision.host import ExecutionSite
 from matrix.provision.image_builds import Builder
+from matrix.provision.nvidia.compiler import build_variables
 from matrix.provision.overlays import Overlays
 from matrix.provision.tools import NO_TOOL, Ref, Tool, find
 from matrix.verdicts.planned import Planned

@@ -11,11 +11,11 @@ from typing import Final
 from matrix.catalog.failure import Level
 from matrix.catalog.loading import load, load_alone
 from matrix.catalog.machine import PythonEnvironment
-from matrix.catalog.model import HOST, Base, Catalog, ReaderBase, Wheels
+from matrix.catalog.model import HOST, LABEL, Base, Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.cases import on_python
 from matrix.planning.estimates import Durations
-from matrix.planning.host_cases import LABEL, cases_here, with_host
+from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.selection import select
 from matrix.provision import host, installed, python_downloads
 from matrix.provision.host import LocalSite

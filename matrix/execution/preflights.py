@@ -62,13 +62,13 @@ def preflight_outcome(failure: Failure, case: Case, cell: Cell) -> Outcome:
     An outcome `raised` has the first error of the answers. Raises MatrixError for a release that is not recorded, and
     for an argument of the case that is no option of the preflight.
     """
-    from matrix.contract import sides
+    from matrix.kit import contracts
 
     arguments, machine = read_options(failure.preflight.option, case.arguments)
     world = world_of(environment_of(Launcher(case.launcher), case.ranks))
     core, engine = (cell.stack.version(name) or "" for name in (MCORE, TE))
     job = TrainingJob(engine, core, torch_mpi=True, world=world, arguments=arguments)
-    report = preflight_of(failure.folder)(job, Machine(**machine), sides)
+    report = preflight_of(failure.folder)(job, Machine(**machine), contracts)
     reason = report.answers[0].reason
     if not report.judged:
         return Outcome(OutcomeKind.UNAVAILABLE, reason)

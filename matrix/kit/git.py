@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from matrix.catalog.regular_file import read_regular_text
 from matrix.errors import MatrixError
-from matrix.kit.rank import LackError
 
 # Seconds for one answer of git; listing 10,000 commits takes 0.3 s. Without a limit a FIFO in a clone blocks for ever.
 ANSWER_S: Final = 120.0
@@ -215,15 +214,6 @@ class Repository(AbstractContextManager["Repository"]):
 
     def _unreadable(self, got: str) -> MatrixError:
         return MatrixError("git cannot read this clone", where=self.path, got=got)
-
-
-def write_tree(clone: str, revision: str, target: Path) -> None:
-    """Write the files of a revision below `target`, in a rank. Raises LackError where the clone does not have it."""
-    try:
-        with Repository(clone) as repository:
-            repository.write(revision, "", target)
-    except MatrixError as error:
-        raise LackError(error.brief) from None
 
 
 def git_folder(path: Path) -> Path | None:

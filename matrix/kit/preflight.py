@@ -118,7 +118,7 @@ class Call:
 
 
 class Contracts(Protocol):
-    """The API contracts between releases (matrix.contract.sides). Each raises MatrixError for an unknown release."""
+    """The API contracts between releases (matrix.kit.contracts). Each raises MatrixError for an unknown release."""
 
     def version(self, te: str) -> str:
         """Return the version of the Transformer Engine that `te` names."""

@@ -20,7 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit.git import write_tree
+from matrix.errors import MatrixError
+from matrix.kit.git import Repository
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -123,3 +124,12 @@ def compile_helpers(folder: Path) -> None:
             (line for line in made.stderr.splitlines() if "error" in line.lower()), f"make: {made.returncode}"
         )
         raise LackError(f"Megatron-LM's data helpers can't be compiled: {reason}")
+
+
+def write_tree(clone: str, revision: str, target: Path) -> None:
+    """Write the files of a revision below `target`, in a rank. Raises LackError where the clone does not have it."""
+    try:
+        with Repository(clone) as repository:
+            repository.write(revision, "", target)
+    except MatrixError as error:
+        raise LackError(error.brief) from None

@@ -28,7 +28,6 @@ from typing import Any, Final
 
 from matrix.kit import absent_packages
 
-NOTE: Final = "stand-in: Transformer Engine's compiled extension"
 EXTENSION: Final = "transformer_engine_torch"
 BEFORE_1_8: Final = "transformer_engine_extensions"  # its name up to 1.7
 # Packages with which TE (from 2.1 and 2.4 on) defines kernels and exports at import; no CPU runs these.

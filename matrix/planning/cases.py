@@ -29,6 +29,7 @@ from matrix.catalog.stack import (
 from matrix.verdicts.planned import Planned
 
 CLONE: Final = {MCORE: "megatron-lm", TE: "transformer-engine"}  # the clone of a package, as in provision.configuration
+TE_STAND_IN: Final = "stand-in: Transformer Engine's compiled extension"  # a note of a case (kit.te_extension)
 VARIED: Final = (MCORE, TE, WRITER_MCORE, WRITER_TE)  # the components whose releases the cells of a failure combine
 
 
@@ -140,9 +141,7 @@ def plan_case(
         absent = " where absent" if level is Level.GPU else ""
         notes.append(f"stand-in{absent}: {', '.join(stand_in.packages)} ({stand_in.reason})")
     if cell.stack.version(TE) and level is Level.CPU and not compiled:
-        from matrix.kit import te_extension  # 0.04 s: `check` and `match` do not need it
-
-        notes.append(te_extension.NOTE)
+        notes.append(TE_STAND_IN)
     return Planned(
         cell,
         failure.id,

@@ -20,7 +20,8 @@ from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.catalog.versions import minor, parse, position
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import cells_of, expected, picked_cells, plan_case, run_in
-from matrix.planning.night import newest_patches, of_base, possible
+from matrix.planning.machine_requirements import possible
+from matrix.planning.night import newest_patches, of_base
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 

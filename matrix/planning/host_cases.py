@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog, ReaderBase, Wheels
@@ -13,8 +12,6 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
 from matrix.verdicts.planned import Planned
-
-LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.07
 
 
 def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label: str = "") -> Catalog:

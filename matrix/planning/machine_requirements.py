@@ -237,3 +237,9 @@ def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
 
 def _count(gpus: int) -> str:
     return f"{gpus} GPU{'s' * (gpus != 1)}"
+
+
+def possible(catalog: Catalog, item: Planned) -> bool:
+    """Return whether some machine can run a case on its base: environments of wheels build releases of TE alone."""
+    lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
+    return lack is None or lack.kind is not Kind.TE

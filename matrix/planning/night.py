@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell, parse_cell_id
 from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, NightShare
-from matrix.catalog.machine import Machine
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.stack import (
@@ -40,9 +39,9 @@ from matrix.planning.cases import (
     run_in,
     versions_of,
 )
-from matrix.planning.machine_requirements import offered, unmet
+from matrix.planning.machine_requirements import possible
 from matrix.verdicts.planned import Planned
-from matrix.verdicts.reason import Kind, Reason, ReasonKind
+from matrix.verdicts.reason import Reason, ReasonKind
 
 SMOKE: Final = 5  # failures in a smoke: its ten cases took a second each, at level cpu with the environments made
 ANY_LINE: Final = "*"  # the minor of an installed Transformer Engine that is unknown
@@ -220,12 +219,6 @@ def night(
             item.case,
         ),
     )
-
-
-def possible(catalog: Catalog, item: Planned) -> bool:
-    """Return whether some machine can run a case on its base: environments of wheels build releases of TE alone."""
-    lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
-    return lack is None or lack.kind is not Kind.TE
 
 
 def needs(catalog: Catalog, item: Planned) -> tuple[CaseNeed, ...]:

@@ -6,30 +6,24 @@ differ elsewhere give the same result.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision.commands import CommandResult, Runner, python_code, redacted, run
+from matrix.provision.commands import CommandResult, Runner, python_code, redacted
+from matrix.provision.nvidia.compiler import CUDA, NVCC, build_variables, nvcc, version_text
 from matrix.provision.package_source import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
 
 # Runs a command in the base, where this folder is writable; its two outputs are one.
 RunInBase = Callable[[Sequence[str], Path], CommandResult]
 
-NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.machine_requirements.BaseFeature)
-CUDA: Final = "/usr/local/cuda"  # where CUDA is installed unless CUDA_HOME names another folder
-VARIABLES: Final = re.compile(r"NVTE_\w+|CUDNN_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST|MAX_JOBS")
-PASSED: Final = "MEGATRIX_BUILD"
 SHOWN: Final = 6  # lines of a failed build
 _ERROR: Final = re.compile(r"\b(error|fatal)\b|undefined reference|No such file", re.I)
 # The base needs neither pip nor a network: its setuptools builds a wheel.
@@ -58,13 +52,7 @@ def toolkit(features: Collection[str] | None, where: str, image: str = "") -> st
             "level cpu has a stand-in",
         )
     made_from = {name: value for name, value in build_variables().items() if name != "MAX_JOBS"}
-    return f"{image or _version(nvcc() or NVCC)} {made_from or ''}".strip()
-
-
-@cache
-def _version(compiler: str) -> str:
-    """Return what the compiler says of itself; asked once, not for each case of a plan."""
-    return run([compiler, "--version"]).out.strip()
+    return f"{image or version_text(nvcc() or NVCC)} {made_from or ''}".strip()
 
 
 def run_here(run: Runner) -> RunInBase:
@@ -112,22 +100,3 @@ def export(content: Contents, tree: Path) -> list[str]:
     for path in (root / name for name in source.layout.build):
         copy_files(package_files(path) if path.is_dir() else [path] if path.is_file() else [], root, tree)
     return []
-
-
-def build_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of a build of Transformer Engine; a cell has them in one, PASSED, as JSON."""
-    variables = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name)}
-    return dict(sorted({**json.loads(environ.get(PASSED) or "{}"), **variables}.items()))
-
-
-def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the path of the CUDA compiler, None without one."""
-    home = build_variables(environ).get("CUDA_HOME", CUDA)
-    return shutil.which(NVCC, path=f"{environ.get('PATH', '')}{os.pathsep}{home}/bin")
-
-
-def nvcc_version() -> str:
-    """Return the CUDA version of this machine's compiler ("13.0"), "none" without one."""
-    compiler = nvcc()
-    match = re.search(r"release (\d+\.\d+)", _version(compiler)) if compiler else None
-    return match[1] if match else NONE

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +13,8 @@ from matrix.catalog.machine import Cuda, Machine, Nvml
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.machine_requirements import BaseOffer, unmet
-from matrix.provision.extension import nvcc_version
-from matrix.provision.nvidia import devices
+from matrix.provision.nvidia import devices, hardware
+from matrix.provision.nvidia.compiler import nvcc_version
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 
@@ -66,27 +64,5 @@ class LocalSite:
 
 
 def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> LocalSite:
-    """Return this machine. `management` queries NVML where /proc has no driver: WSL, some containers.
-
-    Neither torch nor NVML is required; an NVML that hangs costs devices.ANSWER_S, once.
-    """
-    folder, meminfo = proc / "driver" / "nvidia" / "gpus", proc / "meminfo"
-    driver, listed = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
-    nvml = management() if driver is None or listed is None else None
-    memory = re.search(r"^MemTotal: +(\d+) kB$", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
-    machine = Machine(
-        driver=driver or (nvml and nvml.driver) or NONE,
-        listed=listed if listed is not None else len(nvml.gpus) if nvml else 0,
-        nvml=nvml,
-        architecture=platform.machine(),
-        memory=int(memory[1]) * 1024 if memory else None,
-    )
-    return LocalSite(machine)
-
-
-def driver_of(proc: Path = Path("/proc")) -> str | None:
-    """Return the kernel driver's version from /proc, None where it is missing."""
-    version = proc / "driver" / "nvidia" / "version"
-    text = version.read_text() if version.is_file() else ""
-    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return match[1] if match else None
+    """Return this machine (matrix.provision.nvidia.hardware)."""
+    return LocalSite(hardware.look(proc, management))

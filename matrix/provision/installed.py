@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from matrix.catalog.machine import PythonEnvironment
 from matrix.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.catalog.versions import NONE
-from matrix.provision.extension import NVCC, nvcc
+from matrix.provision.nvidia.compiler import NVCC, nvcc
 
 # What versions do not show (matrix.planning.machine_requirements.BaseFeature), by files in the folders of packages. The
 # extension of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later

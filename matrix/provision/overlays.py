@@ -39,6 +39,7 @@ from matrix.provision.package_source import Contents, Source, SourceKind, inspec
 from matrix.provision.trees import sha256
 
 MANIFEST = "overlay.json"
+WHEELS_S = 3600.0  # s for the wheels of a lock file with torch and CUDA: 3 GB
 NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release without a wheel for a Python
 OLDEST = 10  # the oldest minor of Python 3 that this project runs on
 HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
@@ -258,6 +259,16 @@ def install_wheels(
         file.write("\n".join(sorted(excluded)))
         file.flush()
         return run([*command, "--excludes", file.name], environment=environment, seconds=seconds)
+
+
+def lay_wheels(folder: Path, wanted: Sequence[str], run: Runner = run) -> str:
+    """Lay out the wheels of releases in a folder; return why not, "" where all are there."""
+    result = install_wheels(wanted, folder, run, seconds=WHEELS_S)
+    if not result.code:
+        return ""
+    if NO_WHEEL.search(result.err):
+        return "it has no wheel for this Python, and is compiled where it is installed"
+    return re.sub(r"\s+", " ", result.complaint)
 
 
 def intact(folder: Path) -> dict[str, Any] | None:

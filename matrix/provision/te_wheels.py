@@ -24,8 +24,9 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision.cache_folders import locked, making
 from matrix.provision.commands import CommandResult, Runner, python_code, redacted, run
-from matrix.provision.extension import CUDA, SHOWN, build_variables, compiler_errors, nvcc_version
+from matrix.provision.extension import SHOWN, compiler_errors
 from matrix.provision.indexes import pip_environment
+from matrix.provision.nvidia.compiler import CUDA, build_variables, nvcc_version
 
 VARIABLE: Final = "MEGATRIX_WHEELS"
 REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the compiler

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.extension import nvcc
+from matrix.provision.nvidia.compiler import nvcc
 from matrix.provision.tools import Tool
 from tests import compiled
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.extension import nvcc
+from matrix.provision.nvidia.compiler import nvcc
 from tests import compiled
 
 if nvcc() is None:

@@ -13,9 +13,9 @@ from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.folders import load_module
 from matrix.catalog.stack import MCORE, TE
 from matrix.catalog.versions import parse
-from matrix.contract import sides
 from matrix.errors import MatrixError
 from matrix.execution.preflights import read_case
+from matrix.kit import contracts
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Cuda, Gpu, Machine, Status, TrainingJob
 from matrix.planning.cases import expected
@@ -54,7 +54,7 @@ def job(mcore: str, te: str, bootstrap: str = "", launcher: Launcher = Launcher.
 
 
 def answers(of: TrainingJob) -> tuple[Answer, ...]:
-    found: tuple[Answer, ...] = overlap.contract(of, Machine(), sides)
+    found: tuple[Answer, ...] = overlap.contract(of, Machine(), contracts)
     return found
 
 
@@ -157,7 +157,7 @@ def test_an_old_engine_needs_userbuffers_in_its_build(te: str, needed: bool) -> 
 def test_the_stack_of_the_founding_report() -> None:
     """TransformerEngine#985: the driver is too old for multicast, and on SM80 that is not what breaks."""
     stack = job("0.7.0", "1.9.0.dev0+f9dd37f", size=8)
-    found = overlap.contract(stack, Machine("470.161.03", cuda=Cuda("12.4", gpus=(Gpu(sm="8.0"),))), sides)
+    found = overlap.contract(stack, Machine("470.161.03", cuda=Cuda("12.4", gpus=(Gpu(sm="8.0"),))), contracts)
     assert [answer.error.type for answer in found if answer.error] == ["MpiWorldTooSmall", "TypeError"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.folders import load_module
-from matrix.contract import sides
+from matrix.kit import contracts
 from matrix.kit.launch import Launcher, World
 from matrix.kit.preflight import Cuda, Gpu, Machine, TrainingJob
 
@@ -56,7 +56,7 @@ MPI, GLOO = {"bootstrap": "mpi"}, {"bootstrap": "gloo"}
 def test_the_smallest_sets_of_changes_are_found(
     job: TrainingJob, machine: Machine, changes: list[tuple[str, ...]]
 ) -> None:
-    assert changes == list(examine(replace(job, world=TORCHRUN), machine, sides).changes)
+    assert changes == list(examine(replace(job, world=TORCHRUN), machine, contracts).changes)
 
 
 def test_a_named_source_gets_no_newer_release() -> None:
@@ -67,7 +67,7 @@ def test_a_named_source_gets_no_newer_release() -> None:
         examined.append(job)
         return False
 
-    remedies(clone, starts, sides.released)
+    remedies(clone, starts, contracts.released)
     assert {job.mcore for job in examined} == {"somewhere/Megatron-LM"}
 
 
@@ -83,6 +83,6 @@ def test_changes_exist_for_every_job_that_fails(
     mcore: str, te: str, arguments: dict[str, str], torch_mpi: bool, sm: str
 ) -> None:
     job = TrainingJob(te, mcore, torch_mpi, world=TORCHRUN, arguments=arguments)
-    report = examine(job, Machine("470.161.03", cuda=Cuda(gpus=(Gpu(sm=sm),))), sides)
+    report = examine(job, Machine("470.161.03", cuda=Cuda(gpus=(Gpu(sm=sm),))), contracts)
     assert bool(report.changes) == report.fails
     assert sorted(report.changes, key=len) == list(report.changes)

@@ -10,12 +10,13 @@ import pytest
 from matrix.authoring.skeleton import create
 from matrix.catalog.failure import Failure
 from matrix.catalog.schema import read_toml
+from matrix.check.log_reading import read_log
 from matrix.errors import MatrixError
 
 
 @pytest.mark.parametrize("contract", [False, True])
 def test_a_skeleton_has_the_keys_of_an_entry(tmp_path: Path, contract: bool) -> None:
-    folder = create("mask-is-kept", tmp_path, contract=contract)
+    folder = create("mask-is-kept", tmp_path, read_log, contract=contract)
     entry = read_toml(folder / "failure.toml")
     assert (folder.name, entry["id"]) == ("mask_is_kept", "mask-is-kept")
     assert entry.keys() - {"boundary"} <= Failure.__dataclass_fields__.keys()
@@ -23,9 +24,9 @@ def test_a_skeleton_has_the_keys_of_an_entry(tmp_path: Path, contract: bool) -> 
 
 
 def test_an_existing_failure_is_not_overwritten(tmp_path: Path) -> None:
-    create("one", tmp_path, contract=True)
+    create("one", tmp_path, read_log, contract=True)
     with pytest.raises(MatrixError, match="the failure exists"):
-        create("one", tmp_path, contract=True)
+        create("one", tmp_path, read_log, contract=True)
 
 
 TRACE = """It fails:
@@ -46,7 +47,7 @@ def test_thread_gives_title_reference_month_and_signature(tmp_path: Path, names:
     body, comments = (TRACE, []) if place == "body" else ("see below", [{"body": TRACE.replace("\n", "\r\n")}])
     thread = {names[0]: "https://github.com/a/b/issues/7", names[1]: "2025-04-03T01:02:03Z", "title": 'Odd "is" é'}
     source.write_text(json.dumps({**thread, "body": body, "comments": comments}))
-    entry = read_toml(create("my-own", tmp_path, contract=False, log=str(source)) / "failure.toml")
+    entry = read_toml(create("my-own", tmp_path, read_log, contract=False, log=str(source)) / "failure.toml")
     assert (entry["title"], entry["references"], entry["first_seen"]) == ('Odd "is" é', ["a/b#7"], "2025-04")
     (signature,) = entry["signature"]
     assert (signature["exception"], signature["frame"]) == ("ValueError", "megatron/core/odd.py:forward")
@@ -61,7 +62,7 @@ def test_draft_of_a_bisection_gets_the_id(tmp_path: Path, kind: str) -> None:
     report = tmp_path / "bisection.json"
     report.write_text(json.dumps({"items": [{"draft": str(draft / "failure.toml")}]}))
     source = {"folder": draft, "file": draft / "failure.toml", "json": report}[kind]
-    folder = create("my-own", tmp_path, contract=False, log=str(source))
+    folder = create("my-own", tmp_path, read_log, contract=False, log=str(source))
     assert (folder / "failure.toml").read_text() == 'id = "my-own"\ntitle = "TODO"\n'
     assert (folder / "reproduction.py").read_text() == "x = 1\n"
 
@@ -71,11 +72,11 @@ def test_other_json_is_read_as_a_log(tmp_path: Path, text: str) -> None:
     source = tmp_path / "log.json"
     source.write_text(text)
     with pytest.raises(MatrixError, match="no fault in this log is new"):
-        create("my-own", tmp_path, contract=False, log=str(source))
+        create("my-own", tmp_path, read_log, contract=False, log=str(source))
     assert not (tmp_path / "my_own").exists()
 
 
 @pytest.mark.parametrize("id", ["Big", "under_score", "", "-a", "a--b", "../a"])
 def test_a_wrong_id_is_refused(tmp_path: Path, id: str) -> None:
     with pytest.raises(MatrixError, match="not an id of a failure"):
-        create(id, tmp_path, contract=True)
+        create(id, tmp_path, read_log, contract=True)

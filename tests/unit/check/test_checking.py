@@ -22,7 +22,7 @@ from matrix.check.remedies import UpgradeStep
 from matrix.check.rulings import KNOWN_BREAK, Standing
 from matrix.check.training_job import job_of
 from matrix.check.user_stack import COMMAND_LINE, UserStack, build, parse_text, recorded
-from matrix.planning import night
+from matrix.planning import machine_requirements
 from matrix.planning.selection import select_possible
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
@@ -162,7 +162,7 @@ def test_every_proof_selects_a_broken_case(text: str) -> None:
         expression = proof.partition('"')[2].rstrip('"')
         planned = select_possible(real(), tuple(Level), expression)
         assert {one.expectation for one in planned} == {Expectation.BROKEN}
-        assert all(night.possible(real(), one) for one in planned)
+        assert all(machine_requirements.possible(real(), one) for one in planned)
 
 
 @pytest.mark.parametrize(("text", "proof"), (RESUMES | PACKAGES).items())

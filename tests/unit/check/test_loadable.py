@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from matrix.check import environment
 from matrix.cli.main import main
 from matrix.linking.import_process import started
 from matrix.provision.commands import CommandResult
+from matrix.provision.overlays import lay_wheels
 from tests.schemas import items_of
 from tests.unit.linking.environments import SmallEnvironment
 from tests.unit.linking.objects import module, needs_compiler, package
@@ -104,7 +106,7 @@ def lock(tmp_path: Path) -> str:
 
 
 def test_wheels_of_a_lock_are_read(tmp_path: Path) -> None:
-    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", Index())
+    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", partial(lay_wheels, run=Index()))
     assert answer.loading is not None
     assert [finding.package for finding in answer.loading.findings] == ["flash-attn"]
     (unread,) = [item for item in answer.stack.unread if "was not read" in item.text]
@@ -113,7 +115,8 @@ def test_wheels_of_a_lock_are_read(tmp_path: Path) -> None:
 
 
 def test_without_a_network_each_package_is_unknown(tmp_path: Path) -> None:
-    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", Index("error: failed to fetch"))
+    lay = partial(lay_wheels, run=Index("error: failed to fetch"))
+    (answer,) = environment.locked_inputs(loading.load(), [lock(tmp_path)], "", lay)
     unread = [item.text for item in answer.stack.unread if "was not read: error: failed to fetch" in item.text]
     assert len(unread) == 3
 

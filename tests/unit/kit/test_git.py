@@ -13,7 +13,8 @@ from matrix.bisection.clone import Clone
 from matrix.catalog.stack import MCORE
 from matrix.contract import sides
 from matrix.errors import MatrixError
-from matrix.kit.git import Repository, write_tree
+from matrix.kit.git import Repository
+from matrix.kit.pretrain import write_tree
 from matrix.kit.rank import LackError
 from matrix.provision import package_source
 from matrix.provision.overlays import Overlays, OverlaySpec

@@ -37,8 +37,8 @@ from matrix.catalog.stack import (
     Value,
 )
 from matrix.catalog.versions import Range
-from matrix.kit import te_extension
 from matrix.planning.cases import (
+    TE_STAND_IN,
     cells_of,
     expected,
     laid,
@@ -277,7 +277,7 @@ def test_planned_case_has_all_that_it_needs() -> None:
         packages=("z==9", "a==1", "x==1"),
         overrides=("numpy",),
         source="megatron-lm@0a1b2c3",
-        notes=(te_extension.NOTE,),
+        notes=(TE_STAND_IN,),
     )
     assert plan_case(known, entry, one, Level.CPU, cell, compiled=True).notes == ()
     assert plan_case(known, entry, one, Level.GPU, cell).notes == ()

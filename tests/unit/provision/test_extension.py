@@ -13,6 +13,7 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.commands import CommandResult
+from matrix.provision.nvidia import compiler
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.package_source import parse
 from tests import compiled
@@ -125,11 +126,11 @@ def test_the_compiler_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_variables_of_a_build_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that select an architecture make another overlay; the number of jobs does not."""
-    for name in extension.build_variables():
+    for name in compiler.build_variables():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NVTE_CUDA_ARCHS", "90")
     monkeypatch.setenv("MAX_JOBS", "2")
     found = extension.toolkit(["nvcc"], "image", "sha256:1")
 
     assert found == "sha256:1 {'NVTE_CUDA_ARCHS': '90'}"
-    assert extension.build_variables()["MAX_JOBS"] == "2"
+    assert compiler.build_variables()["MAX_JOBS"] == "2"

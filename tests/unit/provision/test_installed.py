@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from matrix.planning.machine_requirements import BaseFeature
-from matrix.provision.extension import NVCC, PASSED
 from matrix.provision.installed import FEATURES, at, features_in, here
+from matrix.provision.nvidia.compiler import NVCC, PASSED
 
 
 @pytest.mark.parametrize(

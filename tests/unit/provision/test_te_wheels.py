@@ -14,7 +14,7 @@ from matrix.catalog.machine import PythonEnvironment
 from matrix.errors import MatrixError
 from matrix.provision import te_wheels
 from matrix.provision.commands import CommandResult, run
-from matrix.provision.extension import NVCC, PASSED
+from matrix.provision.nvidia.compiler import NVCC, PASSED
 from matrix.provision.te_wheels import ReleaseBuild
 
 BUILD = ReleaseBuild("2.18.0", "3.12", "2.11.0+cu130", "13.0", "13.0", "12.2.0")

@@ -29,18 +29,14 @@ from tox.session.state import State
 from tox.tox_env.api import ToxEnv
 from tox.tox_env.python.pip.req_file import PythonDeps
 
-from matrix.catalog.loading import load
-from matrix.catalog.model import ReaderBase, Wheels
-from matrix.errors import MatrixError, closest
-from matrix.execution import interrupt
-from matrix.planning.catalog_lines import Line, lines
-
-# tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
-from matrix.provision import kernel
-from matrix.provision.commands import python_code
-from matrix.provision.indexes import site_environment
-from matrix.provision.interpreters import find as find_interpreter
-from matrix.provision.tox_environments import (
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.model import ReaderBase, Wheels
+from matrix.ground.errors import MatrixError, closest
+from matrix.prove.execution import interrupt
+from matrix.prove.planning.catalog_lines import Line, lines
+from matrix.prove.provision.indexes import site_environment
+from matrix.prove.provision.interpreters import find as find_interpreter
+from matrix.prove.provision.tox_environments import (
     CELL_SETTINGS,
     VARIABLES,
     Turn,
@@ -50,9 +46,13 @@ from matrix.provision.tox_environments import (
     requirements,
 )
 
+# tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
+from matrix.read import kernel
+from matrix.read.commands import python_code
+
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
 os.environ.update(site_environment())
-# Interpreters are downloaded by a run alone, which first reports it (matrix.provision.python_downloads).
+# Interpreters are downloaded by a run alone, which first reports it (matrix.prove.provision.python_downloads).
 os.environ.setdefault("MEGATRIX_PYTHON_DOWNLOADS", os.environ.get("UV_PYTHON_DOWNLOADS", ""))
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 # A run starts tox again, by this interpreter: a provisioned tox is not on PATH.

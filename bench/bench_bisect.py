@@ -28,11 +28,11 @@ from typing import Any, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.bisection.ancestry import Ancestry
-from matrix.bisection.noise import Noise, ProbeResult
-from matrix.bisection.search import Plan, Probe, search
 from matrix.kit import child
 from matrix.kit.rank import Rank
+from matrix.prove.bisection.ancestry import Ancestry
+from matrix.prove.bisection.noise import Noise, ProbeResult
+from matrix.prove.bisection.search import Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 from tests.real.conftest import made_base
 
@@ -47,12 +47,12 @@ QUESTIONS = [
 PROBE = """
 import sys
 sys.path.insert(0, {root!r})
-from matrix.catalog import loading
-from matrix.contract import sides
-from matrix.execution.preflights import outcome_of
-from matrix.verdicts.judge import judge
-from matrix.verdicts.outcome import OutcomeKind
-from matrix.catalog.failure import Expectation
+from matrix.ground.catalog import loading
+from matrix.read.api import sides
+from matrix.prove.execution.preflights import outcome_of
+from matrix.ground.verdicts.judge import judge
+from matrix.ground.verdicts.outcome import OutcomeKind
+from matrix.ground.catalog.failure import Expectation
 sides = {{{axis!r}: ".", {other!r}: {version!r}}}
 known = loading.load()
 outcome = outcome_of(

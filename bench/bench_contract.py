@@ -16,14 +16,14 @@ import time
 from collections import Counter
 from itertools import product
 
-from matrix.contract import recording
-from matrix.contract.comparison import find
-from matrix.contract.recording import MCORE, TE
+from matrix.read.api import recording
+from matrix.read.api.comparison import find
+from matrix.read.api.recording import MCORE, TE
 
 ONE_PAIR = """
 import sys, time
-from matrix.contract.comparison import find
-from matrix.contract.recording import load_calls, load_surface
+from matrix.read.api.comparison import find
+from matrix.read.api.recording import load_calls, load_surface
 start, used = time.perf_counter(), time.process_time()
 find(load_calls(sys.argv[1]), load_surface(sys.argv[2]))
 print(time.perf_counter() - start, time.process_time() - used)

@@ -10,7 +10,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from matrix.planning.packing import Demand, Schedule, largest_first, schedule
+from matrix.prove.planning.packing import Demand, Schedule, largest_first, schedule
 
 SIZES = (1, 2, 4, 8)
 SECONDS = (5.0, 300.0)  # of a case: the shortest and the longest

@@ -21,12 +21,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Failure, Signature
-from matrix.catalog.kinds import KindTable, kind_table
-from matrix.catalog.schema import Identifier, Pattern
-from matrix.verdicts.lines import texts
-from matrix.verdicts.log_match import Reading, match
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Failure, Signature
+from matrix.ground.catalog.kinds import KindTable, kind_table
+from matrix.ground.catalog.schema import Identifier, Pattern
+from matrix.ground.verdicts.lines import texts
+from matrix.ground.verdicts.log_match import Reading, match
 
 FAILED = (
     'Traceback (most recent call last):\n  File "pretrain_gpt.py", line 1, in <module>\n'

@@ -23,13 +23,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.catalog.loading import load
-from matrix.catalog.stack import DRIVER, MCORE
-from matrix.planning.cases import plan_case
-from matrix.planning.covering import pairwise
-from matrix.planning.night import night
-from matrix.planning.selection import select
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.cells import plan_case
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.stack import DRIVER, MCORE
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import night
+from matrix.prove.planning.selection import select
 from tests.founding import BEHIND_SAVE
 
 EXPRESSION = f"mcore==0.8.* and torch>=2.4 and not case==pp2 or failure=={BEHIND_SAVE} and torch<2.7 and level==cpu"

@@ -28,10 +28,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.rank_spec import free_port
-from matrix.execution.ranks.supervisor import Supervisor
-from matrix.verdicts.outcome import OutcomeKind
+from matrix.ground.verdicts.outcome import OutcomeKind
+from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import free_port
+from matrix.prove.execution.ranks.supervisor import Supervisor
 
 HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))
 POOLED, FRESH, TORCHRUN = "supervisor", "supervisor, fresh", "torchrun"

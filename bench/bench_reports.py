@@ -23,15 +23,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from matrix.catalog.loading import load
-from matrix.report.output import render
-from matrix.store.history import History
-from matrix.store.journal import Journal
-from matrix.store.paths import Paths
-from matrix.store.stored_run import StoredRun, write_plan
-from matrix.verdicts.record import Record, Verdict
+from matrix.ground.catalog.loading import load
+from matrix.ground.verdicts.record import Record, Verdict
+from matrix.prove.store.history import History
+from matrix.prove.store.journal import Journal
+from matrix.prove.store.paths import Paths
+from matrix.prove.store.stored_run import StoredRun, write_plan
+from matrix.show.output import render
 from tests.browser.chromium import Browser
-from tests.unit.report.samples import MCORES, cell, planned, record
+from tests.unit.show.samples import MCORES, cell, planned, record
 
 CASES = ("tp2", "pp2", "world1", "train-loop")
 USABLE = "document.getElementById('shown').value.includes(' of ')"

@@ -21,19 +21,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.loading import load
-from matrix.catalog.machine import PythonEnvironment
-from matrix.catalog.stack import DRIVER
-from matrix.execution.engine import Engine, EngineRequest, EngineResult, Tox, work_folder
-from matrix.execution.runner import Events, Request, execute
-from matrix.execution.slurm.client import Commands
-from matrix.execution.slurm.cluster import ClusterSite
-from matrix.execution.slurm.slurm_engine import Slurm
-from matrix.planning.night import everything
-from matrix.provision import host
-from matrix.provision.project import ROOT
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.stack import DRIVER
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult, Tox, work_folder
+from matrix.prove.execution.runner import Events, Request, execute
+from matrix.prove.execution.slurm.client import Commands
+from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.slurm_engine import Slurm
+from matrix.prove.planning.night import everything
+from matrix.prove.provision import host
+from matrix.prove.provision.project import ROOT
 from tests.slurm.cluster import Cluster
 
 BASE = "no-torch"

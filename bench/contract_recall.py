@@ -37,14 +37,14 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from matrix.catalog.schema import read_toml
-from matrix.catalog.versions import parse
-from matrix.contract import recording
-from matrix.contract.comparison import find
-from matrix.contract.consuming import read_calls
-from matrix.contract.definition import absolute
-from matrix.contract.pairs import recorded, released
-from matrix.contract.provider import Provider, provider_of
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.versions import parse
+from matrix.read.api import recording
+from matrix.read.api.comparison import find
+from matrix.read.api.consuming import read_calls
+from matrix.read.api.definition import absolute
+from matrix.read.api.pairs import recorded, released
+from matrix.read.api.provider import Provider, provider_of
 
 SINCE: Final = "2023-06-01"  # before it no framework called megatron-core
 FIX: Final = "mcore|megatron.?core|compat|bump|upgrade|deprecat"  # in the message of a commit that mends a mismatch

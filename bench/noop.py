@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Case, Failure
-from matrix.execution import session
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.ground.catalog.cell import Cell
+from matrix.ground.catalog.failure import Case, Failure
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
+from matrix.prove.execution import session
 
 
 def read_nothing(failure: Failure, case: Case, cell: Cell) -> Outcome:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.catalog import loading
+from matrix.ground.catalog import loading
 from matrix.kit.parity.factors import Point
-from matrix.parity.campaigns import ParityRun
-from matrix.parity.point_results import EQUAL
+from matrix.prove.parity.campaigns import ParityRun
+from matrix.prove.parity.point_results import EQUAL
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ class Budget:
 
 BUDGETS: Final = (
     Budget("statements", 27_786, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
-    Budget("modules", 357, 250, "each is a name that a reader must know"),
+    Budget("modules", 363, 250, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
     Budget("pronoun-like locals %", 3, 3, "a local that names nothing has to be looked up at every use"),
@@ -62,7 +62,7 @@ UNTESTED: Final = {
         [f"matrix/kit/parity/{name}.py" for name in ("boundaries", "gathered", "layout_step", "local_layers")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
-    "matrix/report/findings/findings.py": "frozen values; the tests of each format hold it against them",
+    "matrix/show/findings/findings.py": "frozen values; the tests of each format hold it against them",
 }
 
 

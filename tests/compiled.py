@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.real.conftest import COMMAND_S, ROOT
 from tests.schemas import items_of
-from tests.unit.bisection import repositories
+from tests.unit.prove.bisection import repositories
 
 COMMAND = "import transformer_engine; assert transformer_engine.factor() == 2, transformer_engine.factor()"
 GOOD, BAD, CULPRIT, BREAKS = "first", "last", "culprit", "breaks"

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from matrix.execution.plugin import has_cases
+from matrix.prove.execution.plugin import has_cases
 
 # nohup, `&` in a script and some CI runners start processes with SIGINT ignored, and children inherit that, also the
 # workers of pytest-xdist.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.schema import read_toml
+from matrix.ground.catalog.schema import read_toml
 from tests.thread_coverage import FOLDER, command
 
 PROGRAMS: Final = FOLDER / "foreign.toml"

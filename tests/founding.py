@@ -1,6 +1,6 @@
 """The failures that end-to-end tests and benchmarks run: real ones, for a real run needs a failure that is real.
 
-No other test names a failure (tests/unit/catalog/test_folders.py). Each constant is documented by what the tests rely
+No other test names a failure (catalog/test_folders.py). Each constant is documented by what the tests rely
 on; whoever changes an entry in that respect changes the tests.
 """
 

@@ -8,7 +8,7 @@
 pip downloads one wheel of each framework (28 MB in all), with its own configuration; nothing of it is executed. slime
 and NeMo-RL have no wheel: they are read from the revision of a clone; without one, the last line names them as unread.
 A framework is held against the releases that its metadata declares and all newer ones, and against every recorded
-megatron-core where it declares none. Kept are breaks that a gate refuses (`matrix.contract.finding.BREAKING`) and that
+megatron-core where it declares none. Kept are breaks that a gate refuses (`matrix.read.api.finding.BREAKING`) and that
 nothing masks. The exit status is 1 for a new break: a release of either side appeared, or the reader changed.
 """
 
@@ -27,14 +27,14 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
 
-from matrix.catalog.codec import decode, encode
-from matrix.catalog.versions import spans
-from matrix.contract import pairs, recording, sides
-from matrix.contract.finding import BREAKING
-from matrix.contract.pairs import recorded
-from matrix.contract.provider import MEGATRON_CORE, Provider, provider_of
-from matrix.contract.relevance import is_yanked
-from matrix.errors import MatrixError
+from matrix.ground.catalog.codec import decode, encode
+from matrix.ground.catalog.versions import spans
+from matrix.ground.errors import MatrixError
+from matrix.read.api import pairs, recording, sides
+from matrix.read.api.finding import BREAKING
+from matrix.read.api.pairs import recorded
+from matrix.read.api.provider import MEGATRON_CORE, Provider, provider_of
+from matrix.read.api.relevance import is_yanked
 
 ROOT: Final = Path(__file__).parents[1]
 RECORD: Final = ROOT / "tests" / "framework_breaks.json"

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.failure import Level
-from matrix.catalog.loading import load
-from matrix.catalog.machine import Cuda, Gpu, Machine
-from matrix.catalog.model import HOST, Catalog, Wheels
-from matrix.planning import covering
-from matrix.planning.estimates import Durations
-from matrix.planning.host_cases import cases_here, with_host
-from matrix.planning.machine_requirements import BaseOffer, builds_te, offered, unmet
-from matrix.planning.night import night, of_base
-from matrix.planning.statistics import Availability, Parallel, availability
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered, unmet
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.model import HOST, Catalog, Wheels
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning import covering
+from matrix.prove.planning.estimates import Durations
+from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.night import night, of_base
+from matrix.prove.planning.statistics import Availability, Parallel, availability
 from tests.unit.cli.test_gpu_plans import MACHINES
-from tests.unit.planning.test_gpu_machines import A100, B200, CLONES, ENGINE, FEATURES, GIB, H100, PACKAGES
+from tests.unit.prove.planning.test_gpu_machines import A100, B200, CLONES, ENGINE, FEATURES, GIB, H100, PACKAGES
 
 CORES: Final = 16
 AHEAD: Final = 3  # cases beyond the number of GPUs (matrix.cli.places)

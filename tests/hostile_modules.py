@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 from tests.founding import NORM, SAVE
 
 COMMON: Final = ("tox", "uv", "pytest", "torch", "packaging", "virtualenv", "megatron", "transformer_engine", "hostile")

@@ -1,7 +1,7 @@
 """Renew the facts of NVIDIA's images from the texts of public pages, which the caller saves as files.
 
     python -m tests.image_facts https://docs.nvidia.com/.../rel-26-03.html=rel-26-03.txt ...
-    python -m tests.image_facts --write URL=FILE ...    add what is new to matrix/catalog/facts/containers.toml
+    python -m tests.image_facts --write URL=FILE ...    add what is new to matrix/ground/catalog/facts/containers.toml
 
 Nothing is fetched. A page is any of: release notes of an NGC container (PyTorch's, or a sibling of the same month), the
 software versions of NeMo Framework, the environment or history of a PyTorch image, NVIDIA_REQUIRE_CUDA of nvidia/cuda's
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.loading import FACTS, load
-from matrix.catalog.model import Catalog, Container
-from matrix.catalog.schema import Identifier
-from matrix.errors import MatrixError
-from matrix.planning.driver_fit import Fit, fitting
+from matrix.ground.cases.driver_fit import Fit, fitting
+from matrix.ground.catalog.loading import FACTS, load
+from matrix.ground.catalog.model import Catalog, Container
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.errors import MatrixError
 
 WANTED: Final = ("cuda", "cudnn", "nccl", "flash_attn", "driver_requirement")  # of every image
 SIBLING: Final = "medium (sibling container, same month)"

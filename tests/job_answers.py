@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
+from matrix.ground.errors import ExitStatus
 
 
 def assert_silent(failure: str, stack: str, options: str, reached: bool, capsys: pytest.CaptureFixture[str]) -> None:

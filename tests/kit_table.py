@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from matrix.catalog.folders import entries
-from matrix.provision.project import ROOT
+from matrix.ground.catalog.folders import entries
+from matrix.prove.provision.project import ROOT
 
 KIT = ROOT / "matrix" / "kit"
 LEAST = 2  # entries that use a helper: the others are of one failure

@@ -1,8 +1,8 @@
 """Change the deciding modules line by line, and count the changes that no test notices: `tox run -e mutation`.
 
     python -m tests.mutation                                       every module of TARGETS
-    python -m tests.mutation matrix/catalog/versions.py            one of them
-    python -m tests.mutation matrix/catalog/versions.py --show     with each change that survived
+    python -m tests.mutation matrix/ground/catalog/versions.py            one of them
+    python -m tests.mutation matrix/ground/catalog/versions.py --show     with each change that survived
 
 mutmut makes the changes (mutants), in a copy of the checkout, and runs the tests of TARGETS against each. Error texts
 (`raise MatrixError(...)`) are not changed: they decide nothing. mutmut leaves decorated functions out, so that the copy
@@ -57,52 +57,52 @@ for name in sys.argv[1:]:
 
 # Deciding modules -> their tests.
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "matrix/bisection/ancestry.py": ("tests/unit/bisection/test_ancestry.py",),
-    "matrix/bisection/attribution.py": ("tests/unit/bisection/test_attribution.py",),
-    "matrix/bisection/metric.py": ("tests/unit/bisection/test_metric.py",),
-    "matrix/bisection/noise.py": ("tests/unit/bisection/test_noise.py",),
-    "matrix/bisection/search.py": ("tests/unit/bisection/test_search.py",),
-    "matrix/catalog/cell.py": ("tests/unit/catalog/test_cell.py",),
-    "matrix/catalog/failure.py": ("tests/unit/catalog/test_failure.py",),
-    "matrix/catalog/reach.py": ("tests/unit/catalog/test_reach.py",),
-    "matrix/catalog/stack.py": ("tests/unit/catalog/test_stack.py",),
-    "matrix/catalog/versions.py": ("tests/unit/catalog/test_versions.py",),
-    "matrix/check/answer.py": ("tests/unit/check/test_answer.py",),
-    "matrix/check/rulings.py": ("tests/unit/check/test_rulings.py",),
-    "matrix/check/user_stack.py": ("tests/unit/check/test_user_stack.py",),
-    "matrix/contract/binding.py": ("tests/unit/contract/test_binding.py", "tests/unit/contract/test_definition.py"),
-    "matrix/execution/cache_key.py": ("tests/unit/execution/test_cache_key.py",),
-    "matrix/planning/cases.py": (
-        "tests/unit/planning/test_cases.py",
-        "tests/unit/planning/test_images.py",
-        "tests/unit/planning/test_of_base.py",
+    "matrix/prove/bisection/ancestry.py": ("tests/unit/prove/bisection/test_ancestry.py",),
+    "matrix/prove/bisection/attribution.py": ("tests/unit/prove/bisection/test_attribution.py",),
+    "matrix/prove/bisection/metric.py": ("tests/unit/prove/bisection/test_metric.py",),
+    "matrix/prove/bisection/noise.py": ("tests/unit/prove/bisection/test_noise.py",),
+    "matrix/prove/bisection/search.py": ("tests/unit/prove/bisection/test_search.py",),
+    "matrix/ground/catalog/cell.py": ("tests/unit/ground/catalog/test_cell.py",),
+    "matrix/ground/catalog/failure.py": ("tests/unit/ground/catalog/test_failure.py",),
+    "matrix/ground/catalog/reach.py": ("tests/unit/ground/catalog/test_reach.py",),
+    "matrix/ground/catalog/stack.py": ("tests/unit/ground/catalog/test_stack.py",),
+    "matrix/ground/catalog/versions.py": ("tests/unit/ground/catalog/test_versions.py",),
+    "matrix/ask/check/answer.py": ("tests/unit/ask/check/test_answer.py",),
+    "matrix/ask/check/rulings.py": ("tests/unit/ask/check/test_rulings.py",),
+    "matrix/ask/check/user_stack.py": ("tests/unit/ask/check/test_user_stack.py",),
+    "matrix/read/api/binding.py": ("tests/unit/read/api/test_binding.py", "tests/unit/read/api/test_definition.py"),
+    "matrix/prove/execution/cache_key.py": ("tests/unit/prove/execution/test_cache_key.py",),
+    "matrix/ground/cases/cells.py": (
+        "tests/unit/prove/planning/test_cases.py",
+        "tests/unit/prove/planning/test_images.py",
+        "tests/unit/prove/planning/test_of_base.py",
     ),
-    "matrix/planning/catalog_lines.py": ("tests/unit/planning/test_catalog_lines.py",),
-    "matrix/planning/covering.py": ("tests/unit/planning/test_covering.py",),
-    "matrix/planning/driver_fit.py": ("tests/unit/planning/test_driver_fit.py",),
-    "matrix/planning/estimates.py": ("tests/unit/planning/test_estimates.py",),
-    "matrix/planning/machine_requirements.py": ("tests/unit/planning/test_machine_requirements.py",),
-    "matrix/planning/night.py": (
-        "tests/unit/planning/test_night.py",
-        "tests/unit/planning/test_images.py",
-        "tests/unit/planning/test_of_base.py",
-        "tests/unit/planning/test_smoke.py",
+    "matrix/prove/planning/catalog_lines.py": ("tests/unit/prove/planning/test_catalog_lines.py",),
+    "matrix/prove/planning/covering.py": ("tests/unit/prove/planning/test_covering.py",),
+    "matrix/ground/cases/driver_fit.py": ("tests/unit/prove/planning/test_driver_fit.py",),
+    "matrix/prove/planning/estimates.py": ("tests/unit/prove/planning/test_estimates.py",),
+    "matrix/ground/cases/machine_requirements.py": ("tests/unit/prove/planning/test_machine_requirements.py",),
+    "matrix/prove/planning/night.py": (
+        "tests/unit/prove/planning/test_night.py",
+        "tests/unit/prove/planning/test_images.py",
+        "tests/unit/prove/planning/test_of_base.py",
+        "tests/unit/prove/planning/test_smoke.py",
     ),
-    "matrix/planning/packing.py": ("tests/unit/planning/test_packing.py",),
-    "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),
-    "matrix/verdicts/crash.py": ("tests/unit/verdicts/test_crash.py",),
-    "matrix/verdicts/judge.py": ("tests/unit/verdicts/test_judge.py",),
-    "matrix/verdicts/learning.py": ("tests/unit/verdicts/test_learning.py",),
-    "matrix/verdicts/signature_match.py": ("tests/unit/verdicts/test_signature_match.py",),
+    "matrix/prove/planning/packing.py": ("tests/unit/prove/planning/test_packing.py",),
+    "matrix/ground/verdicts/blame.py": ("tests/unit/ground/verdicts/test_blame.py",),
+    "matrix/ground/verdicts/crash.py": ("tests/unit/ground/verdicts/test_crash.py",),
+    "matrix/ground/verdicts/judge.py": ("tests/unit/ground/verdicts/test_judge.py",),
+    "matrix/ground/verdicts/learning.py": ("tests/unit/ground/verdicts/test_learning.py",),
+    "matrix/ground/verdicts/signature_match.py": ("tests/unit/ground/verdicts/test_signature_match.py",),
 }
 # Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
 # method, and _name_ for a property `name`.
 EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
-    "matrix/bisection/ancestry.py": {
+    "matrix/prove/bisection/ancestry.py": {
         "Ancestry.of_parents: mask = 1": "every place has place 0 among its ancestors",
         "unchanged: for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
     },
-    "matrix/bisection/attribution.py": {
+    "matrix/prove/bisection/attribution.py": {
         "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
         "if (len(carrier) > 1) or True else {}": "the mixture without the only package is the good stack",
         "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
@@ -114,12 +114,12 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "of two parts, each is what remains without the other"
         ),
     },
-    "matrix/bisection/noise.py": {
+    "matrix/prove/bisection/noise.py": {
         "Tally.add: self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
             "an error is below 1, so that a weight of 0 settles nothing"
         ),
     },
-    "matrix/bisection/search.py": {
+    "matrix/prove/bisection/search.py": {
         "_Search._candidates: excluded = 1": "place 0 is the old end, which is always unchanged",
         "_Search._choice: cuts = min(self._plan.at_once, max(mask.bit_count() + 1, 1))": (
             "more cuts than candidates select the same places, all of them"
@@ -128,7 +128,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "more cuts than candidates select the same places, all of them"
         ),
     },
-    "matrix/catalog/failure.py": {
+    "matrix/ground/catalog/failure.py": {
         'Failure.expectation: def expectation(self, stack: Stack, case: str = "XXXX") -> Expectation:': (
             "no rule names that case, so that the rules without one decide"
         ),
@@ -136,11 +136,11 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "no rule names that case, so that the rules without one decide"
         ),
     },
-    "matrix/catalog/reach.py": {
+    "matrix/ground/catalog/reach.py": {
         "JobArguments.parse: name = None": "None is as empty as a text without characters",
         "Condition.parse: if match is None or (match[5] and (match[1] or match[2])):": "an operator has an operand",
     },
-    "matrix/catalog/versions.py": {
+    "matrix/ground/catalog/versions.py": {
         'position: return parse(value if isinstance(value, str) else "0.DEV0")': "PEP 440 ignores the case",
         "_contains: holds = compare(found, parse(clause.version)) if compare "
         "else clause.contains(found, prereleases=None)": (
@@ -151,7 +151,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         ),
         "spans: previous = -3": "it is no place before the first, as -2",
     },
-    "matrix/check/user_stack.py": {
+    "matrix/ask/check/user_stack.py": {
         "image_of: return base if (isinstance(base, Container)) or True else None": "no other base has such an id",
         'build: base = ""': "it is false, as None",
         "allows: return not limits or not version or SpecifierSet(limits).contains(version, prereleases=None)": (
@@ -168,7 +168,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "the version is none of the public ones here"
         ),
     },
-    "matrix/contract/binding.py": {
+    "matrix/read/api/binding.py": {
         'bind: for kind, names in (("positional", signature.slots), ("keyword-only", signature.keywords)) '
         "if (lacking) or True else ():": "without a lacking name none is absent",
         "_too_many: takes = f\"takes {count} positional {_plural('argument', most if least == most else 3)}\"": (
@@ -183,10 +183,10 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         '_stem: return word.removesuffix(next(endings, "XXXX"))': "words are in lower case",
         "misplaced: if words(argument) < words(landed):": "equal words fit the parameter that the argument lands on",
     },
-    "matrix/planning/machine_requirements.py": {
+    "matrix/ground/cases/machine_requirements.py": {
         '_clones: for source in (item.source, "XXXX" if own_te else item.te_source):': "it names no clone, as no text",
     },
-    "matrix/planning/night.py": {
+    "matrix/prove/planning/night.py": {
         "night_cells: share = failure.night or NightShare(None)": "the reason of a share is for display",
         'night_cells: share = failure.night or NightShare("XXXX")': "the reason of a share is for display",
         "image_cases: for core in versions_of(catalog, failure, MCORE, None)": "a container is no Image, as None",
@@ -208,11 +208,11 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         "most_real: best = max((level for _, level in found), key=None)": "the levels are in the order of their names",
         "most_real: best = max((level for _, level in found), )": "the levels are in the order of their names",
     },
-    "matrix/planning/packing.py": {
+    "matrix/prove/planning/packing.py": {
         "schedule: starts, ends, most = [1.0] * len(demands), [0.0] * len(demands), 0": "each is set when it starts",
         "schedule: starts, ends, most = [0.0] * len(demands), [1.0] * len(demands), 0": "each is set when it starts",
     },
-    "matrix/verdicts/blame.py": {
+    "matrix/ground/verdicts/blame.py": {
         "classify: faults = [fault for end in ends "
         'if (fault := fault_of(end, logs.get(end.rank, "XXXX"), oom_kills))]': (
             "a log without `terminate called` shows as much as no log"
@@ -224,7 +224,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "a text without a frame shows as much as no text"
         ),
     },
-    "matrix/verdicts/learning.py": {
+    "matrix/ground/verdicts/learning.py": {
         "learned: final_line = next((line for line in "
         'reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
             "None is as empty as a text without characters"

@@ -29,11 +29,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from matrix.errors import ExitStatus, MatrixError
-from matrix.execution import interrupt
-from matrix.execution.engine import tox_command, work_folder
-from matrix.execution.ranks.descendants import end_below
-from matrix.provision import configuration, interpreters, kernel, tools
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.prove.execution import interrupt
+from matrix.prove.execution.engine import tox_command, work_folder
+from matrix.prove.execution.ranks.descendants import end_below
+from matrix.prove.provision import configuration, interpreters, tools
+from matrix.read import kernel
 from tests.mutation import TARGETS
 
 ROOT: Final = Path(__file__).resolve().parents[1]

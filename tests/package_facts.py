@@ -1,11 +1,11 @@
 """Renew the recorded facts of packages: files and declared ranges of the index, and what tags of clones state.
 
-    python -m tests.package_facts                      what differs from matrix/catalog/facts/distributions.toml
+    python -m tests.package_facts                      what differs from matrix/ground/catalog/facts/distributions.toml
     python -m tests.package_facts --write [NAME ...]   write the releases of these packages, of all by default
     python -m tests.package_facts --tags transformer-engine=CLONE flash-attn=CLONE
         what tags of clones state, beside the catalog: Transformer Engine's window of flash-attn versions, its minimum
         of cuDNN and of CUDA on Blackwell; the torch, CUDA and Python of the compiled wheels that a release attaches
-        (matrix/catalog/facts/builds.toml)
+        (matrix/ground/catalog/facts/builds.toml)
 
 pip lists the files of a package (`pip index versions -vv`), with its own configuration. The metadata of one wheel for
 each release is read beside it (PEP 658); no wheel is downloaded, nothing of a package is executed. The exit status is 1
@@ -40,12 +40,12 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion, Version
 
-from matrix.catalog.distributions import IndexedRelease, Package, read_distributions
-from matrix.catalog.failure import Failure
-from matrix.catalog.loading import FACTS, load
-from matrix.catalog.schema import VersionText
-from matrix.errors import MatrixError
-from matrix.provision.indexes import site_options
+from matrix.ground.catalog.distributions import IndexedRelease, Package, read_distributions
+from matrix.ground.catalog.failure import Failure
+from matrix.ground.catalog.loading import FACTS, load
+from matrix.ground.catalog.schema import VersionText
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision.indexes import site_options
 
 MARK: Final = "# The lines below are written by `python -m tests.package_facts --write`.\n"
 LINK: Final = re.compile(

@@ -15,16 +15,16 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from matrix.catalog import loading
-from matrix.catalog.loading import night_of
-from matrix.catalog.model import Catalog
-from matrix.check.checking import Question, check
-from matrix.check.user_stack import build, parse_text
+from matrix.ask.check.checking import Question, check
+from matrix.ask.check.user_stack import build, parse_text
 from matrix.cli.check import named
-from matrix.provision.project import ROOT
-from matrix.report.check_text import brief
-from matrix.report.known import size
-from matrix.report.terminal import console, rendered
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.loading import night_of
+from matrix.ground.catalog.model import Catalog
+from matrix.prove.provision.project import ROOT
+from matrix.show.check_text import brief
+from matrix.show.known import size
+from matrix.show.terminal import console, rendered
 
 README: Final = ROOT / "README.md"
 PICTURE: Final = ROOT / "docs" / "images" / "check.svg"

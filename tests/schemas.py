@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 SCHEMAS = ROOT / "docs" / "schema"
 

@@ -25,9 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.catalog import loading
-from matrix.catalog.schema import read_toml
 from matrix.cli.main import main as megatrix
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.schema import read_toml
 
 FOLDER: Final = Path(__file__).parent / "threads"
 THREADS: Final = (FOLDER / "threads.json", FOLDER / "public.json")

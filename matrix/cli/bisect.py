@@ -10,27 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matrix.bisection import drafting
-from matrix.bisection.bisect_arguments import folder_of
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import ProbeReport
-from matrix.bisection.procedure import BisectionEvents, Procedure
-from matrix.bisection.procedure import bisect_command as bisect_own
-from matrix.bisection.result_summary import BisectionSummary, summarize
-from matrix.catalog import loading
 from matrix.cli import places
 from matrix.cli.bisect_options import add_options, arguments_of
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
-from matrix.execution import interrupt
-from matrix.report.bisection import bisection_page, issue_text, render
-from matrix.report.findings import FORMATS
-from matrix.report.findings.from_bisection import of_bisection
-from matrix.report.json_object import json_object
-from matrix.report.known import statement
-from matrix.report.terminal import Prose, show, warn
-from matrix.store.paths import Paths, write_whole
-from matrix.verdicts.text import visible
+from matrix.ground.catalog import loading
+from matrix.ground.errors import ExitStatus
+from matrix.ground.verdicts.text import visible
+from matrix.prove.bisection import drafting
+from matrix.prove.bisection.bisect_arguments import folder_of
+from matrix.prove.bisection.noise import ProbeResult
+from matrix.prove.bisection.probe_session import ProbeReport
+from matrix.prove.bisection.procedure import BisectionEvents, Procedure
+from matrix.prove.bisection.procedure import bisect_command as bisect_own
+from matrix.prove.bisection.result_summary import BisectionSummary, summarize
+from matrix.prove.execution import interrupt
+from matrix.prove.store.paths import Paths, write_whole
+from matrix.show.bisection import bisection_page, issue_text, render
+from matrix.show.findings import FORMATS
+from matrix.show.findings.from_bisection import of_bisection
+from matrix.show.json_object import json_object
+from matrix.show.known import statement
+from matrix.show.terminal import Prose, show, warn
 
 
 def add_parser(commands: Any) -> None:

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import fields
 from typing import Any, Final
 
-from matrix.bisection.axes import WORDS
-from matrix.bisection.bisect_arguments import CHECKS_READ, BisectArguments
-from matrix.bisection.question import SIDE, BisectionQuestion
-from matrix.catalog.failure import Level
 from matrix.cli import places
 from matrix.cli.command_options import add_findings, add_out
+from matrix.ground.catalog.failure import Level
+from matrix.prove.bisection.axes import WORDS
+from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments
+from matrix.prove.bisection.question import SIDE, BisectionQuestion
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--axis": {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from matrix.catalog import loading
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
-from matrix.execution import interrupt
-from matrix.provision.image_builds import Builder, build, build_request
+from matrix.ground.catalog import loading
+from matrix.ground.errors import ExitStatus
+from matrix.prove.execution import interrupt
+from matrix.prove.provision.image_builds import Builder, build, build_request
 
 
 def add_parser(commands: Any) -> None:

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Level
-from matrix.catalog.schema import Size
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
-from matrix.execution import interrupt
-from matrix.planning.cases import revisions
-from matrix.planning.supplies import bundled_cases, checked_base, supplies
-from matrix.provision.bundle_making import GB, Maker, described, requested
+from matrix.ground.cases.cells import revisions
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.schema import Size
+from matrix.ground.errors import ExitStatus
+from matrix.prove.execution import interrupt
+from matrix.prove.planning.supplies import bundled_cases, checked_base, supplies
+from matrix.prove.provision.bundle_making import GB, Maker, described, requested
 
 
 def add_parser(commands: Any) -> None:

@@ -8,26 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.authoring import breaking
-from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.model import HOST, LABEL, Catalog
 from matrix.cli import places, results
 from matrix.cli.command_options import add_json, add_out
-from matrix.errors import MatrixError
-from matrix.execution import runner
-from matrix.planning.case_request import (
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.model import HOST, LABEL, Catalog
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.authoring import breaking
+from matrix.prove.execution import runner
+from matrix.prove.planning.case_request import (
     CaseRequest,
     InstalledBase,
     PackageSource,
     requested_cases,
     requested_levels,
 )
-from matrix.planning.host_cases import cases_here, with_host
-from matrix.planning.rerun import RERUN, RERUN_HERE
-from matrix.planning.supplies import selection
-from matrix.provision import bundle_folder, configuration, host, installed, package_source
-from matrix.store.paths import NIGHT, OUT
-from matrix.verdicts.planned import Planned
+from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.rerun import RERUN, RERUN_HERE
+from matrix.prove.planning.supplies import selection
+from matrix.prove.provision import bundle_folder, configuration, host
+from matrix.prove.store.paths import NIGHT, OUT
+from matrix.read import package_source
+from matrix.read.machine import installed
 
 LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes half an hour
 

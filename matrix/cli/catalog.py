@@ -8,21 +8,21 @@ from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, entry_schema, examples, export, overview, skeleton
-from matrix.catalog import loading
-from matrix.catalog.folders import FAILURES
-from matrix.catalog.loading import NIGHT_FILE
-from matrix.check.log_reading import read_log
+from matrix.ask.check.log_reading import read_log
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.cli.verify import verify_command
-from matrix.errors import ExitStatus, MatrixError, closest
-from matrix.report import known
-from matrix.report.json_object import json_object
-from matrix.report.terminal import paragraphs, show, table
-from matrix.store import stored_run as runs
-from matrix.store.paths import Paths, is_night, write_whole
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.catalog.loading import NIGHT_FILE
+from matrix.ground.errors import ExitStatus, MatrixError, closest
+from matrix.prove.authoring import entry, entry_schema, examples, export, overview, skeleton
+from matrix.prove.store import stored_run as runs
+from matrix.prove.store.paths import Paths, is_night, write_whole
+from matrix.show import known
+from matrix.show.json_object import json_object
+from matrix.show.terminal import paragraphs, show, table
 
 ACTIONS: Final = {
     "new": Command(

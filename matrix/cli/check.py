@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.model import Catalog
-from matrix.catalog.stack import known_component
-from matrix.check import checking, declaring, examine
-from matrix.check.answer import CheckResult, answer_of
+from matrix.ask.check import checking, declaring, examine
+from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.cli.command_options import add_findings, add_options, add_out, given, last_runs
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError
-from matrix.report.check_text import brief, render_all
-from matrix.report.json_object import json_object
-from matrix.report.terminal import console, rendered, show, warn
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.stack import known_component
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.show.check_text import brief, render_all
+from matrix.show.json_object import json_object
+from matrix.show.terminal import console, rendered, show, warn
 
 
 def add_parser(commands: Any) -> None:
@@ -92,8 +92,8 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
     elif parsed.format:
-        from matrix.report.findings import FORMATS
-        from matrix.report.findings.from_check import of_check
+        from matrix.show.findings import FORMATS
+        from matrix.show.findings.from_check import of_check
 
         print(FORMATS[parsed.format](of_check(results, parsed.what)))
     elif parsed.own:  # stdout belongs to the command
@@ -123,7 +123,7 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
     assumed = examine.assume(given(parsed, examine.options_of(parsed.preflights)), parsed.preflights)
     checkpoint = None
     if parsed.checkpoint:
-        from matrix.check.checkpoint_settings import read_checkpoint
+        from matrix.ask.check.checkpoint_settings import read_checkpoint
 
         checkpoint = read_checkpoint(parsed.checkpoint)
     inputs = _inputs(catalog, parsed)
@@ -143,7 +143,7 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
         raise MatrixError("--root names an environment", got="--root with WHAT or --", fix="leave one out")
     if parsed.what and not parsed.loadable:
         return declaring.inputs(catalog, parsed.what, as_one=parsed.as_one)
-    from matrix.check import environment  # 0.1 s: it is not needed for files
+    from matrix.ask.check import environment  # 0.1 s: it is not needed for files
 
     if parsed.what:
         if words := [word for word in parsed.what if not declaring.is_file(word)]:
@@ -153,7 +153,7 @@ def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.Chec
                 expected="files",
                 fix="name lock files or requirements, or leave --loadable out",
             )
-        from matrix.provision.overlays import lay_wheels  # 0.02 s, for locks alone
+        from matrix.prove.provision.overlays import lay_wheels  # 0.02 s, for locks alone
 
         return environment.locked_inputs(catalog, parsed.what, parsed.sm or "", lay_wheels)
     variables = [name for preflight in parsed.preflights for name in preflight.variables]

@@ -6,20 +6,20 @@ import argparse
 from functools import cache
 from typing import Final
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST
-from matrix.check import checking
-from matrix.check.user_stack import UserStack
+from matrix.ask.check import checking
+from matrix.ask.check.user_stack import UserStack
 from matrix.cli import places
 from matrix.cli.case_options import environment_cases
-from matrix.errors import MatrixError
-from matrix.execution.engine import offer_of
-from matrix.planning import cell_explanation, covering, night
-from matrix.provision import configuration, host
-from matrix.report import check_text, explanation
-from matrix.report.json_object import json_object
-from matrix.report.terminal import show
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.model import HOST
+from matrix.ground.errors import MatrixError
+from matrix.prove.execution.engine import offer_of
+from matrix.prove.planning import cell_explanation, covering, night
+from matrix.prove.provision import configuration, host
+from matrix.show import check_text, explanation
+from matrix.show.json_object import json_object
+from matrix.show.terminal import show
 
 OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python")
 

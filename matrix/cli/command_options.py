@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.job_options import JobOption
-from matrix.report.terminal import warn
-from matrix.store.paths import OUT, Paths
-from matrix.store.trend import PastResult
+from matrix.ground.catalog.job_options import JobOption
+from matrix.ground.verdicts.trend import PastResult
+from matrix.prove.store.paths import OUT, Paths
+from matrix.show.terminal import warn
 
-FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings
+FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.show.findings
 
 
 def add_out(
@@ -51,6 +51,6 @@ def last_runs(out: Path) -> Mapping[str, tuple[PastResult, ...]]:
     """Return the last runs of each failure in an output folder; none without a history."""
     if not Paths(out).history.exists():  # sqlite3 takes 10 ms
         return {}
-    from matrix.store.history import last_runs
+    from matrix.prove.store.history import last_runs
 
     return last_runs(Paths(out).history, warn)

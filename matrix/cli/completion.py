@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError
+from matrix.ground.errors import ExitStatus, MatrixError
 
 SHELLS: Final = ("bash", "zsh")
 

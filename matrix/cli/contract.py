@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
 from matrix.cli.command_options import add_findings
 from matrix.cli.usage import add_command
-from matrix.contract import pairs, recording, sides
-from matrix.contract.finding import BREAKING, Finding
-from matrix.contract.provider import TRANSFORMER_ENGINE
-from matrix.contract.recording import MCORE, SUFFIX, TE
-from matrix.contract.relevance import is_yanked
-from matrix.errors import ExitStatus, MatrixError
-from matrix.report import contract_table
-from matrix.report.findings import FORMATS
-from matrix.report.findings.from_contract import of_contract
-from matrix.report.json_object import json_object
-from matrix.report.known import statement
-from matrix.report.terminal import paragraphs, show
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature_match import owner
+from matrix.ground.catalog import loading
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.signature_match import owner
+from matrix.read.api import pairs, recording, sides
+from matrix.read.api.finding import BREAKING, Finding
+from matrix.read.api.provider import TRANSFORMER_ENGINE
+from matrix.read.api.recording import MCORE, SUFFIX, TE
+from matrix.read.api.relevance import is_yanked
+from matrix.show import contract_table
+from matrix.show.findings import FORMATS
+from matrix.show.findings.from_contract import of_contract
+from matrix.show.json_object import json_object
+from matrix.show.known import statement
+from matrix.show.terminal import paragraphs, show
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 

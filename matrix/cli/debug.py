@@ -9,20 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST
 from matrix.cli import case_options
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError
-from matrix.execution.engine import environment_folder, tox_command
-from matrix.planning.case_request import CaseRequest
-from matrix.provision import project
-from matrix.provision.commands import python_module
-from matrix.provision.tox_environments import CELL_SETTINGS
-from matrix.store.paths import Paths
-from matrix.store.stored_run import StoredRun
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.model import HOST
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.prove.execution.engine import environment_folder, tox_command
+from matrix.prove.planning.case_request import CaseRequest
+from matrix.prove.provision import project
+from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.store.paths import Paths
+from matrix.prove.store.stored_run import StoredRun
+from matrix.read.commands import python_module
 
 
 def add_parser(commands: Any) -> None:

@@ -7,18 +7,18 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.distributions import read_builds, read_distributions
-from matrix.catalog.stack import PYTHON
+from matrix.ask.fit.candidates import Recorded
+from matrix.ask.fit.fit_answer import FittingSet, fit
+from matrix.ask.fit.wishes import parse_wishes
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
-from matrix.fitting.candidates import Recorded
-from matrix.fitting.fit_answer import FittingSet, fit
-from matrix.fitting.wishes import parse_wishes
-from matrix.provision.resolution import Resolution, resolve
-from matrix.report.fit_text import constraints, render, to_json
-from matrix.report.json_object import json_object
-from matrix.report.terminal import show
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.distributions import read_builds, read_distributions
+from matrix.ground.catalog.stack import PYTHON
+from matrix.prove.provision.resolution import Resolution, resolve
+from matrix.show.fit_text import constraints, render, to_json
+from matrix.show.json_object import json_object
+from matrix.show.terminal import show
 
 
 def add_parser(commands: Any) -> None:

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from matrix import __version__
 from matrix.cli import COMMANDS
 from matrix.cli.usage import Help, Parser
-from matrix.errors import ExitStatus, MatrixError, closest
+from matrix.ground.errors import ExitStatus, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
 OWN = {"bisect", "check"}  # commands that take another command after --
@@ -67,7 +67,7 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
-        from matrix.execution.interrupt import leave_hint
+        from matrix.prove.execution.interrupt import leave_hint
 
         stop = MatrixError("interrupted")
         stop.what += parsed.resume_hint and f"; {parsed.resume_hint}"
@@ -93,11 +93,11 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
 
 def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -> ExitStatus:
     """Print an error to stderr, and with --json to stdout as well; return its exit status."""
-    from matrix.verdicts.text import visible
+    from matrix.ground.verdicts.text import visible
 
     print(f"megatrix: {visible(str(error))}", file=sys.stderr)  # it may quote an input with control characters
     if parsed.json:
-        from matrix.report.json_object import json_object
+        from matrix.show.json_object import json_object
 
         print(json_object("error/1", [problem.to_json() for problem in error.errors]))
     return status
@@ -147,7 +147,7 @@ def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
 
 def skip() -> int:
     """Return the exit status that makes `git bisect run` skip a commit."""
-    from matrix.bisection.noise import ProbeResult
-    from matrix.bisection.probe_session import EXIT_STATUS  # `run --exit-code`, which needs it, has imported it
+    from matrix.prove.bisection.noise import ProbeResult
+    from matrix.prove.bisection.probe_session import EXIT_STATUS  # `run --exit-code`, which needs it, has imported it
 
     return EXIT_STATUS[ProbeResult.SKIP]

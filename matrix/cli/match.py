@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from matrix.catalog.kinds import kind_table
-from matrix.check.kind_answer import answer
-from matrix.check.log_reading import read_log
+from matrix.ask.check.kind_answer import answer
+from matrix.ask.check.log_reading import read_log
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
-from matrix.report import log_matches
-from matrix.report.json_object import json_object
-from matrix.report.terminal import show
+from matrix.ground.catalog.kinds import kind_table
+from matrix.ground.errors import ExitStatus
+from matrix.show import log_matches
+from matrix.show.json_object import json_object
+from matrix.show.terminal import show
 
 
 def add_parser(commands: Any) -> None:

@@ -8,22 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from matrix.authoring import parity_entry, skeleton
-from matrix.catalog import loading
-from matrix.catalog.folders import FAILURES
-from matrix.catalog.model import Catalog
-from matrix.catalog.stack import MCORE
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError
-from matrix.execution import interrupt
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.stack import MCORE
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.verdicts.text import visible
 from matrix.kit.parity.factors import Point
-from matrix.parity.campaigns import CoreResult, ParityRun
-from matrix.provision import configuration, package_source
-from matrix.report.json_object import json_object
-from matrix.report.parity_text import core_json, layout_lines, search_lines
-from matrix.report.terminal import show
-from matrix.store.paths import OUT
-from matrix.verdicts.text import visible
+from matrix.prove.authoring import parity_entry, skeleton
+from matrix.prove.execution import interrupt
+from matrix.prove.parity.campaigns import CoreResult, ParityRun
+from matrix.prove.provision import configuration
+from matrix.prove.store.paths import OUT
+from matrix.read import package_source
+from matrix.show.json_object import json_object
+from matrix.show.parity_text import core_json, layout_lines, search_lines
+from matrix.show.terminal import show
 
 SECONDS = 600  # of a search, for all cores together
 

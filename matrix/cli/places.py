@@ -9,18 +9,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST, Catalog, Container
-from matrix.errors import MatrixError
-from matrix.execution import images
-from matrix.execution.engine import Engine, Engines, HostEngine, Tox
-from matrix.execution.images import Images
-from matrix.execution.slurm import client as slurm
-from matrix.execution.slurm.cluster import ClusterSite
-from matrix.execution.slurm.slurm_engine import Slurm
-from matrix.provision import host, tools
-from matrix.provision.image_builds import Builder
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.model import HOST, Catalog, Container
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution import images
+from matrix.prove.execution.engine import Engine, Engines, HostEngine, Tox
+from matrix.prove.execution.images import Images
+from matrix.prove.execution.slurm import client as slurm
+from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.slurm_engine import Slurm
+from matrix.prove.provision import host, tools
+from matrix.prove.provision.image_builds import Builder
 
 AHEAD: Final = 3  # cases that may import while others hold the GPUs; one for each four cores
 

@@ -11,22 +11,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.codec import encode
-from matrix.catalog.model import Catalog, Container
 from matrix.cli import case_options, places, results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError
-from matrix.execution.engine import offer_of
-from matrix.planning import ci_jobs, statistics
-from matrix.planning.estimates import DEFAULT_TEXT, Basis
-from matrix.planning.machine_requirements import BaseOffer, offered
-from matrix.planning.statistics import Availability
-from matrix.provision import configuration, host
-from matrix.report.json_object import json_object
-from matrix.report.terminal import Part, Prose, show, table
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.machine_requirements import BaseOffer, offered
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.codec import encode
+from matrix.ground.catalog.model import Catalog, Container
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.engine import offer_of
+from matrix.prove.planning import ci_jobs, statistics
+from matrix.prove.planning.estimates import DEFAULT_TEXT, Basis
+from matrix.prove.planning.statistics import Availability
+from matrix.prove.provision import configuration, host
+from matrix.show.json_object import json_object
+from matrix.show.terminal import Part, Prose, show, table
 
 
 def add_parser(commands: Any) -> None:

@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.folders import FAILURES
-from matrix.check.table import build_table
+from matrix.ask.check.table import build_table
 from matrix.cli import results
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
-from matrix.execution import runner
-from matrix.report import output, site
-from matrix.report.changes import Changes, changes
-from matrix.report.job_summary import job_summary
-from matrix.report.json_object import json_object
-from matrix.report.stack_map import stack_map
-from matrix.report.terminal import warn
-from matrix.store import stored_run as runs
-from matrix.store.history import History, with_history
-from matrix.store.paths import NIGHT, Paths, write_whole
-from matrix.store.stored_run import Night, StoredRun
-from matrix.store.trend import NO_PASTS
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.verdicts.trend import NO_PASTS
+from matrix.prove.execution import runner
+from matrix.prove.store import stored_run as runs
+from matrix.prove.store.history import History, with_history
+from matrix.prove.store.paths import NIGHT, Paths, write_whole
+from matrix.prove.store.stored_run import Night, StoredRun
+from matrix.show import output, site
+from matrix.show.changes import Changes, changes
+from matrix.show.job_summary import job_summary
+from matrix.show.json_object import json_object
+from matrix.show.stack_map import stack_map
+from matrix.show.terminal import warn
 
 
 def add_parser(commands: Any) -> None:

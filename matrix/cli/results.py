@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from matrix.bisection.probing import RUN_LABEL as BISECTION
-from matrix.catalog.failure import Level
-from matrix.catalog.model import Catalog
-from matrix.errors import MatrixError
-from matrix.execution.engine import Engine
-from matrix.planning.estimates import Durations, statement
-from matrix.provision import host
-from matrix.report import gpu_results
-from matrix.report.run_summary import summary
-from matrix.report.terminal import Prose, show, warn
-from matrix.store import stored_run
-from matrix.store.history import History, with_history
-from matrix.store.paths import Paths, unwritable
-from matrix.store.stored_run import Night
-from matrix.verdicts.planned import Planned
-from matrix.verdicts.record import Record
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.record import Record
+from matrix.prove.bisection.probing import RUN_LABEL as BISECTION
+from matrix.prove.execution.engine import Engine
+from matrix.prove.planning.estimates import Durations, statement
+from matrix.prove.provision import host
+from matrix.prove.store import stored_run
+from matrix.prove.store.history import History, with_history
+from matrix.prove.store.paths import Paths, unwritable
+from matrix.prove.store.stored_run import Night
+from matrix.show import gpu_results
+from matrix.show.run_summary import summary
+from matrix.show.terminal import Prose, show, warn
 
 NO_DRIVER: Final = "no NVIDIA driver: /proc/driver/nvidia is missing, and NVML can't be loaded"
 

@@ -10,22 +10,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from matrix.authoring import breaking
-from matrix.bisection.probe_session import exit_code
-from matrix.catalog import loading
-from matrix.catalog.model import Catalog
 from matrix.cli import places, results
 from matrix.cli.case_options import add_run, checked_limit, command_words, prepare, requested, resumed
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus
-from matrix.execution import interrupt, runner
-from matrix.provision import host
-from matrix.report import output
-from matrix.report.json_object import json_object
-from matrix.report.screen import Screen
-from matrix.report.terminal import warn
-from matrix.store import stored_run
-from matrix.store.history import History
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.errors import ExitStatus
+from matrix.prove.authoring import breaking
+from matrix.prove.bisection.probe_session import exit_code
+from matrix.prove.execution import interrupt, runner
+from matrix.prove.provision import host
+from matrix.prove.store import stored_run
+from matrix.prove.store.history import History
+from matrix.show import output
+from matrix.show.json_object import json_object
+from matrix.show.screen import Screen
+from matrix.show.terminal import warn
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
 OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}

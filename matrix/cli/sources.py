@@ -9,15 +9,15 @@ import time
 from functools import partial
 from typing import Any
 
-from matrix.catalog import loading
 from matrix.cli.usage import add_command
-from matrix.errors import ExitStatus, MatrixError, closest
-from matrix.execution import interrupt
-from matrix.planning.cases import revisions
-from matrix.provision import clones, configuration
-from matrix.provision.commands import redacted
-from matrix.provision.configuration import CLONES, Configuration, variable
-from matrix.report.json_object import json_object
+from matrix.ground.cases.cells import revisions
+from matrix.ground.catalog import loading
+from matrix.ground.errors import ExitStatus, MatrixError, closest
+from matrix.prove.execution import interrupt
+from matrix.prove.provision import clones, configuration
+from matrix.prove.provision.configuration import CLONES, Configuration, variable
+from matrix.read.commands import redacted
+from matrix.show.json_object import json_object
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.

@@ -6,19 +6,19 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import loading
-from matrix.catalog.versions import NONE
-from matrix.check.table import listed
+from matrix.ask.check.table import listed
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
-from matrix.contract import pairs, recording, sides
-from matrix.contract.api import Surface
-from matrix.contract.provider import TORCH, provider_of
-from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
-from matrix.contract.uses import Calls
-from matrix.errors import ExitStatus, MatrixError
-from matrix.provision import package_source
-from matrix.provision.package_source import Contents, SourceKind
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.versions import NONE
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.read import package_source
+from matrix.read.api import pairs, recording, sides
+from matrix.read.api.api import Surface
+from matrix.read.api.provider import TORCH, provider_of
+from matrix.read.api.recording import ARCHIVE, MCORE, SUFFIX, TE
+from matrix.read.api.uses import Calls
+from matrix.read.package_source import Contents, SourceKind
 
 
 def add_parser(commands: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from matrix.cli import COMMANDS, Command
-from matrix.errors import ExitStatus, MatrixError, closest
+from matrix.ground.errors import ExitStatus, MatrixError, closest
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,22 +10,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from matrix.authoring import breaking, claims, entry, examples
-from matrix.authoring.entry import EntryProblem
-from matrix.catalog import loading
-from matrix.catalog.failure import Failure
-from matrix.catalog.folders import ENTRY
-from matrix.catalog.regular_file import read_regular_text
 from matrix.cli import case_options
 from matrix.cli.run import executed
-from matrix.errors import ExitStatus
-from matrix.execution import interrupt
-from matrix.provision.commands import python_module
-from matrix.provision.project import ROOT
-from matrix.report.terminal import paragraphs, show, table, warn
-from matrix.store.history import with_history
-from matrix.store.paths import Paths, write_whole
-from matrix.verdicts.record import Record, Verdict
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Failure
+from matrix.ground.catalog.folders import ENTRY
+from matrix.ground.catalog.regular_file import read_regular_text
+from matrix.ground.errors import ExitStatus
+from matrix.ground.verdicts.record import Record, Verdict
+from matrix.prove.authoring import breaking, claims, entry, examples
+from matrix.prove.authoring.entry import EntryProblem
+from matrix.prove.execution import interrupt
+from matrix.prove.provision.project import ROOT
+from matrix.prove.store.history import with_history
+from matrix.prove.store.paths import Paths, write_whole
+from matrix.read.commands import python_module
+from matrix.show.terminal import paragraphs, show, table, warn
 
 TOOLS = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",))
 

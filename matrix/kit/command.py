@@ -25,10 +25,10 @@ from pathlib import Path
 from traceback import FrameSummary, StackSummary
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from matrix.ground.verdicts.outcome import Raised
+from matrix.ground.verdicts.tracebacks import LoggedException, Tracebacks
 from matrix.kit import child
 from matrix.kit.rank import LackError
-from matrix.verdicts.outcome import Raised
-from matrix.verdicts.tracebacks import LoggedException, Tracebacks
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from matrix.contract.comparison import calls_to
-from matrix.contract.recording import released as released
-from matrix.contract.sides import cached_calls, cached_surface
 from matrix.kit.preflight import Call, Error
+from matrix.read.api.comparison import calls_to
+from matrix.read.api.recording import released as released
+from matrix.read.api.sides import cached_calls, cached_surface
 
 
 def version(te: str) -> str:

@@ -13,12 +13,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from matrix.catalog.codec import decode
-from matrix.catalog.folders import load_module
-from matrix.catalog.machine import Cuda, Gpu, Machine
-from matrix.catalog.schema import read_toml
-from matrix.catalog.versions import Range, is_version, parse
-from matrix.errors import MatrixError
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.folders import load_module
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.versions import Range, is_version, parse
+from matrix.ground.errors import MatrixError
 from matrix.kit.launch import UNKNOWN, World
 
 __all__ = ["Answer", "Call", "Contracts", "Cuda", "Error", "Examine", "Gpu", "Machine", "Range", "Report", "Status"]
@@ -87,7 +87,7 @@ class Answer:
 class TrainingJob:
     """The job that a user starts. None is unknown.
 
-    `te` and `mcore` are sources for matrix.contract.sides (a recorded version, a wheel, a folder, PATH@REV), "" where
+    `te` and `mcore` are sources for matrix.read.api.sides (a recorded version, a wheel, a folder, PATH@REV), "" where
     the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`: Transformer Engine was built with MPI.
     `environ` holds the preflights' variables, `arguments` their options. `command` are the values of the arguments of
     its command ("seq-length" -> "4096"), `per_host` is its number of processes per host.

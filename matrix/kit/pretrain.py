@@ -20,9 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matrix.errors import MatrixError
-from matrix.kit.git import Repository
+from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError
+from matrix.read.git import Repository
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable
 from math import log2
 
-from matrix.verdicts.text import visible
+from matrix.ground.verdicts.text import visible
 
 
 def escape(text: object) -> str:

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Level
 from matrix.cli import places
-from matrix.provision import host
-from matrix.report.bisection import bisection_page
-from matrix.report.output import render
-from matrix.store.history import History
-from matrix.store.journal import Journal
-from matrix.store.paths import Paths, write_whole
-from matrix.store.stored_run import StoredRun, write_plan
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.record import Record, Verdict
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.record import Record, Verdict
+from matrix.prove.provision import host
+from matrix.prove.store.history import History
+from matrix.prove.store.journal import Journal
+from matrix.prove.store.paths import Paths, write_whole
+from matrix.prove.store.stored_run import StoredRun, write_plan
+from matrix.show.bisection import bisection_page
+from matrix.show.output import render
 from tests.browser.chromium import Browser
 from tests.founding import BEHIND_SAVE, CALL, MASK, MPI, SAVE
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, real, stack
 from tests.unit.engines import HOST, FakeEngine
-from tests.unit.report.samples import attribution, bisection, changed, night, planned
+from tests.unit.show.samples import attribution, bisection, changed, night, planned
 
 ENTRY = failure(
     "save-breaks",

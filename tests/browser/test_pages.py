@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli.main import main
-from matrix.store.paths import Paths, page_name
+from matrix.prove.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
 from tests.unit.engines import FakeEngine

@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 
 import pytest
 
-from matrix.report.site import write_site
-from matrix.store.stored_run import Night
+from matrix.prove.store.stored_run import Night
+from matrix.show.site import write_site
 from tests.browser.chromium import Browser
 from tests.browser.test_pages import violations
 from tests.founding import MPI, PINNED, SAVE
 from tests.unit.catalogs import real
-from tests.unit.report.samples import stack_map
+from tests.unit.show.samples import stack_map
 
 ASKED = urlencode({"from": "base=ngc-25.11 mcore=0.16.1", "to": "base=ngc-25.11 mcore=0.17.1", "use": "fp8,experts"})
 PAGES = {

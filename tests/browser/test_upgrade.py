@@ -9,20 +9,20 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from matrix.catalog.stack import UNKNOWN, WRITER, known_component
-from matrix.catalog.versions import is_version, parse
-from matrix.check.answer import CheckResult
-from matrix.check.calls import breaking_calls
-from matrix.check.checking import Question, check
-from matrix.check.rulings import BreakingCalls, Standing
-from matrix.check.table import Choice, move
-from matrix.check.user_stack import UserStack, build, parse_text
-from matrix.report.stack_map import NEWEST
-from matrix.store.paths import Paths
+from matrix.ask.check.answer import CheckResult
+from matrix.ask.check.calls import breaking_calls
+from matrix.ask.check.checking import Question, check
+from matrix.ask.check.rulings import BreakingCalls, Standing
+from matrix.ask.check.table import Choice, move
+from matrix.ask.check.user_stack import UserStack, build, parse_text
+from matrix.ground.catalog.stack import UNKNOWN, WRITER, known_component
+from matrix.ground.catalog.versions import is_version, parse
+from matrix.prove.store.paths import Paths
+from matrix.show.stack_map import NEWEST
 from tests.browser.chromium import Browser
 from tests.founding import MASK, SAVE
+from tests.unit.ask.check.test_table import random_choices
 from tests.unit.catalogs import real
-from tests.unit.check.test_table import random_choices
 
 STANDINGS = tuple(Standing)
 CELL = """(row, mcore) => {

@@ -30,13 +30,13 @@ from typing import Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-from matrix.catalog import loading
-from matrix.catalog.folders import SITE
 from matrix.cli.main import main as megatrix
-from matrix.store.journal import Journal
-from matrix.store.stored_run import StoredRun
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import SITE
+from matrix.prove.store.journal import Journal
+from matrix.prove.store.stored_run import StoredRun
 from tests.hostile.inputs import Hostile, kinds
-from tests.unit.report.samples import MCORES, cell, record
+from tests.unit.show.samples import MCORES, cell, record
 
 HANG_S: Final = 30.0  # wall time of one input
 MEMORY: Final = 4 * 2**30  # bytes of address space of one process

@@ -17,8 +17,8 @@ from typing import Final
 from hypothesis import strategies as st
 
 from matrix.cli import COMMANDS
-from matrix.contract.recording import FORMAT
-from matrix.errors import ExitStatus
+from matrix.ground.errors import ExitStatus
+from matrix.read.api.recording import FORMAT
 
 DEEP: Final = 20_000  # brackets: more than any parser's stack
 PROGRAM: Final = b"$(touch EXECUTED)"  # what a file starts that is run instead of read

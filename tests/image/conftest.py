@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.provision.image_builds import Builder, BuildRequest, build
-from matrix.provision.tools import NO_TOOL, Tool, find
+from matrix.ground.catalog import loading
+from matrix.prove.provision.image_builds import Builder, BuildRequest, build
+from matrix.prove.provision.tools import NO_TOOL, Tool, find
 from tests.real.conftest import megatrix, temporary
 
 __all__ = ["megatrix", "temporary"]

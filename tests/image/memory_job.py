@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from matrix.catalog.limits import Limits
-from matrix.catalog.schema import Size
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.supervisor import Supervisor
+from matrix.ground.catalog.limits import Limits
+from matrix.ground.catalog.schema import Size
+from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.supervisor import Supervisor
 
 if __name__ == "__main__":
     limits = Limits(memory=Size(sys.argv[1]))  # in bytes
-    job = RankJob("tests.unit.execution.ranks.bodies:fill_memory", {}, 1, (), {}, 60.0, Path("/tmp/log"), limits=limits)
+    job = RankJob(
+        "tests.unit.prove.execution.ranks.bodies:fill_memory", {}, 1, (), {}, 60.0, Path("/tmp/log"), limits=limits
+    )
     with Supervisor(preload=("json",)) as supervisor:
         sys.stdout.write(f"{supervisor.run(job).kind.value}\n")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from matrix.catalog.folders import ENTRY, folder_name
-from matrix.catalog.loading import load
-from matrix.provision.image_builds import Builder, BuildRequest, build, build_request
-from matrix.provision.indexes import site_options
-from matrix.provision.tools import Tool
+from matrix.ground.catalog.folders import ENTRY, folder_name
+from matrix.ground.catalog.loading import load
+from matrix.prove.provision.image_builds import Builder, BuildRequest, build, build_request
+from matrix.prove.provision.indexes import site_options
+from matrix.prove.provision.tools import Tool
 from tests.founding import SAVE
 from tests.real.conftest import ROOT
 

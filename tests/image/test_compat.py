@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pytest
 
-from matrix.provision.project import ROOT
-from matrix.provision.tools import Tool
-from matrix.store.paths import Paths
+from matrix.prove.provision.project import ROOT
+from matrix.prove.provision.tools import Tool
+from matrix.prove.store.paths import Paths
 from tests.image import standin
 from tests.schemas import items_of
 
@@ -68,7 +68,7 @@ def do_nothing(rank):
 HANG_S: Final = 10  # s for a driver to answer; on a busy machine Python alone takes more than 2 s to start
 QUERY: Final = f"""
 import json
-from matrix.provision.nvidia.devices import query
+from matrix.read.machine.nvidia.devices import query
 found = query(seconds={HANG_S})
 print(json.dumps([found.nvml.problem, found.cuda.version, found.cuda.driver, found.cuda.problem]))
 """

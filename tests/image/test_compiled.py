@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.nvidia.compiler import nvcc
-from matrix.provision.tools import Tool
+from matrix.prove.provision.tools import Tool
+from matrix.read.machine.compiler import nvcc
 from tests import compiled
 
 TOOLKIT = Path("/usr/local/cuda")

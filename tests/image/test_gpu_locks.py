@@ -7,12 +7,12 @@ import os
 import subprocess
 from pathlib import Path
 
-from matrix.catalog.loading import load
-from matrix.execution.gpus import Pool
-from matrix.planning.packing import Demand
-from matrix.provision.tools import ContainerSpec, Ref, Tool
+from matrix.ground.catalog.loading import load
+from matrix.prove.execution.gpus import Pool
+from matrix.prove.planning.packing import Demand
+from matrix.prove.provision.tools import ContainerSpec, Ref, Tool
 from tests.real.conftest import ROOT
-from tests.unit.execution.test_gpus import HOLDER, NAMES, WORKER
+from tests.unit.prove.execution.test_gpus import HOLDER, NAMES, WORKER
 
 HANG_S = 120.0  # limit for hanging tests
 

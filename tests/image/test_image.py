@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.limits import MIB
-from matrix.catalog.loading import load
-from matrix.planning.covering import pairwise
-from matrix.planning.night import night
-from matrix.provision.tools import ContainerSpec, Ref, Tool
-from matrix.store import stored_run as nights
-from matrix.store.paths import Paths
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.limits import MIB
+from matrix.ground.catalog.loading import load
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import night
+from matrix.prove.provision.tools import ContainerSpec, Ref, Tool
+from matrix.prove.store import stored_run as nights
+from matrix.prove.store.paths import Paths
 from tests.founding import BEHIND_MPI, MPI
 from tests.real.conftest import COMMAND_S, ROOT, Megatrix, started, wait_for_first_result
 from tests.schemas import items_of
-from tests.unit.bisection import repositories
+from tests.unit.prove.bisection import repositories
 
 GONE_S = 20.0  # s for a container to end; 1 s on an idle machine
 EXPECTED = {Expectation.BROKEN: "reproduced", Expectation.WORKS: "holds"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matrix.provision.tools import Tool
+from matrix.prove.provision.tools import Tool
 from tests.founding import MPI
 from tests.image.test_image import no_container_left
 from tests.real.kills import KILLS, Kind, kill_at_random_points

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from matrix.provision.tools import Tool
-from matrix.store import journal
+from matrix.prove.provision.tools import Tool
+from matrix.prove.store import journal
 from tests.founding import MPI
 from tests.image.test_image import containers, no_container_left
 from tests.slurm.cluster import NODES, Cluster

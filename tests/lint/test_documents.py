@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 from tests import kit_table
 
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("reports/measurements/*.md")]

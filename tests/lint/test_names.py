@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 WORDS = 8  # docs/style.md
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.provision.pyxis import IMAGES
-from matrix.provision.tools import Tool
+from matrix.ground.catalog import loading
+from matrix.prove.provision.pyxis import IMAGES
+from matrix.prove.provision.tools import Tool
 from tests.image.conftest import tool
 from tests.slurm import pyxis
 from tests.slurm.cluster import Cluster, wait

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from matrix.provision import pyxis
-from matrix.provision.pyxis import IMAGES
-from matrix.provision.tools import ContainerSpec, Ref
-from matrix.store import journal
+from matrix.prove.provision import pyxis
+from matrix.prove.provision.pyxis import IMAGES
+from matrix.prove.provision.tools import ContainerSpec, Ref
+from matrix.prove.store import journal
 from tests.founding import MPI
 from tests.slurm.cluster import NODES, kill
 from tests.slurm.conftest import PLACES, Site, ended, facts_of, gone, places

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.engine import EngineRequest, Tox, environment_folder
-from matrix.provision.indexes import site_environment
-from matrix.store.stored_run import StoredRun
+from matrix.prove.execution.engine import EngineRequest, Tox, environment_folder
+from matrix.prove.provision.indexes import site_environment
+from matrix.prove.store.stored_run import StoredRun
 from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from matrix.errors import ExitStatus
-from matrix.provision.indexes import site_environment
-from matrix.store import stored_run
-from matrix.store.paths import Paths
+from matrix.ground.errors import ExitStatus
+from matrix.prove.provision.indexes import site_environment
+from matrix.prove.store import stored_run
+from matrix.prove.store.paths import Paths
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT, processes
 from tests.real.kills import SEED, Runs

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matrix.store import journal, stored_run
-from matrix.store.paths import Paths
+from matrix.prove.store import journal, stored_run
+from matrix.prove.store.paths import Paths
 from tests.real.conftest import COMMAND_S, ROOT, command, processes, remaining
 
 KILLS = int(os.environ.get("MEGATRIX_KILLS", "8"))  # about 5 s each on 2 cores, at level cpu four times that

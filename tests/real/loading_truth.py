@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from matrix.linking.dynamic_linker import LinkProblem
-from matrix.linking.import_process import after_import, started
-from matrix.linking.load_facts import link_table
-from matrix.linking.python_site import CompiledFile, PythonSite, site_of
+from matrix.read.elf.dynamic_linker import LinkProblem
+from matrix.read.elf.import_process import after_import, started
+from matrix.read.elf.load_facts import link_table
+from matrix.read.elf.python_site import CompiledFile, PythonSite, site_of
 
 SECONDS = 1200
 # In the environment's own Python: a fork for each file, so that nothing that one loads is there for the next.

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.provision.installed import packages_in
-from matrix.provision.overlays import Overlay
+from matrix.prove.provision.overlays import Overlay
+from matrix.read.machine.installed import packages_in
 
 TORCH: Final = "2.4.0a0+3bcc3cddb5.nv24.07"
 NORMAL: Final = "2.4.0a0+3bcc3cddb5.nv24.7"  # as pip writes it

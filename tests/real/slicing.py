@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from megatron.core import utils
 
-from matrix.catalog.folders import FAILURES, folder_name, load_module
+from matrix.ground.catalog.folders import FAILURES, folder_name, load_module
 from tests.founding import MASK
 
 slicer = load_module(FAILURES / folder_name(MASK), "slices").slicer

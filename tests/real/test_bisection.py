@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.schema import read_toml
+from matrix.ground.catalog.schema import read_toml
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT, remaining
 from tests.real.kills import GONE_S
 from tests.real.test_cells import coordinator_by_name, tree_of
 from tests.schemas import items_of, records_of
-from tests.unit.bisection import repositories
+from tests.unit.prove.bisection import repositories
 
 STRATEGIES = "dist_checkpointing/strategies"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.model import Wheels
-from matrix.provision import interpreters
-from matrix.provision.bundle_folder import MANIFEST
+from matrix.ground.catalog.model import Wheels
+from matrix.prove.provision import interpreters
+from matrix.prove.provision.bundle_folder import MANIFEST
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT
 from tests.unit.catalogs import real

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import default_root
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import parse
+from matrix.ground.catalog.folders import default_root
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read.package_source import parse
 from tests.founding import BEHIND_SAVE, RESUME, SAVE
 from tests.real.conftest import Megatrix
 

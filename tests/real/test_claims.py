@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from matrix.catalog.failure import Level
-from matrix.catalog.loading import load
-from matrix.catalog.stack import MCORE, TE
-from matrix.execution.preflights import read_case
-from matrix.planning.cases import masked_by
-from matrix.planning.night import everything
-from matrix.verdicts.judge import judge
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.cells import masked_by
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.verdicts.judge import judge
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.preflights import read_case
+from matrix.prove.planning.night import everything
 
 
 def test_no_claim_contradicts_the_code() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.nvidia.compiler import nvcc
+from matrix.read.machine.compiler import nvcc
 from tests import compiled
 
 if nvcc() is None:

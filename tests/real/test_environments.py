@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from matrix.provision.indexes import site_environment
+from matrix.prove.provision.indexes import site_environment
 from tests.real.conftest import COMMAND_S, ROOT
 
 # Two of the same packages, and one of others; none has torch.

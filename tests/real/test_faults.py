@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.store import journal, stored_run
-from matrix.store.paths import Paths
+from matrix.prove.store import journal, stored_run
+from matrix.prove.store.paths import Paths
 from tests.founding import SAVE
 from tests.real.conftest import Megatrix, remaining, started, wait_for_first_result
 

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from matrix.execution.engine import settings
-from matrix.provision.tox_environments import CELL_SETTINGS
-from matrix.store import journal
+from matrix.prove.execution.engine import settings
+from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.store import journal
 from tests.founding import MASK
 from tests.image import standin
 from tests.real.conftest import COMMAND_S, ROOT, made_base

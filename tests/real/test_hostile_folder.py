@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.indexes import site_environment
+from matrix.prove.provision.indexes import site_environment
 from tests import hostile_modules
 
 MADE = (0, ("run", "--no-cache", "--within", hostile_modules.WITHIN, "--out", "{out}"))

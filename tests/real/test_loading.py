@@ -313,8 +313,8 @@ def test_flash_attn_outside_the_window(environment: Environment) -> None:
 
 def test_gpu_without_code(environment: Environment) -> None:
     whole(environment)
-    from matrix.linking.load_report import load_report
-    from matrix.linking.python_site import site_of
+    from matrix.read.elf.load_report import load_report
+    from matrix.read.elf.python_site import site_of
 
     site = site_of(environment.python, {"PYTHONPATH": str(environment.folder)})
     assert load_report(site, "9.0").findings == ()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.folders import default_root
-from matrix.execution.engine import environment_folder
-from matrix.provision.installed import at
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import parse
+from matrix.ground.catalog.folders import default_root
+from matrix.prove.execution.engine import environment_folder
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read.machine.installed import at
+from matrix.read.package_source import parse
 from tests.founding import MASK
 from tests.profiles import tries
 from tests.real.conftest import ROOT, Megatrix, Ran

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.folders import default_root
-from matrix.execution.engine import settings
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import parse, pinned
+from matrix.ground.catalog.folders import default_root
+from matrix.prove.execution.engine import settings
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read.package_source import parse, pinned
 from tests.founding import CALL, SAVE
 from tests.real import ngc
 from tests.real.conftest import COMMAND_S, ROOT, made_base, uv
@@ -67,7 +67,7 @@ def megatrix(image: Imitation, *arguments: str, cwd: Path, before: Sequence[str]
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Yield a folder for temporary files: the path of pytest's is too long for sockets (matrix/store/scratch.py)."""
+    """Yield a folder for temporary files: the path of pytest's is too long for sockets (matrix/read/scratch.py)."""
     with tempfile.TemporaryDirectory(prefix="ngc-") as folder:
         yield Path(folder)
 

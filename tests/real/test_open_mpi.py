@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import default_root
-from matrix.errors import ExitStatus
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.supervisor import Supervisor
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import pinned
-from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.errors import ExitStatus
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
+from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.supervisor import Supervisor
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read.package_source import pinned
 from tests.founding import MPI
 from tests.real.conftest import Megatrix, processes
-from tests.unit.execution.ranks.marks import MARK, ranks_and_orphans
+from tests.unit.prove.execution.ranks.marks import MARK, ranks_and_orphans
 
 
 def test_crash_is_reproduced_and_mpirun_holds(megatrix: Megatrix, tmp_path: Path) -> None:

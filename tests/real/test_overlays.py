@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from matrix.errors import MatrixError
-from matrix.provision.commands import run
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import Source, SourceKind
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read.commands import run
+from matrix.read.package_source import Source, SourceKind
 
 BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
 

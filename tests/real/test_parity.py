@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.loading import load
-from matrix.parity.core_cells import CoreCell, core_cell
+from matrix.ground.catalog.loading import load
+from matrix.prove.parity.core_cells import CoreCell, core_cell
 from tests.real.conftest import ROOT
 from tests.real.parity_plants import PLANTS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.indexes import site_environment
+from matrix.prove.provision.indexes import site_environment
 from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import COMMAND_S, ROOT
 

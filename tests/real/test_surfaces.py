@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from matrix.cli.main import main
-from matrix.contract import consuming, offering, pairs, recording
-from matrix.contract.definition import dotted
-from matrix.contract.provider import TRANSFORMER_ENGINE
-from matrix.provision.commands import run
-from matrix.provision.overlays import Overlays
+from matrix.prove.provision.overlays import Overlays
+from matrix.read.api import consuming, offering, pairs, recording
+from matrix.read.api.definition import dotted
+from matrix.read.api.provider import TRANSFORMER_ENGINE
+from matrix.read.commands import run
 
 
 def fetched(folder: Path, requirement: str, part: Callable[[str], bool]) -> Mapping[str, bytes]:

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from matrix.errors import MatrixError
-from matrix.provision import installed, te_wheels
-from matrix.provision.commands import python_code, run
-from matrix.provision.overlays import Overlays, OverlaySpec, install_wheels
-from matrix.provision.package_source import Source, SourceKind
-from matrix.provision.te_wheels import ReleaseBuild
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision import te_wheels
+from matrix.prove.provision.overlays import Overlays, OverlaySpec, install_wheels
+from matrix.prove.provision.te_wheels import ReleaseBuild
+from matrix.read.commands import python_code, run
+from matrix.read.machine import installed
+from matrix.read.package_source import Source, SourceKind
 
 BASE, RELEASES = os.environ.get("MEGATRIX_TE_BASE", ""), os.environ.get("MEGATRIX_TE_BUILDS", "").split()
 NOT_ASKED = pytest.mark.skip("not run: MEGATRIX_TE_BASE and MEGATRIX_TE_BUILDS name no environment and releases")

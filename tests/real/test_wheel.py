@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.execution.engine import environment_folder
+from matrix.prove.execution.engine import environment_folder
 from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import COMMAND_S, ROOT, Megatrix, uv
 from tests.schemas import items_of

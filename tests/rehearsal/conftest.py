@@ -14,16 +14,16 @@ from typing import Final
 
 import pytest
 
-from matrix.catalog.folders import default_root
-from matrix.catalog.machine import PythonEnvironment
-from matrix.catalog.stack import MCORE, WRITER_TE
-from matrix.execution.engine import settings
-from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.package_source import parse
-from matrix.provision.tox_environments import CELL_SETTINGS
-from matrix.store import journal
-from matrix.verdicts.planned import Planned
-from matrix.verdicts.record import Record
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.stack import MCORE, WRITER_TE
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.record import Record
+from matrix.prove.execution.engine import settings
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.store import journal
+from matrix.read.package_source import parse
 from tests.image import standin
 from tests.real.conftest import ROOT, made_base, uv
 
@@ -159,7 +159,7 @@ def environment(base: str, folder: Path) -> Rehearsals:
     # The packages of the base are not seen by uv, which takes the newest numpy: megatron-core before 0.16 needs 1.x.
     uv("pip", "install", "--python", str(python), *REQUIRES, f"numpy=={machine.packages['numpy']}")
     listed = subprocess.run(
-        [python, "-m", "matrix.provision.installed"], cwd=ROOT, capture_output=True, text=True, check=True
+        [python, "-m", "matrix.read.machine.installed"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     drivers = standin.driver(folder / "driver", machine.driver, machine.cuda, f"-DGPUS={GPUS}")
     return Rehearsals(python, drivers, PythonEnvironment(**json.loads(listed.stdout)))

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Expectation
-from matrix.catalog.loading import load
-from matrix.catalog.model import Catalog
-from matrix.execution import installation, session
-from matrix.execution.ranks.job import RankJob
-from matrix.execution.reproduction import Reproduction
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.failure import Expectation
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution import installation, session
+from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.reproduction import Reproduction
 from tests.rehearsal.sizes import small
 
 TARGET: Final = "tests.rehearsal.device:rehearse"

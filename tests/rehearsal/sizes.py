@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matrix.catalog.failure import Case
-from matrix.catalog.limits import NO_LIMITS
+from matrix.ground.catalog.failure import Case
+from matrix.ground.catalog.limits import NO_LIMITS
 
 
 def small(case: Case) -> Case:

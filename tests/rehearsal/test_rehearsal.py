@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import Case, CaseNeed, Expectation, Level
-from matrix.catalog.loading import load
-from matrix.catalog.schema import Identifier
-from matrix.catalog.stack import MCORE, WRITER_TE
-from matrix.catalog.versions import parse, position
-from matrix.kit.git import Repository
-from matrix.planning.host_cases import cases_here, with_host
-from matrix.provision import configuration
-from matrix.verdicts.outcome import OutcomeKind
-from matrix.verdicts.planned import Planned
-from matrix.verdicts.record import Record, Verdict
+from matrix.ground.catalog.failure import Case, CaseNeed, Expectation, Level
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.catalog.stack import MCORE, WRITER_TE
+from matrix.ground.catalog.versions import parse, position
+from matrix.ground.verdicts.outcome import OutcomeKind
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.record import Record, Verdict
+from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.provision import configuration
+from matrix.read.git import Repository
 from tests.founding import OVERLAP, SAVE
 from tests.rehearsal.conftest import GPUS, MACHINES, Rehearsals
 from tests.rehearsal.sizes import small

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.codec import decode
-from matrix.store import journal, stored_run
-from matrix.verdicts.record import Record
+from matrix.ground.catalog.codec import decode
+from matrix.ground.verdicts.record import Record
+from matrix.prove.store import journal, stored_run
 from tests.founding import BEHIND_MPI, SAVE
 from tests.schemas import records_of
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from matrix.store import stored_run
+from matrix.prove.store import stored_run
 from tests.slurm.cluster import NODES, alive, wait
 from tests.slurm.conftest import MANY, RANKS, Site, ended
 

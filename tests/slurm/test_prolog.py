@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 from tests.founding import SAVE
 from tests.slurm.conftest import Site
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Level
-from matrix.catalog.stack import DRIVER
-from matrix.execution.slurm.client import of
-from matrix.execution.slurm.cluster import ClusterSite
-from matrix.planning.machine_requirements import BaseOffer
-from matrix.provision import host
-from matrix.store import journal, stored_run
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.machine_requirements import BaseOffer
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.stack import DRIVER
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.slurm.client import of
+from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.provision import host
+from matrix.prove.store import journal, stored_run
 from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places

@@ -10,16 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog.cell import DECIDED, Cell
-from matrix.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
-from matrix.catalog.loading import FACTS, load
-from matrix.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
-from matrix.catalog.stack import ABSENT, BASE, MCORE, Stack, Value, component_named
-from matrix.catalog.versions import Range
-from matrix.planning.cases import plan_case
-from matrix.planning.rerun import PlanEntry, reproduce_line
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.planned import Planned
+from matrix.ground.cases.cells import plan_case
+from matrix.ground.catalog.cell import DECIDED, Cell
+from matrix.ground.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
+from matrix.ground.catalog.loading import FACTS, load
+from matrix.ground.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
+from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, Stack, Value, component_named
+from matrix.ground.catalog.versions import Range
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning.rerun import PlanEntry, reproduce_line
 
 TORCHES = ("2.3.1", "2.4.0", "2.5.1")
 CORES = ("0.7.0", "0.8.0", "0.9.0")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision import clones
-from matrix.provision.host import VISIBLE
+from matrix.prove.provision import clones
+from matrix.prove.provision.host import VISIBLE
 
 
 @pytest.fixture(autouse=True)

@@ -6,23 +6,23 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from matrix.catalog.codec import decode
-from matrix.catalog.machine import Machine, PythonEnvironment
-from matrix.catalog.model import Catalog
-from matrix.errors import MatrixError
-from matrix.execution.cache_key import case_key
-from matrix.execution.engine import EngineRequest, EngineResult, Tox, environment_folder
-from matrix.execution.relay import Sender
-from matrix.execution.reproduction import CaseContext, make_record
-from matrix.planning.rerun import reproduce_line
-from matrix.provision import configuration
-from matrix.provision import installed as environments
-from matrix.provision.case_overlays import overlay_digest, overlay_specs
-from matrix.provision.host import LocalSite
-from matrix.store import journal
-from matrix.verdicts.judge import judge
-from matrix.verdicts.outcome import Outcome
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.machine import Machine, PythonEnvironment
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.judge import judge
+from matrix.ground.verdicts.outcome import Outcome
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.cache_key import case_key
+from matrix.prove.execution.engine import EngineRequest, EngineResult, Tox, environment_folder
+from matrix.prove.execution.relay import Sender
+from matrix.prove.execution.reproduction import CaseContext, make_record
+from matrix.prove.planning.rerun import reproduce_line
+from matrix.prove.provision import configuration
+from matrix.prove.provision.case_overlays import overlay_digest, overlay_specs
+from matrix.prove.provision.host import LocalSite
+from matrix.prove.store import journal
+from matrix.read.machine import installed as environments
 from tests.unit.catalogs import shown
 
 HOST = LocalSite(Machine("none", 0, architecture="x86_64"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from matrix.catalog.failure import Failure
-from matrix.catalog.folders import FAILURES
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.traceback_styles import HEADER
+from matrix.ground.catalog.failure import Failure
+from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.traceback_styles import HEADER
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 MODULES = {"CheckpointException": "torch.distributed.checkpoint.api."}

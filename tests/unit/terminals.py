@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 
-from matrix.report.terminal import Part, console, rendered
+from matrix.show.terminal import Part, console, rendered
 
 
 class Terminal(io.StringIO):

@@ -14,9 +14,7 @@ SOURCE = '''\
 two lines."""
 
 import os  # a comment
-from matrix import (
-    errors,
-)
+from matrix.ground import errors
 
 # a comment
 
@@ -70,17 +68,20 @@ def test_statements_of_snippets(text: str, lines: int) -> None:
     ("text", "modules"),
     [
         ("import json", set()),
-        ("import matrix.store.paths", {"matrix.store.paths"}),
-        ("from matrix.store import paths, secrets as s", {"matrix.store.paths", "matrix.store.secrets"}),
-        ("from matrix.store import VERSION", {"matrix.store"}),
-        ("from matrix.store.paths import OUT, write", {"matrix.store.paths"}),
-        ("def f():\n    from matrix.store.paths import OUT", {"matrix.store.paths"}),
-        ("if TYPE_CHECKING:\n    from matrix.store.paths import OUT", {"matrix.store.paths"}),
+        ("import matrix.prove.store.paths", {"matrix.prove.store.paths"}),
+        (
+            "from matrix.prove.store import paths, secrets as s",
+            {"matrix.prove.store.paths", "matrix.prove.store.secrets"},
+        ),
+        ("from matrix.prove.store import VERSION", {"matrix.prove.store"}),
+        ("from matrix.prove.store.paths import OUT, write", {"matrix.prove.store.paths"}),
+        ("def f():\n    from matrix.prove.store.paths import OUT", {"matrix.prove.store.paths"}),
+        ("if TYPE_CHECKING:\n    from matrix.prove.store.paths import OUT", {"matrix.prove.store.paths"}),
         ("from . import paths", set()),
     ],
 )
 def test_imports_count_everywhere(text: str, modules: set[str]) -> None:
-    names = ["matrix.store", "matrix.store.paths", "matrix.store.secrets"]
+    names = ["matrix.prove.store", "matrix.prove.store.paths", "matrix.prove.store.secrets"]
     assert budgets.imports(ast.parse(text), names) == modules
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 
 def module(monkeypatch: pytest.MonkeyPatch, *imported: str, **names: type) -> Callable[[str], dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 from tests import framework_cores
 from tests.framework_cores import PAGE, RECORD, Held, cloned, judged, main, new_breaks, page, read_record, wheel_of
 

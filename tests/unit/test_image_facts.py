@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.loading import load
+from matrix.ground.catalog.loading import load
 from tests import image_facts
 from tests.image_facts import Accepted, Fact, Page
 from tests.unit.catalogs import catalog, copy_of_facts, image, real

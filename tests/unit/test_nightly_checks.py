@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.errors import ExitStatus
+from matrix.ground.errors import ExitStatus
 from tests import nightly_checks
 from tests.nightly_checks import Result, State, Suite, exit_status, judged, run_all, table
 
@@ -102,8 +102,8 @@ def test_suite_after_the_limit_is_not_reached(tmp_path: Path) -> None:
 DRIVER = """
 import sys, time
 from pathlib import Path
-from matrix.execution import interrupt
-from matrix.provision import kernel
+from matrix.prove.execution import interrupt
+from matrix.read import kernel
 from tests.nightly_checks import Suite, exit_status, run_all, table
 LEAVE = "import subprocess, sys, time; " \\
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); " \\

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from matrix.catalog.distributions import FOLDER, IndexedRelease, Package, read_distributions
-from matrix.catalog.schema import VersionText
+from matrix.ground.catalog.distributions import FOLDER, IndexedRelease, Package, read_distributions
+from matrix.ground.catalog.schema import VersionText
 from tests.package_facts import (
     MARK,
     MINIMUMS,

@@ -9,39 +9,39 @@ from typing import Final
 
 import pytest
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 # Modules whose functions decide on values alone; those of report/ turn values into texts.
 PURE: Final = (
-    "matrix/verdicts/*.py",
-    "matrix/planning/*.py",
-    "matrix/catalog/*.py",
-    "matrix/report/*.py",
-    "matrix/report/findings/*.py",
-    "matrix/bisection/ancestry.py",
-    "matrix/bisection/attribution.py",
-    "matrix/bisection/differences.py",
-    "matrix/bisection/metric.py",
-    "matrix/bisection/noise.py",
-    "matrix/bisection/search.py",
-    "matrix/check/answer.py",
-    "matrix/check/remedies.py",
-    "matrix/check/rulings.py",
-    "matrix/check/user_stack.py",
-    "matrix/check/table.py",
-    "matrix/fitting/*.py",
+    "matrix/ground/verdicts/*.py",
+    "matrix/prove/planning/*.py",
+    "matrix/ground/catalog/*.py",
+    "matrix/show/*.py",
+    "matrix/show/findings/*.py",
+    "matrix/prove/bisection/ancestry.py",
+    "matrix/prove/bisection/attribution.py",
+    "matrix/prove/bisection/differences.py",
+    "matrix/prove/bisection/metric.py",
+    "matrix/prove/bisection/noise.py",
+    "matrix/prove/bisection/search.py",
+    "matrix/ask/check/answer.py",
+    "matrix/ask/check/remedies.py",
+    "matrix/ask/check/rulings.py",
+    "matrix/ask/check/user_stack.py",
+    "matrix/ask/check/table.py",
+    "matrix/ask/fit/*.py",
 )
 # The edges inside these folders, each with what it does there.
 EDGES: Final = {
-    "matrix/catalog/folders.py": "finds the folders of failures",
-    "matrix/catalog/loading.py": "reads the catalog",
-    "matrix/catalog/regular_file.py": "opens files",
-    "matrix/catalog/snapshot.py": "keeps the decoded catalog in the cache",
-    "matrix/report/document.py": "reads templates",
-    "matrix/report/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
-    "matrix/report/output.py": "writes the pages",
-    "matrix/report/screen.py": "reads the size and colours of the terminal",
-    "matrix/report/terminal.py": "reads the size and colours of the terminal",
+    "matrix/ground/catalog/folders.py": "finds the folders of failures",
+    "matrix/ground/catalog/loading.py": "reads the catalog",
+    "matrix/ground/catalog/regular_file.py": "opens files",
+    "matrix/ground/catalog/snapshot.py": "keeps the decoded catalog in the cache",
+    "matrix/show/document.py": "reads templates",
+    "matrix/show/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
+    "matrix/show/output.py": "writes the pages",
+    "matrix/show/screen.py": "reads the size and colours of the terminal",
+    "matrix/show/terminal.py": "reads the size and colours of the terminal",
 }
 CALLS: Final = frozenset({"open", "input", "exec", "eval", "__import__"})
 # Methods of Path and functions of os that read or change the disk.

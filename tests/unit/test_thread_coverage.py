@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.loading import load
+from matrix.ground.catalog.loading import load
 from tests import thread_coverage
 from tests.thread_coverage import Answer, Expected, Named, Row, Thread
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
 SKIPPED = "..."

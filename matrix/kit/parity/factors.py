@@ -10,10 +10,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.codec import decode
-from matrix.catalog.schema import read_toml
-from matrix.catalog.versions import Range
-from matrix.errors import MatrixError, closest
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.versions import Range
+from matrix.ground.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).with_name("factors.toml")
 MOST_RANKS: Final = 4

@@ -9,9 +9,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.catalog.codec import decode
-from matrix.catalog.schema import read_toml
-from matrix.catalog.versions import Range
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.versions import Range
 from matrix.kit.parity.factors import GLOBAL_BATCH, Point
 from matrix.kit.parity.shards import context_positions
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matrix.kit.git import Repository
 from matrix.kit.rank import LackError
+from matrix.read.git import Repository
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Expectation
-from matrix.planning.driver_fit import Fit, fitting
+from matrix.ground.cases.driver_fit import Fit, fitting
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Expectation
 
 CATALOG = loading.load()
 FAILURE = CATALOG.failure("image-newer-than-driver")

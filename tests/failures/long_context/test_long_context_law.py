@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.folders import load_module
+from matrix.ground.catalog.folders import load_module
 
 LAW = load_module(Path(__file__).parent, "law")
 LENGTHS = (4096, 8192, 16384)

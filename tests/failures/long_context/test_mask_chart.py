@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.folders import load_module
+from matrix.ground.catalog.folders import load_module
 
 chart = load_module(Path(__file__).parent, "chart")
 Law, law_of, picture, plot = chart.Law, chart.law_of, chart.picture, chart.plot

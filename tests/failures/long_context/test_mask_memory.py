@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.folders import load_module
+from matrix.ground.catalog.folders import load_module
 
 memory = load_module(Path(__file__).parent, "memory")
 Loading, longest, need, without_mask = memory.Loading, memory.longest, memory.need, memory.without_mask

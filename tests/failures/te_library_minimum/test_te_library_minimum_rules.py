@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Expectation
-from matrix.catalog.stack import Stack
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Expectation
+from matrix.ground.catalog.stack import Stack
 
 FAILURE = loading.load().failure("te-library-minimum")
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.folders import load_module
-from matrix.catalog.stack import MCORE, TE
-from matrix.catalog.versions import parse
-from matrix.errors import MatrixError
-from matrix.execution.preflights import read_case
+from matrix.ground.cases.cells import expected
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.folders import load_module
+from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.catalog.versions import parse
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.judge import judge
+from matrix.ground.verdicts.outcome import Raised
+from matrix.ground.verdicts.record import Verdict
 from matrix.kit import contracts
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Cuda, Gpu, Machine, Status, TrainingJob
-from matrix.planning.cases import expected
-from matrix.planning.night import night_cells
-from matrix.verdicts.judge import judge
-from matrix.verdicts.outcome import Raised
-from matrix.verdicts.record import Verdict
+from matrix.prove.execution.preflights import read_case
+from matrix.prove.planning.night import night_cells
 from tests.unit.catalogs import real
 
 FOLDER = Path(__file__).parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import load_module
+from matrix.ground.catalog.folders import load_module
 from matrix.kit.launch import Launcher, World
 from matrix.kit.preflight import Status
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Expectation
-from matrix.catalog.folders import load_module
-from matrix.catalog.stack import DRIVER, SM, TE, Stack
+from matrix.ground.catalog.failure import Expectation
+from matrix.ground.catalog.folders import load_module
+from matrix.ground.catalog.stack import DRIVER, SM, TE, Stack
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.signature_match import owner
 from matrix.kit.preflight import Cuda, Gpu, Machine
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature_match import owner
 from tests.founding import HARDWARE
 from tests.unit.catalogs import real
 

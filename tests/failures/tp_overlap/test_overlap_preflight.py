@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.machine import Cuda
-from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, Stack
-from matrix.check.examine import Assumed, examine
-from matrix.check.job_site import JobSite
-from matrix.check.training_job import NO_JOB
+from matrix.ask.check.examine import Assumed, examine
+from matrix.ask.check.job_site import JobSite
+from matrix.ask.check.training_job import NO_JOB
+from matrix.ground.catalog.machine import Cuda
+from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, Stack
 from matrix.kit.preflight import Report
 from tests.founding import BEHIND_MPI, HARDWARE, MPI
+from tests.unit.ask.check.machines import A800, BARE, NGC, changed
 from tests.unit.catalogs import real
-from tests.unit.check.machines import A800, BARE, NGC, changed
 
 STACK = Stack({TORCH: "2.4.0a0+3bcc3cddb5.nv24.07", MCORE: "0.9.0", TE: "1.8.0+37280ec", BASE: "ngc-24.07"})
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.folders import load_module
+from matrix.ground.catalog.folders import load_module
 from matrix.kit import contracts
 from matrix.kit.launch import Launcher, World
 from matrix.kit.preflight import Cuda, Gpu, Machine, TrainingJob

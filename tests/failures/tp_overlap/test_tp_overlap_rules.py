@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog.failure import Expectation
-from matrix.catalog.loading import load
-from matrix.catalog.stack import MCORE, TE
+from matrix.ground.catalog.failure import Expectation
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.stack import MCORE, TE
 
 CATALOG = load()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
 from matrix.cli import places
-from matrix.provision import host
+from matrix.ground.catalog import loading
+from matrix.prove.provision import host
 from tests.unit.cli.small_night import KNOWN
 from tests.unit.engines import HOST, FakeEngine
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from matrix.catalog.failure import Level
-from matrix.planning.covering import pairwise
-from matrix.planning.night import night
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.catalog.failure import Level
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import night
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack
 

@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probe_session import ProbeReport
-from matrix.catalog import loading
-from matrix.catalog.failure import ContractCall, Level, Signature
-from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.cli import places
 from matrix.cli.bisect import progress
 from matrix.cli.main import main
-from matrix.execution.images import Images
-from matrix.provision import host, installed
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import ContractCall, Level, Signature
+from matrix.ground.catalog.stack import MCORE, TE, TORCH
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.prove.bisection.noise import ProbeResult
+from matrix.prove.bisection.probe_session import ProbeReport
+from matrix.prove.execution.images import Images
+from matrix.prove.provision import host
+from matrix.read.machine import installed
 from tests import compiled
 from tests.schemas import items_of
 from tests.unit import catalogs
-from tests.unit.bisection import repositories
 from tests.unit.catalogs import case, clause, failure
 from tests.unit.engines import HOST, FakeEngine, make_environment
+from tests.unit.prove.bisection import repositories
 
 ENTRY = failure(
     "break",

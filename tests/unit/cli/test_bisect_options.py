@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from matrix.bisection.bisect_arguments import BisectArguments
-from matrix.bisection.question import BisectionQuestion
 from matrix.cli.bisect_options import OF_A_COMMAND, OPTIONS, add_options, arguments_of, share
+from matrix.prove.bisection.bisect_arguments import BisectArguments
+from matrix.prove.bisection.question import BisectionQuestion
 
 NOT_GIVEN: dict[str, Any] = {field.name: "" for field in fields(BisectionQuestion)}
 DEFAULTS = BisectionQuestion(**{**NOT_GIVEN, "failure": "save-breaks"})

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.cli import build as command
 from matrix.cli.main import main
-from matrix.provision.image_builds import BuildRequest
+from matrix.prove.provision.image_builds import BuildRequest
 
 
 class Builder:

@@ -13,9 +13,9 @@ import pytest
 
 from matrix.cli import case_options
 from matrix.cli.main import main, whole_parser
-from matrix.errors import MatrixError
-from matrix.provision import bundle_folder
-from matrix.provision.bundle_folder import Bundle, BundleFile
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision import bundle_folder
+from matrix.prove.provision.bundle_folder import Bundle, BundleFile
 from tests.founding import SAVE
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from matrix.authoring.breaking import SWAPPED
-from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.machine import Machine, PythonEnvironment
 from matrix.cli import case_options, places
 from matrix.cli.main import main
-from matrix.errors import MatrixError
-from matrix.planning.case_request import CaseRequest
-from matrix.provision import host, installed
-from matrix.provision.host import LocalSite
-from matrix.store.paths import NIGHT as NIGHT_LABEL
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.machine import Machine, PythonEnvironment
+from matrix.ground.errors import MatrixError
+from matrix.prove.authoring.breaking import SWAPPED
+from matrix.prove.planning.case_request import CaseRequest
+from matrix.prove.provision import host
+from matrix.prove.provision.host import LocalSite
+from matrix.prove.store.paths import NIGHT as NIGHT_LABEL
+from matrix.read.machine import installed
 from tests.schemas import items_of
 from tests.unit.cli.small_night import KEY, KNOWN
 from tests.unit.engines import FakeEngine

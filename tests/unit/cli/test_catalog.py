@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.failure import Signature
-from matrix.catalog.folders import SITE
-from matrix.catalog.model import Topic
-from matrix.catalog.schema import Identifier
 from matrix.cli import catalog as command
 from matrix.cli.main import main
-from matrix.store.paths import Paths
-from matrix.verdicts.record import Verdict
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Signature
+from matrix.ground.catalog.folders import SITE
+from matrix.ground.catalog.model import Topic
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.verdicts.record import Verdict
+from matrix.prove.store.paths import Paths
 from tests.unit.catalogs import catalog, clause, failure
-from tests.unit.report.test_output import rendered
+from tests.unit.show.test_output import rendered
 
 
 def test_new_failure_has_its_files(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from matrix.check import environment, probe
-from matrix.check.job_site import JobSite
+from matrix.ask.check import environment, probe
+from matrix.ask.check.job_site import JobSite
 from matrix.cli.check import start
 from matrix.cli.main import main
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 from tests.founding import MASK, MPI, SAVE
 from tests.schemas import items_of
-from tests.unit.check.machines import BARE, NGC
+from tests.unit.ask.check.machines import BARE, NGC
 
 BREAKING = "mcore=0.8.0 torch=2.4.1"
 FINE = "mcore=0.16.1 torch=2.9.1 te=2.10.0"

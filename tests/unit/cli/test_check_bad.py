@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from matrix.check.declaring import declared_stack
-from matrix.check.files.read import read_file
+from matrix.ask.check.declaring import declared_stack
+from matrix.ask.check.files.read import read_file
 from matrix.cli.main import main
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 from tests.unit.catalogs import real
 
 HARM = "touch harm; $(touch harm); `touch harm`"

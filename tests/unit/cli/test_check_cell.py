@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.machine import PythonEnvironment
 from matrix.cli.main import main
-from matrix.provision import host, installed
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.prove.provision import host
+from matrix.read.machine import installed
 from tests.schemas import items_of
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.engines import HOST

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from matrix.cli.main import parser
-from matrix.provision.project import ROOT
+from matrix.prove.provision.project import ROOT
 
 BREAKING = "torch==2.4.1\nmegatron-core==0.8.0\n"
 FINE = "torch==2.9.1\nmegatron-core==0.16.1\n"

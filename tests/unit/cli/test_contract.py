@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.versions import spans
 from matrix.cli import contract, surface
-from matrix.errors import MatrixError
+from matrix.ground.catalog.versions import spans
+from matrix.ground.errors import MatrixError
 from tests.schemas import items_of
-from tests.unit.contract.test_sides import commit, engine, megatron  # noqa: F401 - fixtures
+from tests.unit.read.api.test_sides import commit, engine, megatron  # noqa: F401 - fixtures
 
 
 def run(*arguments: str) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 from matrix.cli import debug
 from matrix.cli.main import main
-from matrix.execution.engine import environment_folder
-from matrix.store.stored_run import StoredRun
+from matrix.prove.execution.engine import environment_folder
+from matrix.prove.store.stored_run import StoredRun
 from tests.unit.cli.small_night import CELL, KEY
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from matrix.cli import fit as command
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
-from matrix.provision.resolution import Resolution
+from matrix.ground.errors import ExitStatus
+from matrix.prove.provision.resolution import Resolution
 from tests.schemas import items_of
 
 

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Level
-from matrix.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
-from matrix.planning.estimates import DEFAULT_S, Basis
-from matrix.provision import host, installed
-from matrix.provision.host import LocalSite
-from matrix.provision.installed import FEATURES
-from matrix.store.history import History
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
+from matrix.ground.errors import ExitStatus
+from matrix.prove.planning.estimates import DEFAULT_S, Basis
+from matrix.prove.provision import host
+from matrix.prove.provision.host import LocalSite
+from matrix.prove.store.history import History
+from matrix.read.machine import installed
+from matrix.read.machine.installed import FEATURES
 from tests.founding import SAVE
 from tests.schemas import items_of
-from tests.unit.report.samples import record
+from tests.unit.show.samples import record
 
 GIB = 2**30
 

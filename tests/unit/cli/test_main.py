@@ -21,9 +21,9 @@ from matrix.cli import COMMANDS, Command
 from matrix.cli.catalog import ACTIONS
 from matrix.cli.main import main, parser
 from matrix.cli.usage import statuses
-from matrix.errors import ExitStatus
-from matrix.provision import project
-from matrix.provision.project import ROOT
+from matrix.ground.errors import ExitStatus
+from matrix.prove.provision import project
+from matrix.prove.provision.project import ROOT
 from tests.schemas import items_of
 from tests.unit.cli.small_night import CELL, ENTRY, KEY, NIGHT, STRANGE
 from tests.unit.engines import FakeEngine
@@ -142,7 +142,7 @@ def test_help_imports_no_command() -> None:
     text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == "matrix"}
-    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.cli.usage", "matrix.errors"}
+    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.cli.usage", "matrix.ground.errors"}
 
 
 def test_json_does_not_import_rich() -> None:

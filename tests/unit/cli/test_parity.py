@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog import loading
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
-from matrix.parity import campaigns
+from matrix.ground.catalog import loading
+from matrix.ground.errors import ExitStatus
+from matrix.prove.parity import campaigns
 from tests.schemas import items_of
-from tests.unit.parity.fakes import NORM, SINKS, Planted
+from tests.unit.prove.parity.fakes import NORM, SINKS, Planted
 
 
 @pytest.fixture

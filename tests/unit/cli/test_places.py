@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.failure import Level
-from matrix.catalog.machine import Cuda, Gpu, Machine
-from matrix.catalog.model import HOST
-from matrix.catalog.schema import Identifier
 from matrix.cli import places
-from matrix.errors import MatrixError
-from matrix.execution.engine import Engines
-from matrix.provision.host import LocalSite
-from matrix.verdicts.planned import Planned
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.model import HOST
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.engine import Engines
+from matrix.prove.provision.host import LocalSite
 from tests.unit.catalogs import catalog, failure, planned
 
 KNOWN = catalog(failure())

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.codec import decode
-from matrix.catalog.failure import Level
-from matrix.catalog.stack import MCORE
 from matrix.cli.main import main
 from matrix.cli.plan import counts, pulls
-from matrix.planning import statistics
-from matrix.planning.estimates import Basis
-from matrix.planning.night import everything
-from matrix.planning.statistics import Availability, TeBuild
-from matrix.verdicts.planned import Planned
-from matrix.verdicts.reason import Kind
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.stack import MCORE
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.reason import Kind
+from matrix.prove.planning import statistics
+from matrix.prove.planning.estimates import Basis
+from matrix.prove.planning.night import everything
+from matrix.prove.planning.statistics import Availability, TeBuild
 from tests.schemas import items_of
 from tests.unit.catalogs import image
 from tests.unit.cli.small_night import KEY, KNOWN, NIGHT

@@ -10,8 +10,8 @@ import pytest
 
 from matrix.cli import COMMANDS
 from matrix.cli.main import main
-from matrix.errors import ExitStatus
-from matrix.provision.project import ROOT
+from matrix.ground.errors import ExitStatus
+from matrix.prove.provision.project import ROOT
 from tests import readme_facts
 from tests.founding import BEHIND_MPI
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from matrix.cli.case_options import actions, add_plan, add_run, command_words
 from matrix.cli.main import parser
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 
 RUN_OPTIONS = [action for action in actions(add_run) if action.dest != "help"]
 PLAN_OPTIONS = {action.dest for action in actions(add_plan)}

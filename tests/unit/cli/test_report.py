@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
 from matrix.cli.main import main
-from matrix.store.paths import Paths
+from matrix.ground.catalog import loading
+from matrix.prove.store.paths import Paths
 from tests.schemas import items_of
 from tests.unit.catalogs import catalog, failure
-from tests.unit.report.test_output import rendered
+from tests.unit.show.test_output import rendered
 
 RUN = "20260131T020000000000Z-night"
 

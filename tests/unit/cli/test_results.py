@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection.probing import RUN_LABEL
 from matrix.cli.results import add_step_summary, newest, print_summary
-from matrix.errors import MatrixError
-from matrix.store.paths import Paths
-from matrix.store.stored_run import Night, write_plan
-from tests.unit.report.samples import record
+from matrix.ground.errors import MatrixError
+from matrix.prove.bisection.probing import RUN_LABEL
+from matrix.prove.store.paths import Paths
+from matrix.prove.store.stored_run import Night, write_plan
+from tests.unit.show.samples import record
 
 NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in enumerate(("night", "desk", RUN_LABEL)))
 

@@ -9,13 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from matrix.authoring.breaking import SWAPPED
-from matrix.catalog import loading
-from matrix.catalog.codec import decode
 from matrix.cli.main import main, parser
 from matrix.cli.run import command_line
-from matrix.errors import ExitStatus, MatrixError
-from matrix.verdicts.outcome import Outcome
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.codec import decode
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.verdicts.outcome import Outcome
+from matrix.prove.authoring.breaking import SWAPPED
 from tests.schemas import items_of
 from tests.unit.cli.small_night import KEY, STRANGE
 from tests.unit.engines import FakeEngine

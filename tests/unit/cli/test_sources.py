@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
 from matrix.cli.main import main
-from matrix.planning.cases import revisions
+from matrix.ground.cases.cells import revisions
+from matrix.ground.catalog import loading
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
-from tests.unit.provision.makers import make_clone
+from tests.unit.prove.provision.makers import make_clone
 
 
 @pytest.fixture(autouse=True)

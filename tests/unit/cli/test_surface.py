@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.schema import toml_table
-from matrix.contract import recording
-from matrix.contract.provider import PROVIDERS, providers_in
-from matrix.errors import MatrixError
+from matrix.ground.catalog.schema import toml_table
+from matrix.ground.errors import MatrixError
+from matrix.read.api import recording
+from matrix.read.api.provider import PROVIDERS, providers_in
 from tests.schemas import items_of
 from tests.unit.cli.test_contract import run
-from tests.unit.contract.test_sides import INFO, engine, megatron, tree  # noqa: F401 - fixtures
+from tests.unit.read.api.test_sides import INFO, engine, megatron, tree  # noqa: F401 - fixtures
 
 PAGE = Path(__file__).parents[3] / "docs" / "providers.md"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from matrix.cli import COMMANDS, Command
 from matrix.cli.main import EPILOG, main
 from matrix.cli.usage import Parser, statuses, wrapped
-from matrix.errors import ExitStatus, MatrixError
-from matrix.provision.project import ROOT
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.prove.provision.project import ROOT
 
 pytestmark = pytest.mark.usefixtures("small_cli")
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog import loading
-from matrix.catalog.folders import SITE
-from matrix.catalog.model import Catalog
 from matrix.cli import verify
 from matrix.cli.main import main
-from matrix.store.history import History
-from matrix.store.paths import Paths
-from matrix.verdicts.record import Verdict
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import SITE
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.verdicts.record import Verdict
+from matrix.prove.store.history import History
+from matrix.prove.store.paths import Paths
 from tests.unit.catalogs import clause, planned
 from tests.unit.cli.small_night import ENTRY, KNOWN, STRANGE
 from tests.unit.engines import FakeEngine
-from tests.unit.report.samples import record
+from tests.unit.show.samples import record
 
 TOML = """id = "save-breaks"
 [[affected]]

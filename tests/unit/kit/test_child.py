@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.ranks.rank_main import chain_of
 from matrix.kit import child, command, cpu_device, te_extension
 from matrix.kit.command import CommandError
 from matrix.kit.rank import Rank
+from matrix.prove.execution.ranks.rank_main import chain_of
 
 
 def python(folder: Path, code: str, **given: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.ranks.rank_main import chain_of
 from matrix.kit import command
 from matrix.kit.command import METRIC, RUNS, CommandError, Repeats, number_in
 from matrix.kit.rank import LackError, Rank
+from matrix.prove.execution.ranks.rank_main import chain_of
 
 PROJECT = Path(command.__file__).parents[2]
 BODY = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 from matrix.kit.preflight import (
     Answer,
     Contracts,

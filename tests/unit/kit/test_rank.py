@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.codec import decode, encode
-from matrix.errors import MatrixError
+from matrix.ground.catalog.codec import decode, encode
+from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError, Rank
 
 NAMES = st.text("ab/.-", max_size=6)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 from matrix.kit.parity import campaign
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
 from matrix.kit.parity.deviations import Deviation

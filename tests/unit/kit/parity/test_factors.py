@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.errors import MatrixError
+from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import CONSTRAINTS, GLOBAL_BATCH, Point, Side, Value, factors, shown
 
 POINTS = st.fixed_dictionaries({name: st.sampled_from(factor.values) for name, factor in factors().items()}).map(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from matrix.catalog.codec import decode
-from matrix.catalog.loading import load
-from matrix.catalog.schema import read_toml
-from matrix.catalog.stack import MCORE
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.loading import load
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.stack import MCORE
 from matrix.kit.parity import global_batch
 
 

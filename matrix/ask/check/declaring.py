@@ -1,0 +1,123 @@
+"""The stack and the jobs that files, images and a text declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from matrix.ask.check.files.declared import COMMAND, Declared, Statement, UnreadKind, UserCommand, not_read, total
+from matrix.ask.check.files.shell import SHELLS
+from matrix.ask.check.training_job import UserJob, job_of, jobs_of
+from matrix.ask.check.user_stack import UserStack, build, image_contents, parse_text
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import component_named
+from matrix.ground.errors import MatrixError
+
+if TYPE_CHECKING:  # not needed for files: 0.1 s
+    from matrix.ask.check.job_site import JobSite
+    from matrix.read.elf.load_report import LoadReport
+
+SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
+# Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
+PARTS: Final = ("transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
+
+
+def is_file(word: str) -> bool:
+    """Return whether a word of the command line means a file and no stack."""
+    try:
+        exists = Path(word).exists()
+    except (OSError, ValueError):  # a name of 1,000 characters, a null
+        exists = False
+    if exists or "=" in word or ":" in word.rpartition("/")[2]:
+        return exists
+    return word.lower().endswith(SUFFIXES) or word.startswith((".", "/"))
+
+
+def read(paths: Iterable[str]) -> Declared:
+    """Return what files declare; nothing of one that can't be read. Raises MatrixError where there is no file."""
+    return total(map(_read, paths))
+
+
+def _read(path: str) -> Declared:
+    from matrix.ask.check.files.read import read_file
+
+    try:
+        return read_file(Path(path))
+    except MatrixError as error:
+        if not Path(path).is_file():
+            raise
+        text = error.brief.removeprefix(f"{error.where}: ")
+        return not_read(UnreadKind.FILE, text, Place(path), error.fix or "")
+
+
+def roots_of(files: Mapping[str, Declared]) -> list[str]:
+    """Return the files, by path, that no other one includes; of those that include each other, the first."""
+    order = list(files)
+
+    def includes(path: str, other: str) -> bool:
+        return path != other and str(Path(other).resolve()) in files[path].files
+
+    def is_part(path: str, other: str) -> bool:
+        return includes(other, path) and not (includes(path, other) and order.index(path) < order.index(other))
+
+    return [path for path in order if not any(is_part(path, includer) for includer in order)]
+
+
+@dataclass(frozen=True)
+class CheckInput:
+    """One stack to check and its jobs; `files` declare it, `host` is the machine where it is installed, if known,
+    `loading` what of its compiled packages does not load."""
+
+    stack: UserStack
+    jobs: tuple[UserJob, ...] = ()
+    files: tuple[str, ...] = ()
+    host: JobSite | None = None
+    loading: LoadReport | None = None
+
+
+def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> list[CheckInput]:
+    """Return the stacks that files and versions name: one for each file that no other includes, or one of all files.
+
+    The versions replace those of each file. Raises MatrixError for a file that is missing and for an invalid version.
+    """
+    paths = [word for word in words if is_file(word)]
+    versions = " ".join(word for word in words if word not in paths)
+    statements = parse_text(catalog, versions) if versions or not paths else []
+    files = {path: _read(path) for path in paths}
+    if as_one or not files:
+        every = total(stack for declared in files.values() for stack in declared.stacks)
+        return [CheckInput(*declared_stack(catalog, every, statements), tuple(files))]
+    stacks = ((path, stack) for path in roots_of(files) for stack in files[path].stacks)
+    return [CheckInput(*declared_stack(catalog, stack, statements), (path,)) for path, stack in stacks]
+
+
+def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:
+    """Return the jobs of a command; of a shell script, those that it starts."""
+    names = [word for word in words if not word.startswith("-")]
+    if names[1:] and Path(names[0]).name in SHELLS and Path(names[1]).is_file():
+        return jobs_of(read(names[1:2]).commands)
+    return (job_of(UserCommand(tuple(words), COMMAND, environ)),) if words else ()
+
+
+def declared_stack(
+    catalog: Catalog, declared: Declared, statements: Sequence[Statement] = ()
+) -> tuple[UserStack, tuple[UserJob, ...]]:
+    """Return the stack and the jobs; `statements` come last, as those of the user, and so replace those of files."""
+    images = total(image_contents(catalog, image) for image in dict.fromkeys(declared.images))
+    whole = any(pin.name == "transformer-engine" for pin in declared.pins)
+    named = (
+        replace(pin, name=component)
+        for pin in declared.pins
+        if (component := component_named(pin.name, catalog.packages)) and not (whole and pin.name in PARTS)
+    )
+    user = build(
+        catalog,
+        [*images.pins, *named, *statements],
+        closed=declared.complete and not declared.images,
+        notes=declared.notes,
+        unread=(*declared.unread, *images.unread),
+    )
+    return user, jobs_of(declared.commands)

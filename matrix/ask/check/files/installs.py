@@ -1,0 +1,154 @@
+"""What commands of package managers and git install or remove: pip, uv, poetry, pdm, pipenv, conda, git clone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from posixpath import basename, join, normpath
+from typing import Final
+
+from packaging.utils import canonicalize_name
+
+from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, total
+from matrix.ask.check.files.locks import read_conda, read_environment, read_pipfile_lock, read_pyproject, read_toml_lock
+from matrix.ask.check.files.requirements import VALUED, from_location, read_arguments
+from matrix.ask.check.files.yaml_text import load_yaml
+from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import ABSENT
+from matrix.ground.errors import MatrixError
+
+Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
+PIP: Final = re.compile(r"pip[\d.]*|uv|poetry|pdm|pipenv")
+CONDA: Final = frozenset({"conda", "mamba", "micromamba"})
+# The lock file that a command installs, from the folder where it runs.
+LOCKS: Final[Mapping[tuple[str, str], tuple[str, Reader]]] = {
+    ("uv", "sync"): ("uv.lock", read_toml_lock),
+    ("poetry", "install"): ("poetry.lock", read_toml_lock),
+    ("poetry", "sync"): ("poetry.lock", read_toml_lock),
+    ("pdm", "install"): ("pdm.lock", read_toml_lock),
+    ("pdm", "sync"): ("pdm.lock", read_toml_lock),
+    ("pipenv", "install"): ("Pipfile.lock", read_pipfile_lock),
+    ("pipenv", "sync"): ("Pipfile.lock", read_pipfile_lock),
+}
+# A folder with a project: ".", "./x[extra]", "/opt/x", "~/x", "third_party/x".
+PROJECT: Final = re.compile(r"(\.{1,2}(?=[/\[]|$)|[/~]|[\w.-]+/)[^\s:*=@<>]*")
+ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
+REVISION: Final = frozenset({"-b", "--branch", "--revision"})
+
+
+@dataclass
+class Installs:
+    """The folders of a script that hold clones, by name, with their URLs; the current folder."""
+
+    folder: str = ""
+    clones: dict[str, str] = field(default_factory=dict)
+    fetched: str = ""
+    environments: bool = False  # an environment of Python is made
+
+    def read(self, words: Sequence[str], place: Place, open_file: Open) -> Declared | None:
+        """Return what a command installs or removes, None for a command that does neither."""
+        program, plain = basename(words[0]), [basename(word) for word in words[:8]]
+        if program in ("cd", "pushd", "popd"):
+            self.folder = join(self.folder, *words[1:2]) if program != "popd" else ""
+            return Declared()
+        if program == "git":
+            return self._git(words[1:], place)
+        self.environments |= "venv" in plain or "virtualenv" in plain or (program in CONDA and "create" in plain)
+        for (_, first), (at, second) in pairwise((at, word) for at, word in enumerate(plain) if word[:1] != "-"):
+            pair, rest = (first, second), words[at + 1 :]
+            named = [word for word in rest if not word.startswith("-")]
+            if pair in LOCKS and (pair[0] != "pipenv" or not named):
+                return self._locked(*LOCKS[pair], place, open_file)
+            if PIP.fullmatch(pair[0]) and pair[1] in ("install", "add"):
+                return self._installed(rest, place, open_file)
+            if PIP.fullmatch(pair[0]) and pair[1] in ("uninstall", "remove"):
+                names = [canonicalize_name(word.partition("[")[0]) for word in named]
+                return Declared(pins=tuple(Statement(name, ABSENT, place) for name in names))
+            if pair == ("pip", "sync"):
+                return read_arguments([part for word in named for part in ("-r", word)], place, open_file)
+            if pair[0] in CONDA and pair[1] in ("env", "install", "create", "update"):
+                return self._conda(rest, place, open_file)
+        return None
+
+    def _locked(self, name: str, read_lock: Reader, place: Place, open_file: Open) -> Declared:
+        return _read(read_lock, name, name, place, open_file)
+
+    def _installed(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
+        requirements: list[str] = []
+        projects = []
+        for word in words:
+            before = requirements[-1] if requirements else ""
+            is_value = before in VALUED or before in ("-r", "-c", "--requirement", "--constraint")
+            if PROJECT.fullmatch(word) and not is_value and not word.endswith(ARCHIVES):
+                requirements = requirements[:-1] if before in ("-e", "--editable") else requirements
+                projects.append(self._project(word.partition("[")[0], place, open_file))
+            else:
+                requirements.append(word)
+        return total([read_arguments(requirements, place, open_file), *projects])
+
+    def cloned(self, path: str) -> bool:
+        """Return whether a path is in a clone, whose contents the command that made it states."""
+        return not self.clones.keys().isdisjoint(normpath(join(self.folder, path)).split("/"))
+
+    def _project(self, path: str, place: Place, open_file: Open) -> Declared:
+        """Return what a project in a folder requires."""
+        if self.cloned(path):
+            return Declared()
+        name = normpath(join(path, "pyproject.toml"))
+        return _read(read_pyproject, name, f"{name} of a project", place, open_file)
+
+    def _conda(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
+        parts, rest = [], list(words)
+        while rest:
+            word = rest.pop(0)
+            option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+            if option in ("-f", "--file"):
+                name = value if equals else "".join(rest[:1])
+                parts.append(_read(_read_environments, name, name, place, open_file))
+            if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"):
+                del rest[:1]
+            elif not word.startswith("-") and word not in ("create", "update"):
+                parts.append(read_conda([word], place.path, open_file, place.line))
+        return total(parts)
+
+    def _git(self, words: Sequence[str], place: Place) -> Declared:
+        options = {before: word for before, word in pairwise(words) if before.startswith("-")}
+        names = [
+            word
+            for before, word in pairwise(["", *words])
+            if not word.startswith("-") and before not in (*REVISION, "--depth", "-C", "-o", "--origin", "-j")
+        ]
+        revision = next((options[name] for name in REVISION if name in options), "")
+        revision = revision or next((word.partition("=")[2] for word in words if word.startswith("--branch=")), "")
+        url = self.clones.get(basename(self.folder)) or next(reversed(self.clones.values()), "")
+        if names[:1] == ["clone"] and names[1:]:
+            url = names[1]
+            self.clones[basename((names[2:] or [url])[0].rstrip("/")).removesuffix(".git")] = url
+        elif names[:1] == ["fetch"] and names[2:]:
+            self.fetched = names[-1]
+            return Declared()
+        elif names[:1] in (["checkout"], ["switch"]) and names[1:]:
+            revision = self.fetched if names[-1] == "FETCH_HEAD" else names[-1]
+        else:
+            return Declared()
+        found = from_location(f"git+{url}@{revision}" if revision else f"git+{url}", place) if url else None
+        return Declared(pins=(found,)) if found else Declared()
+
+
+def _read(read_file: Reader, name: str, title: str, place: Place, open_file: Open) -> Declared:
+    """Return what a file declares that a command installs; one that is missing or damaged is not read."""
+    opened = open_file(name)
+    if opened is None:
+        return not_read(UnreadKind.FILE, f"{title} is missing", place)
+    try:
+        return read_file(opened[1], opened[0], open_file)
+    except MatrixError as error:
+        return not_read(UnreadKind.FILE, f"{title} can't be read: {error.what}", place)
+
+
+def _read_environments(text: str, where: str, open_file: Open) -> Declared:
+    """Return what the documents of conda's environment.yml declare."""
+    declared = (read_environment(document, where, open_file) for document in load_yaml(text, where))
+    return total(filter(None, declared))

@@ -1,0 +1,175 @@
+"""requirements.txt, constraints, `pip freeze` and the arguments of `pip install`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from posixpath import basename, dirname, join
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+
+from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, require_at_most, total
+from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.reach import OPEN_VALUE
+from matrix.ground.catalog.versions import is_version
+
+DEEPEST: Final = 20  # files that include each other, one in the other. Real projects nest two or three
+MOST_LINES: Final = 50_000  # requirements of one file: 2 s. Large environments have 1,000
+# Markers are evaluated for the machines that train; the Python is the one that runs megatrix.
+LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+# Options of pip whose value is the next word.
+VALUED: Final = frozenset(
+    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-binary", "--only-binary"}
+    | {"-t", "--target", "--prefix", "--root", "--cache-dir", "--timeout", "--retries", "--platform", "--src", "--log"}
+    | {"--python-version", "--config-settings", "-C", "--global-option", "--build-option", "--progress-bar", "--proxy"}
+    | {"--cert", "--client-cert", "--python", "--torch-backend"}
+)
+# The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
+TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
+# A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there.
+WHEEL: Final = re.compile(
+    r"(?P<name>[A-Za-z][\w.]*?)(?:-(?P<version>\d[\w.]*)(?=[-+])\S*|[-_.]?\*\S*|-\D\S*)[^/]*\.whl$"
+)
+# Repositories whose distribution has another name.
+REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
+
+
+def read_requirements(text: str, where: str, open_file: Open, *, includes: dict[str, bool] | None = None) -> Declared:
+    """Return what a requirements file declares, with the files that it includes; each is read once.
+
+    `includes` has the paths read so far: True for those that include this file, directly or not.
+    """
+    includes = {} if includes is None else includes
+    includes[where] = True
+    parts = list[Declared]()
+    for number, line in _lines(text):
+        require_at_most(MOST_LINES, len(parts), "requirements", where)
+        parts.append(read_arguments(line.split(), Place(where, number), open_file, includes=includes, line=line))
+    includes[where] = False
+    return total(parts)
+
+
+def read_arguments(
+    words: Sequence[str], place: Place, open_file: Open, *, includes: dict[str, bool] | None = None, line: str = ""
+) -> Declared:
+    """Return what the arguments of `pip install` declare; `line` is a whole line of a requirements file."""
+    if (words and words[0].startswith("-")) or not line:
+        return _options(words, place, open_file, {} if includes is None else includes)
+    return _requirement(line, place)
+
+
+def _options(words: Sequence[str], place: Place, open_file: Open, includes: dict[str, bool]) -> Declared:
+    parts, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if not equals and word[:2] in ("-r", "-c", "-e") and len(word) > 2 and not word.startswith("--"):
+            option, equals, value = word[:2], "=", word[2:]
+        if option in ("-r", "--requirement", "-c", "--constraint"):
+            name = value if equals else rest.pop(0) if rest else ""
+            parts.append(_included(name, place, open_file, includes))
+        elif option in ("-e", "--editable"):
+            parts.append(_requirement(value if equals else rest.pop(0) if rest else "", place))
+        elif option in VALUED and not equals:
+            del rest[:1]
+        elif not word.startswith("-"):
+            parts.append(_requirement(word, place))
+    return total(parts)
+
+
+def _included(name: str, place: Place, open_file: Open, includes: dict[str, bool]) -> Declared:
+    found = open_file(name)
+    if found is None:
+        return not_read(UnreadKind.FILE, f"{name} is missing", place)
+    path, text = found
+    if path in includes:  # what it declares is known; a cycle is an error for pip
+        return Declared(notes=(f"{place}: includes {name} again",) if includes[path] else ())
+    if sum(includes.values()) > DEEPEST:
+        return not_read(UnreadKind.FILE, f"{name}: files include each other {DEEPEST} deep", place)
+    # As pip reads it: relative to the file that includes it.
+    return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), includes=includes)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield logical lines with the number of their first line, without comments and pip's options of one package."""
+    start, parts = 0, list[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        start = start if parts else number
+        if line.endswith("\\"):
+            parts.append(line[:-1] + " ")
+            continue
+        line, parts = re.sub(r"(^|\s)#.*$", "", "".join([*parts, line])), []
+        line = re.sub(r"\s--(hash|config-settings|global-option|build-option)[= ]\S+", "", line).strip()
+        if line:
+            yield start, line
+
+
+def _requirement(text: str, place: Place) -> Declared:
+    text = text.strip()
+    try:
+        parsed = Requirement(text)
+        if any(one.operator != "===" and not is_version(one.version.removesuffix(".*")) for one in parsed.specifier):
+            raise InvalidRequirement(text)  # a number of 5,000 digits
+    except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
+        if found := from_location(text, place) or _of_wheel(text, place):
+            return Declared(pins=(found,))
+        kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
+        return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
+    try:
+        if parsed.marker and not parsed.marker.evaluate(LINUX):
+            return Declared()
+    except ValueError:  # also of Python, for a number of 5,000 digits
+        return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
+    if parsed.url:
+        found = from_location(parsed.url, place)
+        version, limits = (found.version, found.limits) if found else ("", "")
+        return Declared(pins=(pin(parsed.name, version, place, limits),))
+    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
+    limits = "" if exact else str(parsed.specifier)
+    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
+
+
+def holds(marker: str, extra: str) -> bool:
+    """Return whether a marker holds on a machine that trains, with an extra; one that can't be evaluated counts."""
+    try:
+        return Marker(marker).evaluate({**LINUX, "extra": extra})
+    except (ValueError, RecursionError):
+        return True
+
+
+def _of_wheel(text: str, place: Place) -> Statement | None:
+    """Return the pin of a wheel whose name has parts that a shell fills in."""
+    if not (found := WHEEL.search(text)):
+        return None
+    return pin(found["name"], found["version"] or "", place, "" if found["version"] else f"==={found[0]}")
+
+
+def from_location(text: str, place: Place) -> Statement | None:
+    """Return the pin of a URL or path: of a wheel or sdist by its name, of a git repository by the tag of a release."""
+    url, _, fragment = text.partition("#")
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError:  # http://[
+        return None
+    name = basename(path)
+    try:
+        if name.endswith(".whl"):
+            distribution, version, *_ = parse_wheel_filename(name)
+            return pin(distribution, str(version), place)
+        if name.endswith((".tar.gz", ".zip")) and "+" not in url.partition("://")[0]:
+            distribution, version = parse_sdist_filename(name)
+            return pin(distribution, str(version), place)
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+    if not text.startswith("git+") and ".git" not in path:
+        return None
+    repository, _, revision = path.partition("@")
+    stem = basename(repository).removesuffix(".git").lower()
+    egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
+    tag = TAG.search(revision)
+    limits = f"==={revision}" if revision and not tag else ""  # no release: no version is in it
+    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", place, limits)

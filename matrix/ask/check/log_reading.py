@@ -1,0 +1,50 @@
+"""A log file, or a folder of them, compared with the catalog and the kinds of failure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.kinds import kind_table
+from matrix.ground.catalog.regular_file import open_regular
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.lines import texts
+from matrix.ground.verdicts.log_match import Reading, match_logs
+from matrix.ground.verdicts.rank_logs import RankLog, is_log, rank_logs
+
+UNREADABLE: Final = "the log can't be read"
+FIX: Final = "name a readable file, or - for standard input: COMMAND | megatrix match -"
+
+
+def read_log(name: str) -> Reading:
+    """Return the faults of a log, or of the logs of ranks in a folder; "-" is standard input.
+
+    Raises MatrixError for a log that can't be read, and for a folder without logs.
+    """
+    try:
+        return match_logs(_logs(name), loading.load().failures, kind_table())
+    except OSError as error:
+        raise MatrixError(UNREADABLE, where=name, got=error.strerror, fix=FIX) from error
+
+
+def _logs(name: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
+    """Yield the log of this name, or those in the folder of this name, by rank; each is open while it is read."""
+    folder = Path(name)
+    if name == "-":
+        with sys.stdin.buffer as log:
+            yield RankLog(""), texts(log)
+    elif not folder.is_dir():
+        with open_regular(folder, what=UNREADABLE, fix=FIX) as log:
+            yield RankLog(""), texts(log)
+    else:
+        files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        logs = rank_logs([path for path in files if is_log(path)])
+        if not logs:
+            got = f"{len(files)} files, none with the name of a log"
+            raise MatrixError(UNREADABLE, where=name, got=got, expected="*.log, *.out, *.err, *.txt, *.gz", fix=FIX)
+        for rank_log in logs:
+            with open_regular(folder / rank_log.path, what=UNREADABLE, fix=FIX) as log:
+                yield rank_log, texts(log)

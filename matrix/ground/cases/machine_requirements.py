@@ -1,0 +1,245 @@
+"""Match what a case requires with what its base and the machine offer. Pure functions.
+
+A property that is not known from here makes no case unavailable: the process that runs the case sees its base and its
+GPUs, and matches again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from matrix.ground.cases import driver_fit
+from matrix.ground.cases.cells import CLONE
+from matrix.ground.catalog import te_builds
+from matrix.ground.catalog.failure import Case, CaseNeed, Level
+from matrix.ground.catalog.limits import GIB
+from matrix.ground.catalog.machine import Machine
+from matrix.ground.catalog.model import Catalog, Container, Image, Wheels
+from matrix.ground.catalog.stack import DRIVER, SM, TE
+from matrix.ground.catalog.te_builds import Toolkit
+from matrix.ground.catalog.versions import NONE, minor, parse
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.reason import Kind, Lack
+
+MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program
+
+
+class BaseFeature(str, Enum):
+    """A property of a Python environment that the versions of its packages do not show."""
+
+    CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
+    COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
+    PKG_RESOURCES = "pkg_resources"  # the module of setuptools
+    NVCC = "nvcc"  # CUDA's compiler
+
+
+@dataclass(frozen=True)
+class BaseOffer:
+    """What a base offers; None is unknown. `lack` is what must be installed, built or pulled before it can start.
+
+    `te` is the version of its compiled Transformer Engine, "none" without one. `measured`: the version was read in the
+    base; otherwise it is the catalog's. `clones` are the names of the site's clones. `toolkit` is what it builds
+    releases of Transformer Engine with, besides the compiler of the machine; None where it builds none.
+    `no_helper` is the reason why the overlay of megatron-core has no compiled dataset helper, "" for one that has it.
+    """
+
+    base: str
+    lack: str = ""
+    te: str | None = None
+    measured: bool = False
+    features: frozenset[str] | None = None  # values of BaseFeature
+    clones: frozenset[str] | None = None
+    mpirun: bool | None = None
+    no_helper: str = ""
+    toolkit: Toolkit | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The GPUs that a case holds while it runs, and the backend of its process groups."""
+
+    gpus: int = 0
+    backend: str = "gloo"
+    note: str = ""
+
+
+def offered(
+    catalog: Catalog,
+    base: str,
+    *,
+    packages: Mapping[str, str] | None = None,
+    features: Collection[str] | None = None,
+    lack: str = "",
+    clones: Iterable[str] | None = None,
+    cuda: str | None = None,
+) -> BaseOffer:
+    """Return what a base offers: by its contents where they are known, else by the catalog; `cuda` is that of torch.
+
+    The environments that tox makes have no compiled Transformer Engine: it is built where nvcc is.
+    """
+    spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
+    toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None
+    if packages is not None and features is not None:
+        te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
+        return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names, toolkit=toolkit)
+    if isinstance(spec, Container):
+        return BaseOffer(base, lack, spec.te, clones=names)
+    return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)
+
+
+def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
+    """Return the first requirement of a case that its base or the machine does not meet, None where it can run."""
+    return next(lacks(catalog, item, offer, machine), None)
+
+
+def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Iterator[Lack]:
+    """Yield each requirement of a case that its base or the machine does not meet."""
+    if not item.reproducible:
+        yield Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+        return
+    if offer.lack:
+        yield Lack(Kind.BASE, offer.lack, offer.base)
+    case = catalog.failure(item.failure).case_named(item.case)
+    on_gpu = _on_gpu(case, item, offer, machine, catalog) if item.level is Level.GPU else ()
+    yield from filter(None, (*on_gpu, *_anywhere(case, item, offer, machine, catalog)))
+
+
+def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
+    """Return the GPUs and the backend of a case, or what the machine lacks for it.
+
+    Each rank has its own GPU, and NCCL. With fewer GPUs, ranks that use collectives alone share them over gloo, which
+    sends and receives no CUDA tensors (CaseNeed.NCCL).
+    """
+    if item.level is not Level.GPU or not item.gpus:
+        return Placement()
+    if machine.gpus is None or len(machine.gpus) >= item.gpus:
+        return Placement(item.gpus, "nccl")
+    has = len(machine.gpus)
+    reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
+    if not has or item.gpus > item.ranks:
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}")
+    if CaseNeed.NCCL in case.needs:
+        return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {reason}")
+    if any(gpu.exclusive for gpu in machine.gpus):
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, in exclusive compute mode: ranks can't share it")
+    return Placement(has, "gloo", f"gloo in place of NCCL: {item.ranks} ranks share {_count(has)}")
+
+
+Lacks = Iterator[Lack | None]
+
+
+def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+    yield _driver(catalog, item, machine)
+    yield _cuda(offer)
+    yield from (_te(case, side, offer, machine) for side in (item, item.writer) if side)
+    placed = place(case, item, machine)
+    yield placed if isinstance(placed, Lack) else None
+    gpus = machine.gpus or ()
+    required = item.cell.stack.version(SM)
+    if required and gpus and any(gpu.sm and parse(gpu.sm) != parse(required) for gpu in gpus):
+        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
+        yield Lack(Kind.SM, f"needs GPUs of SM {required}, as in the report; host has SM {has}")
+    bound = case.releases.get(SM)
+    if bound and any(gpu.sm and gpu.sm not in bound for gpu in gpus):
+        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
+        yield Lack(Kind.SM, f"needs GPUs of SM {bound.text}; host has SM {has}")
+    having = sum(bool(gpu.multicast) for gpu in gpus)
+    if CaseNeed.MULTICAST in case.needs and having < len(gpus):
+        yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
+    if CaseNeed.NO_MULTICAST in case.needs and having:
+        yield Lack(Kind.MULTICAST, f"needs GPUs without CUDA Multicast; {having} of {_count(len(gpus))} have it")
+
+
+def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+    if item.level is Level.CONTRACT:
+        return
+    yield _cuda(offer) if CaseNeed.CUDA_TORCH in case.needs and item.level is not Level.GPU else None
+    for module in catalog.modules:
+        required = module.when.matches(item.cell.stack) and module.package not in item.overrides
+        if required and offer.features is not None and module.name not in offer.features:
+            yield Lack(Kind.MODULE, f"needs {module.name}, which {offer.base} lacks: {module.reason}")
+    for clone in _clones(case, item, offer):
+        if offer.clones is not None and clone not in offer.clones:
+            yield Lack(Kind.CLONE, f"needs a clone of {clone}: megatrix sources fetch", clone)
+    if CaseNeed.DATASET_HELPER in case.needs and offer.no_helper:
+        yield Lack(Kind.HELPER, offer.no_helper)
+    if item.launcher == MPIRUN and offer.mpirun is False:
+        yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
+    needed = case.limits.memory
+    # At level gpu the container has the limit of its case; the few hundred MiB of the session are little of it.
+    if needed and item.level is not Level.GPU and isinstance(catalog.bases.get(item.cell.base), (Container, Image)):
+        yield Lack(Kind.MEMORY, "needs a memory cgroup, and in a container its file system is read-only")
+    if needed and machine.memory is not None and needed > machine.memory:
+        has = f"{machine.memory / GIB:.0f} GiB"
+        yield Lack(Kind.MEMORY, f"needs {needed / GIB:.0f} GiB of memory for its limit; host has {has}")
+
+
+def builds_te(item: Planned, offer: BaseOffer) -> bool:
+    """Return whether a release of Transformer Engine is built for a case, where the base can build it."""
+    te = item.cell.stack.version(TE)
+    built = bool(te) and item.level is Level.GPU and not item.te_source and not item.compiled
+    return built and offer.toolkit is not None and not (offer.measured and offer.te == te)
+
+
+def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
+    """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one.
+
+    A base of wheels and the current environment can build a release.
+    """
+    required = item.cell.stack.version(TE)
+    if item.compiled:
+        return None  # its overlay has the extension
+    if (not required and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
+        return None
+    text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
+    if required and offer.toolkit and builds_te(item, offer):
+        why = te_builds.lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
+        return Lack(Kind.TE, f"{text}: {why}") if why else None
+    if offer.te == NONE:
+        return Lack(Kind.TE, f"{text}; {offer.base} has none")
+    if not required or (offer.te == required if offer.measured else minor(offer.te) == minor(required)):
+        return None
+    return Lack(
+        Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only: --compile builds a commit"
+    )
+
+
+def _cuda(offer: BaseOffer) -> Lack | None:
+    if offer.features is None or BaseFeature.CUDA.value in offer.features:
+        return None
+    return Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
+
+
+def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
+    required, has = item.cell.stack.version(DRIVER), machine.driver
+    if has is None:
+        return None
+    if required and has.split(".")[0] != required.split(".")[0]:
+        why = f" ({machine.problem})" if machine.problem and has == NONE else ""
+        return Lack(Kind.DRIVER, f"needs driver {required}; host has {has}{why}")
+    text = driver_fit.lack(catalog, item, has)
+    return Lack(Kind.DRIVER, text) if text else None
+
+
+def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
+    """Yield the names of the clones that a case needs; a package of the base at the cell's version needs none."""
+    if CaseNeed.MEGATRON_LM in case.needs:
+        yield "megatron-lm"
+    own_te = offer.measured and offer.te == item.cell.stack[TE]
+    for source in (item.source, "" if own_te else item.te_source):
+        name, at, _ = source.partition("@")
+        if at and name in CLONE.values():
+            yield name
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU{'s' * (gpus != 1)}"
+
+
+def possible(catalog: Catalog, item: Planned) -> bool:
+    """Return whether some machine can run a case on its base: environments of wheels build releases of TE alone."""
+    lack = unmet(catalog, item, offered(catalog, item.cell.base), Machine())
+    return lack is None or lack.kind is not Kind.TE

@@ -1,0 +1,180 @@
+"""The kinds of failure: general signatures, and the tables from which their answers are computed. See docs/match.md."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.patterns import longest_text
+from matrix.ground.catalog.schema import Identifier, Pattern, read_toml
+from matrix.ground.errors import MatrixError, closest
+
+TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"
+LITERAL: Final = 6  # characters of the text that is searched in whole logs for a sign that may be `anywhere`
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One way in which a log shows a kind: an exception, or a text near a fault. Every key that it has must hold.
+
+    `exception`: class names of which one is the exception's. `function` is on its traceback; `raised_in_stack`: its
+    last frame is in a package of Megatron's stack. `log` is searched in the log's text near faults; `anywhere`: also
+    far from them, which takes time in every log. `of_stack`: no other program prints it; `any_program`: its answer is
+    the same for every program. Other signs count only where the log shows the stack.
+    """
+
+    exception: tuple[str, ...] = ()
+    message: Pattern | None = None
+    function: str = ""
+    log: Pattern | None = None
+    raised_in_stack: bool = False
+    anywhere: bool = False
+    of_stack: bool = False
+    any_program: bool = False
+
+
+@dataclass(frozen=True)
+class FailureKind:
+    """A kind of failure. `facts` and `next` are texts with {groups} of its patterns; without the group, no text."""
+
+    id: Identifier
+    title: str
+    topic: str
+    means: str
+    sign: tuple[Sign, ...]
+    facts: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Return the names of the groups of its patterns."""
+        patterns = [pattern for sign in self.sign for pattern in (sign.message, sign.log) if pattern]
+        return frozenset(name for pattern in patterns for name in re.compile(pattern).groupindex)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A package of the stack, or one that its modules import.
+
+    `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack` is what shows
+    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them.
+    """
+
+    title: str
+    modules: tuple[str, ...]
+    install: str
+    source: str
+    stack: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class NameFact:
+    """What a text that a `group` captured means: the name of a library, symbol or header, or a version.
+
+    `pattern` is matched from its start.
+    """
+
+    group: str
+    pattern: Pattern
+    means: str
+    source: str
+    install: str = ""
+
+
+@dataclass(frozen=True)
+class KindTable:
+    """The tables. Raises MatrixError for an id used twice, a group that no pattern has, a sign that shows nothing."""
+
+    kind: tuple[FailureKind, ...]
+    package: tuple[Distribution, ...]
+    fact: tuple[NameFact, ...]
+    topics: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if problem := next(_problems(self), None):
+            raise problem
+
+    def package_of(self, module: str) -> Distribution | None:
+        """Return the package of a dotted module name, by its longest beginning."""
+        rows = [(len(name), row) for row in self.package for name in row.modules if f"{module}.".startswith(f"{name}.")]
+        return max(rows, key=lambda one: one[0], default=(0, None))[1]
+
+
+def _problems(table: KindTable) -> Iterator[MatrixError]:
+    counts = Counter(kind.id for kind in table.kind)
+    for kind in table.kind:
+        where = f" kind {kind.id}"
+        if counts[kind.id] > 1:
+            yield MatrixError("two kinds with one id", where=where, got=kind.id, fix="rename one")
+        if kind.topic not in table.topics:
+            fix = closest(kind.topic, table.topics)
+            yield MatrixError("not a topic", where=f"{where}.topic", got=kind.topic, expected=table.topics, fix=fix)
+        if not kind.sign:
+            yield MatrixError("a kind without a sign", where=where, expected="[[kind.sign]]", fix="add one")
+        for sign in kind.sign:
+            yield from _of_sign(sign, f"{where}.sign")
+        for text in (*kind.facts, *kind.next):
+            for name in sorted(groups_in(text) - kind.groups):
+                fix = closest(name, kind.groups)
+                yield MatrixError(
+                    "no pattern of this kind has the group", where=where, got=text, expected=name, fix=fix
+                )
+    groups = {name for kind in table.kind for name in kind.groups}
+    for fact in table.fact:
+        if fact.group not in groups:
+            fix = closest(fact.group, groups)
+            yield MatrixError("no pattern captures this group", where=" fact.group", got=fact.group, fix=fix)
+    for package in table.package:
+        if package.stack not in ("", "names", "frames"):
+            expected, fix = '"names" or "frames"', "leave it out where other programs use the package, too"
+            yield MatrixError(
+                "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
+            )
+    rows: list[Distribution | NameFact] = [*table.package, *table.fact]
+    for row in rows:
+        if not row.source:
+            fix = "state where the fact was read"
+            yield MatrixError(
+                "a row without a source", where=" " + type(row).__name__, got=row, expected="source", fix=fix
+            )
+
+
+def _of_sign(sign: Sign, where: str) -> Iterator[MatrixError]:
+    of_exception = bool(sign.exception or sign.message or sign.function)
+    if of_exception == bool(sign.log):
+        fix = "split it into two signs" if of_exception else "add `message` or `log`"
+        yield MatrixError("a sign is of an exception or of the log's text", where=where, got=sign, fix=fix)
+    elif of_exception and not (sign.message or sign.function):
+        fix = "add `message` or `function`"
+        yield MatrixError("every exception of a class would show this kind", where=where, got=sign, fix=fix)
+    if sign.anywhere and len(longest_text(sign.log or "")) < LITERAL:
+        fix = "let every alternative begin or end with the same text"
+        expected = f"a text of {LITERAL} characters in every match"
+        yield MatrixError(
+            "this pattern would be searched everywhere", where=where, got=sign.log, expected=expected, fix=fix
+        )
+
+
+def groups_in(text: str) -> set[str]:
+    """Return the names of the {groups} in a text."""
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def filled(texts: Iterable[str], groups: dict[str, str]) -> list[str]:
+    """Return the texts whose groups are all there, with their values."""
+    return [text.format_map(groups) for text in texts if groups_in(text) <= set(groups)]
+
+
+@cache
+def kind_table() -> KindTable:
+    """Return the tables. Raises MatrixError where they are damaged."""
+    topics = [row["id"] for row in read_toml(TABLE.with_name("topics.toml"))["topic"]]
+    return decode(KindTable, {**read_toml(TABLE), "topics": topics}, str(TABLE))

@@ -1,0 +1,205 @@
+"""By which arguments of a training command a failure is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from matrix.ground.catalog.cell import Clause
+from matrix.ground.catalog.settings import dashed, is_foreign, translated
+from matrix.ground.catalog.versions import ORDERINGS, is_version, parse
+
+CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
+OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
+SETTING: Final = re.compile(r"\+{0,2}((?:[\w-]+\.)+)(\w+)=(.*)", re.DOTALL)  # as hydra has them on its command line
+SWITCH: Final = {"true": True, "false": False}
+
+
+class Reach(IntEnum):
+    """Whether a job reaches a failure, most certain first."""
+
+    REACHED = 0
+    OPEN = 1  # the arguments are not known, or something that they do not show decides
+    MISSING = 2  # an argument is not given
+    AVOIDED = 3  # an argument that is given excludes it
+
+
+@dataclass(frozen=True)
+class JobArguments:
+    """The arguments of a command: option without "--" and "no-" -> its value, or True, or False for --no-OPTION.
+
+    `complete` is False where a part of the command is not known, such as a variable that no file sets.
+    """
+
+    given: Mapping[str, str | bool] = field(default_factory=dict)
+    complete: bool = True
+
+    @classmethod
+    def parse(cls, words: Iterable[str]) -> JobArguments:
+        """Return the arguments among the words of a command: --name, --name VALUE, --name=VALUE, section.name=VALUE."""
+        options: dict[str, str | bool] = {}
+        complete, name = True, ""
+        for word in words:
+            match = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
+            setting = None if match else SETTING.fullmatch(word)
+            if match and match[2] is None:
+                option = dashed(match[1])
+                name, on = option.removeprefix("no-"), not option.startswith("no-")
+                options[name] = on
+            elif match or setting:
+                name, (option, value) = "", match.groups() if match else setting.groups()[1:]  # type: ignore[union-attr]
+                if not (setting and is_foreign(setting[1].split("."))):
+                    options[dashed(option)] = SWITCH.get(value.lower(), value)
+            elif name and options[name] is True:
+                options[name] = SWITCH.get(word.lower(), word)
+                name = ""
+            elif OPEN_VALUE.search(word):
+                complete = False
+        return cls(translated(options), complete)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the options whose value is known."""
+        return {name: raw for name, raw in self.given.items() if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition on an argument: --flag, not --no-flag, --option == VALUE|VALUE, --count >= 4."""
+
+    text: str
+    option: str
+    off: bool
+    negated: bool
+    operator: str
+    operand: str
+
+    @classmethod
+    def parse(cls, text: str) -> Condition | None:
+        """Return the condition that a text of an entry states, None for any other text."""
+        match = CONDITION.fullmatch(text)
+        if match is None or (match[4] and (match[1] or match[2])):
+            return None
+        if match[4] in ORDERINGS and not is_version(match[5]):
+            return None
+        return cls(text, match[3], bool(match[2]), bool(match[1]), match[4] or "", match[5] or "")
+
+    def holds(self, arguments: JobArguments, defaults: Mapping[str, str]) -> bool | None:
+        """Return whether the condition holds; None where the command does not show it."""
+        value = arguments.given.get(self.option)
+        if isinstance(value, str) and OPEN_VALUE.search(value) and self.operator:
+            return None
+        if value is None and not arguments.complete:
+            return None
+        return self._fits(defaults.get(f"--{self.option}") if value is None else value)
+
+    def _fits(self, value: str | bool | None) -> bool:
+        if not self.operator:
+            return ((value is False) if self.off else value not in (None, False)) is not self.negated
+        if not isinstance(value, str):
+            return self.operator == "!="
+        if self.operator in ORDERINGS:
+            return is_version(value) and ORDERINGS[self.operator](parse(value), parse(self.operand))
+        return (value in self.operand.split("|")) is (self.operator == "==")
+
+
+@dataclass(frozen=True)
+class ReachedBy(Clause):
+    """The arguments that reach a failure in the cells of the clause; all conditions must hold.
+
+    `defaults` are values of options that are not given. `when` is a condition that no argument shows. `usual`: most
+    jobs do this, so that a stack alone, without a command, counts as reaching it. `wheels`: `when` holds where wheels
+    alone have CUDA (toolkit=none). `layouts` are the smallest ones whose numbers deviate so (docs/parity.md).
+    """
+
+    arguments: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    when: str = ""
+    usual: bool = False
+    wheels: bool = False
+    layouts: tuple[str, ...] = ()
+
+    @property
+    def on_arguments(self) -> tuple[Condition, ...]:
+        """Return the conditions; the catalog's checks refuse a text that is none."""
+        return tuple(condition for condition in map(Condition.parse, self.arguments) if condition)
+
+    def reached(self, arguments: JobArguments | None) -> Reached:
+        """Return whether a command with these arguments reaches the failure; None: no command is known."""
+        known = JobArguments() if arguments is None else arguments
+        results = {condition: condition.holds(known, self.defaults) for condition in self.on_arguments}
+        needed = _texts(condition for condition in results if not condition.holds(JobArguments(), self.defaults))
+        if arguments is None:
+            reach = Reach.OPEN if self.when or needed else Reach.REACHED
+            return Reached(reach, needed, self.when, self.usual, self.switches)
+        failed = [condition for condition, holds in results.items() if holds is False]
+        avoided = _texts(condition for condition in failed if condition.option in known.given)
+        if avoided:
+            return Reached(Reach.AVOIDED, tuple(_shown(one, known) for one in failed if one.text in avoided))
+        if failed:
+            return Reached(Reach.MISSING, _texts(failed), self.when, switches=self.switches)
+        unknown = _texts(condition for condition, holds in results.items() if holds is None)
+        if unknown or self.when:
+            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches)
+        return Reached(Reach.REACHED, needed, switches=self.switches)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Return the flags that a job can add to avoid the failure."""
+        return tuple(condition.text.removeprefix("not ") for condition in self.on_arguments if condition.negated)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Whether a job reaches a failure.
+
+    `by` are the conditions that decide: those that hold, are missing or exclude it. `when` is a condition that no
+    argument shows. `switches` are flags that avoid the failure.
+    """
+
+    reach: Reach = Reach.REACHED
+    by: tuple[str, ...] = ()
+    when: str = ""
+    usual: bool = False
+    switches: tuple[str, ...] = ()
+
+    @property
+    def certain(self) -> bool:
+        """Return whether the failure counts as reached."""
+        return self.reach is Reach.REACHED or (self.reach is Reach.OPEN and self.usual)
+
+    @property
+    def needs(self) -> str:
+        """Return what must hold besides the versions, or what excludes the failure."""
+        text = str(self)
+        if self.reach is Reach.AVOIDED:
+            return f"the command has {' and '.join(self.by)}"
+        if self.reach is Reach.REACHED:
+            return text and f"reached by {text}"
+        if self.reach is Reach.MISSING:
+            return f"only with {text}"
+        return f"with {text}" if self.by else f"only {text}"
+
+    def __str__(self) -> str:
+        parts = [" and ".join(self.by), self.when]
+        return ", when ".join(part for part in parts if part) if self.by else self.when and f"when {self.when}"
+
+
+def reached(ways: Iterable[ReachedBy], matches: Callable[[ReachedBy], bool], arguments: JobArguments | None) -> Reached:
+    """Return the most certain of the ways that match; without any the failure is always reached."""
+    results = [way.reached(arguments) for way in ways if matches(way)]
+    return min(results, key=lambda one: (not one.certain, one.reach), default=Reached())
+
+
+def _texts(conditions: Iterable[Condition]) -> tuple[str, ...]:
+    return tuple(condition.text for condition in conditions)
+
+
+def _shown(condition: Condition, arguments: JobArguments) -> str:
+    value = arguments.given[condition.option]
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{condition.option}"
+    return f"--{condition.option} {value}"

@@ -1,0 +1,148 @@
+"""The kinds of failure that a log shows (catalog/kinds.py): general signatures beside those of the catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from matrix.ground.catalog.kinds import FailureKind, KindTable, Sign
+from matrix.ground.catalog.patterns import longest_text
+from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.stack_evidence import evidence_in, names_core
+
+MOST: Final = 20  # places of one pattern that are read in one window of a log
+Groups = tuple[tuple[str, str], ...]
+_SPACE: Final = re.compile(r"\s+")
+_REQUIREMENT: Final = re.compile(r"[\[<>=!~]")  # where the name of a requirement ends
+PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # whose versions are read in logs
+# A version behind the name of a package: in paths, in pip's output, in TE's list of its configuration.
+_VERSION: Final = re.compile(
+    rf"(?<![\w.])(?P<package>{'|'.join(PACKAGES).replace('-', '[-_]')})(?:_version)?['\"]?"
+    r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
+    r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:\+[\w.]+)?)"
+)
+
+
+@dataclass(frozen=True)
+class KindSighting:
+    """A kind of failure in a log, at its first line, with what its pattern captured.
+
+    `frame` is the deepest frame of Megatron's stack on the traceback. `of_stack`: it shows by itself that the stack
+    ran.
+    """
+
+    kind: FailureKind
+    line: int
+    text: str
+    captured: Groups = ()
+    frame: Frame | None = None
+    of_stack: bool = False
+    times: int = 1
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """Return what its pattern captured."""
+        return dict(self.captured)
+
+
+@dataclass
+class VersionsSeen:
+    """The versions of packages that a log names near its faults: package -> versions, in their order."""
+
+    texts: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def add(self, text: str) -> None:
+        """Add the versions that a text names."""
+        for version in _VERSION.finditer(text):
+            self.texts.setdefault(version["package"].replace("_", "-"), {})[version["version"]] = None
+
+    def of(self, package: str) -> tuple[str, ...]:
+        """Return the versions of a package."""
+        return tuple(self.texts.get(package, ()))
+
+
+class KindIndex:
+    """The signs of all kinds, in their order: of several that an exception shows, the first counts."""
+
+    def __init__(self, table: KindTable | None = None) -> None:
+        signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
+        self._of_exceptions = [(kind, sign, longest_text(sign.message or "")) for kind, sign in signs if not sign.log]
+        self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
+        packages = table.package if table else ()
+        self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
+        frames = [module for package in packages if package.stack == "frames" for module in package.modules]
+        self._parts = tuple(f"-packages/{module.replace('.', '/')}" for module in frames)
+        self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
+
+    def words(self) -> Iterator[str]:
+        """Yield for each pattern that may match far from other faults a text that must be in a log."""
+        yield from (text for _, sign, _, text in self._of_logs if sign.anywhere)
+
+    def stack_frame(self, frames: Iterable[Frame]) -> Frame | None:
+        """Return the deepest frame in a package of Megatron's stack."""
+        return next((frame for frame in reversed([*frames]) if self._is_of_stack(frame.file)), None)
+
+    def _is_of_stack(self, path: str) -> bool:
+        return bool(evidence_in(path)) or any(f"{part}/" in path or f"{part}." in path for part in self._parts)
+
+    def _shown_by(self, raised: Raised) -> KindSighting | None:
+        """Return the first kind that an exception shows, without its line."""
+        message = raised.compared
+        for kind, sign, part in self._of_exceptions:
+            if part not in message or (sign.exception and raised.type not in sign.exception):
+                continue
+            if sign.function and all(frame.function != sign.function for frame in raised.frames):
+                continue
+            if sign.raised_in_stack and not (raised.frames and self._is_of_stack(raised.frames[-1].file)):
+                continue
+            shown = re.search(sign.message or "", message)
+            if shown:
+                frame = self.stack_frame(raised.frames)
+                text = _SPACE.sub(" ", f"{raised.type}: {raised.message}")
+                return self._sighting(kind, sign, shown, text, frame)
+        return None
+
+    def shown_by_text(self, text: str) -> Iterator[tuple[int, KindSighting]]:
+        """Yield the kinds that a part of a log shows, with the place in it."""
+        for kind, sign, pattern, part in self._of_logs:
+            if part in text:
+                for _, shown in zip(range(MOST), re.finditer(pattern, text), strict=False):
+                    line = text[text.rfind("\n", 0, shown.start()) + 1 :].partition("\n")[0]
+                    yield shown.start(), self._sighting(kind, sign, shown, line.strip(), None)
+
+    def _sighting(
+        self, kind: FailureKind, sign: Sign, shown: re.Match[str], text: str, frame: Frame | None
+    ) -> KindSighting:
+        captured = tuple((name, value.strip()) for name, value in shown.groupdict().items() if value)
+        of_stack = (
+            sign.of_stack or sign.any_program or bool(frame) or any(self._names_stack(value) for _, value in captured)
+        )
+        return KindSighting(kind, 0, text, captured, frame, of_stack)
+
+    def _names_stack(self, value: str) -> bool:
+        """Return whether a captured text is the name of a module of the stack, or the path of one."""
+        name = _REQUIREMENT.split(value.replace("-", "_").rpartition("/")[2])[0]
+        names = (name.replace("megatron_", "megatron.")).split(".")
+        beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
+        return (
+            names_core(value) or self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
+        )
+
+
+def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSighting]:
+    """Return each kind once for what it captured, at its first line, with its count; only those of Megatron's stack.
+
+    `stack`: the log shows that the stack ran.
+    """
+    by_answer: dict[tuple[str, Groups], list[KindSighting]] = {}
+    for sighting in sorted(sightings, key=lambda one: (one.line, one.frame is None)):
+        by_answer.setdefault((sighting.kind.id, sighting.captured), []).append(sighting)
+    results = []
+    for occurrences in by_answer.values():
+        if stack or any(sighting.of_stack for sighting in occurrences):
+            lines = {sighting.line for sighting in occurrences}
+            results.append(replace(occurrences[0], times=len(lines)))
+    return results

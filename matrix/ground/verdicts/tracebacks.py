@@ -1,0 +1,206 @@
+"""Parser for Python exceptions in a log: with their traceback, with a part of it, or with their last line alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.traceback_styles import HEADER, PYTEST_SUMMARY, RICH_HEADER, Pytest, PytestError, Rich
+
+FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000 of a recursion at most
+# Unindented lines of other writers within a traceback after which the traceback is given up, and lines of any kind
+# since its last frame.
+FOREIGN_LINES: Final = 200
+LINES: Final = 2_000
+
+# torch marks a traceback that it quotes in a message: "Original " before it (DataLoader), " (RANK 0)" after the header
+# (checkpoints).
+_HEADER: Final = re.compile(r"^\s*(Original )?Traceback \(most recent call last\):(?P<behind>.*)$")
+_LINKS: Final = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:, in (?P<function>.*))?$')
+_RAISED: Final = re.compile(r"^(?P<module>(?:[^\W\d]\w*\.)*)(?P<type>[^\W\d]\w*)(?P<colon>:(?: (?P<message>.*))?)?$")
+_CLASS: Final = re.compile(r"(Error|Exception|Exit|Interrupt|Iteration|Warning|Failure|Expired|Timeout|Empty|Full)$")
+# An exception without its traceback: at the start of a line, or behind the prefix of a log collector.
+_ALONE: Final = re.compile(r"^(?:\S.{0,150}?[|\]]:? {1,4})?(?P<text>(?:[^\W\d]\w*\.)*(?P<type>[^\W\d]\w*): \S.*)$")
+_NAMES: Final = ("Error", "Exception")  # ends of the names of exceptions that are looked for without a traceback
+# torch's messages of several lines: a pattern of the message's last line, and one of a next line that belongs to it.
+# NCCL's errors as in torch 2.4, the keys that a state dict lacks, and a message of the dynamic loader that was wrapped.
+_MORE: Final = tuple(
+    (re.compile(last), re.compile(line))
+    for last, line in (
+        (r"NCCL error in: ", r"nccl[A-Z]\w+: "),
+        (r"^nccl[A-Z]\w+: ", r"Last error:$"),
+        (r"^Last error:$", r"\S"),
+        (r"\.so[\w.]*:$", r"\s*undefined symbol: "),
+        (r":$|^\t", r"\t\S"),
+    )
+)
+_ANY: Final = re.compile("")
+MESSAGE_SIZE: Final = (
+    65_536  # characters of a message after which no line is added; a state dict may lack 1,000s of keys
+)
+
+
+@dataclass(frozen=True)
+class LoggedException:
+    """One exception in a log, on line `line`. Exceptions with the same `chain` number caused or quote each other.
+
+    `raised.message` is the first line of the message (the second where the first is empty) and those further lines that
+    torch is known to write: the end of any other message of several lines can't be detected. `alone`: it was printed
+    without a traceback, so it may be a quote.
+    """
+
+    line: int
+    chain: int
+    raised: Raised
+    alone: bool = False
+
+
+class Tracebacks:
+    """Reader of one rank's lines, in order. `types`: class names that are known to be exceptions.
+
+    It reads the tracebacks of Python, also where the log begins within them, of pytest and of Rich.
+    """
+
+    def __init__(self, types: Collection[str] = ()) -> None:
+        self._types = types
+        self._names = [f"{name}: " for name in (*_NAMES, *(name for name in types if not name.endswith(_NAMES)))]
+        self._frames: list[Frame] | None = None  # None outside of a traceback
+        self._headed = False  # the traceback has its first line
+        self._foreign = self._lines = self._chain = 0
+        self._linked = False
+        self._open: LoggedException | None = None  # its message may continue on the next line
+        self._width = self._printed = 0  # characters of Rich's console, and of the last line of the open message
+        self._box: Rich | None = None
+        self._pytest = Pytest()
+
+    @property
+    def innermost(self) -> Frame | None:
+        """Return the last frame of a traceback whose exception is missing so far, None outside of one."""
+        return self._frames[-1] if self._frames and not self._foreign else None
+
+    def take(self, number: int, text: str) -> Iterator[LoggedException]:
+        """Process a line without its log's prefix; yield the exceptions that are complete with it."""
+        if pending := self._open:
+            self._open = None
+            if message := self._continued(pending.raised.message, text):
+                yield from self._complete(replace(pending, raised=replace(pending.raised, message=message)))
+                return
+            yield pending
+        if self._box:
+            if self._box.take(text):
+                self._frames, self._width, self._box = self._box.frames, self._box.width, None
+        elif HEADER[:-1] in text and (header := _HEADER.match(text) or RICH_HEADER.search(text)):
+            quoted = header.re is _HEADER and (header[1] or header["behind"].strip())
+            self._start([], linked=bool(quoted) or self._linked, headed=True)
+            self._box = Rich(len(header[0])) if header.re is RICH_HEADER else None
+        elif text.strip() in _LINKS:
+            self._linked = True
+        elif self._frames is not None:
+            yield from self._within(self._frames, number, text)
+        else:
+            yield from self._outside(number, text)
+
+    def close(self) -> Iterator[LoggedException]:
+        """Yield the pending exception of a log that ends within its message; call it after the last line."""
+        if pending := self._open:
+            self._open = None
+            yield pending
+        if error := self._pytest.close():
+            yield from self._of_pytest(error)
+
+    def _start(self, frames: list[Frame], *, linked: bool, headed: bool) -> None:
+        self._chain += not linked
+        self._frames, self._headed, self._width = frames, headed, 0
+        self._foreign = self._lines = 0
+        self._linked = False
+
+    def _within(self, frames: list[Frame], number: int, text: str) -> Iterator[LoggedException]:
+        self._lines += 1
+        if frame := _FRAME.match(text):
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
+            del frames[:-FRAMES]
+            self._lines = 0
+        elif (raised := _RAISED.match(text)) and self._is_exception(raised):
+            self._frames = None
+            yield from self._found(number, raised, tuple(frames))
+        elif text[:1].strip():  # not a source line, which is indented
+            self._foreign += 1
+            # Without its first line, frames may be those of a printed stack, which no exception follows.
+            if self._foreign > (FOREIGN_LINES if self._headed else 0):
+                self._frames = None
+        if self._lines > LINES:
+            self._frames = None
+
+    def _outside(self, number: int, text: str) -> Iterator[LoggedException]:
+        if error := self._pytest.take(number, text):
+            yield from self._of_pytest(error)
+        if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
+            self._start(
+                [Frame(frame["file"], int(frame["line"]), frame["function"])], linked=self._linked, headed=False
+            )
+        elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
+            raised = _RAISED.match(alone["text"])
+            if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):
+                self._chain += 1
+                yield from self._found(number, raised, (), alone=True)
+
+    def _of_pytest(self, error: PytestError) -> Iterator[LoggedException]:
+        self._chain += 1
+        raised = _RAISED.match(error.text.strip().partition("\n")[0])
+        if raised and self._is_exception(raised):
+            message = (raised["message"] or "") + error.text.strip()[raised.end() :]
+            exception = Raised(raised["type"], message, error.frames)
+        elif error.type:
+            exception = Raised(error.type, error.text, error.frames)
+        else:
+            return
+        yield LoggedException(error.line, self._chain, exception, alone=not error.frames)
+
+    def _found(
+        self, number: int, raised: re.Match[str], frames: tuple[Frame, ...], *, alone: bool = False
+    ) -> Iterator[LoggedException]:
+        message = (raised["message"] or "").rstrip()
+        logged = LoggedException(number, self._chain, Raised(raised["type"], message, frames), alone)
+        self._printed = len(raised[0].rstrip())
+        if raised["colon"]:
+            yield from self._complete(logged)
+        else:
+            yield logged
+
+    def _complete(self, found: LoggedException) -> Iterator[LoggedException]:
+        """Yield an exception, or keep it pending when its message may continue."""
+        if self._width or _continuation(found.raised.message):
+            self._open = found
+        else:
+            yield found
+
+    def _continued(self, message: str, text: str) -> str:
+        """Return a message with its next line, "" where the line is not a part of it."""
+        if self._width and text.strip() and self._printed + 1 + len(text.split()[0]) > self._width:
+            self._printed = len(text.rstrip())
+            return f"{message} {text.strip()}"
+        self._width = 0
+        continuation = _continuation(message)
+        return f"{message}\n{text.rstrip()}" if continuation and continuation.match(text) else ""
+
+    def _is_exception(self, raised: re.Match[str]) -> bool:
+        """Return whether a match has the name of an exception, unlike "INFO: starting" of another writer."""
+        name = raised["type"]
+        return name in self._types or bool(_CLASS.search(name)) or bool(raised["module"] and name[0].isupper())
+
+
+def _continuation(message: str) -> re.Pattern[str] | None:
+    """Return the pattern of a line that continues a message, None where the message is complete."""
+    if not message:
+        return _ANY
+    if len(message) >= MESSAGE_SIZE:
+        return None
+    line_end = message.rpartition("\n")[2]
+    return next((line for start, line in _MORE if start.search(line_end)), None)

@@ -1,0 +1,60 @@
+"""The catalog by topic: of each failure, when it was first reported and last reproduced, and which releases fix it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from matrix.ground.catalog.failure import Failure, Rule
+from matrix.ground.catalog.loading import night_of
+from matrix.ground.catalog.model import Catalog, Topic
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.catalog.stack import PYTHON, WRITER, component_title
+from matrix.ground.catalog.versions import parse
+
+_BELOW: Final = re.compile(r"<(?!=) *([^,\s]+)")  # the exclusive upper bound of a range
+_NO_FIX: Final = (PYTHON, *WRITER)  # nobody upgrades these to get rid of a failure
+UNFILED: Final = Topic(Identifier(), "Without a topic", "")
+GATES: Final = Topic(Identifier("gates"), "Gates, no known failures", "Does what works still work?")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A failure in an overview: dates as texts ("" where none is recorded), and the releases that fix it."""
+
+    failure: Failure
+    last_verified: str
+    fixed_in: tuple[str, ...]
+
+
+def summary(failure: Failure) -> Summary:
+    """Return a failure's line of the overview."""
+    night = night_of(failure)
+    return Summary(failure, night.date if night else "", fixed_in(failure))
+
+
+def by_topic(catalog: Catalog) -> dict[Topic, list[Summary]]:
+    """Return the failures of each topic, in the order of topics.toml; those without one, and the gates, come last."""
+    known = [summary(failure) for failure in catalog.known_failures]
+    topics = {topic: [one for one in known if one.failure.topic == topic.id] for topic in catalog.topics}
+    unfiled = [one for one in known if not one.failure.topic]
+    gates = [summary(failure) for failure in catalog.failures if failure.is_gate]
+    return topics | {topic: some for topic, some in ((UNFILED, unfiled), (GATES, gates)) if some}
+
+
+def fixed_in(failure: Failure) -> tuple[str, ...]:
+    """Return the first releases outside all affected ranges, one text for each component that has one: each is a fix.
+
+    A component has one where every rule without a case bounds it from above.
+    """
+    rules = [rule for rule in failure.affected if not rule.cases] or list(failure.affected)
+    names = dict.fromkeys(name for rule in rules for name in rule.bounds if name not in _NO_FIX)
+    ends = {name: [_end(rule, name) for rule in rules] for name in names}
+    return tuple(f"{component_title(name)} {max(some, key=parse)}" for name, some in ends.items() if all(some))
+
+
+def _end(rule: Rule, name: str) -> str:
+    """Return the first version above a rule's range of a component, "" where it has no such bound."""
+    below = _BELOW.search(rule.bounds[name].text) if name in rule.bounds else None
+    return re.sub(r"\.?(dev|a|rc)0$", "", below[1]) if below else ""

@@ -1,0 +1,143 @@
+"""The draft of an entry from layouts judged over releases: each layout is a case, which the kit's comparison runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+
+from matrix.ground.catalog.failure import PARITY
+from matrix.ground.catalog.folders import ENTRY
+from matrix.ground.errors import MatrixError
+from matrix.kit.parity.factors import Point, Value, factors, shown
+from matrix.prove.authoring.draft import template
+from matrix.prove.authoring.skeleton import new_folder
+from matrix.prove.parity.campaigns import CoreResult
+from matrix.prove.parity.point_results import DEVIATES, EQUAL, PointResult
+from matrix.prove.store.paths import write_whole
+
+
+@dataclass(frozen=True)
+class ReleaseSpan:
+    """Consecutive releases in which a layout has one outcome, EQUAL or DEVIATES; `end` is the first one after it."""
+
+    outcome: str
+    rows: Mapping[str, PointResult]
+    end: str
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The first and the last release that were run."""
+        cores = list(self.rows)
+        return cores[0], cores[-1]
+
+    @property
+    def bounds(self) -> str:
+        """The range of releases."""
+        return f">={self.ends[0]}" + (f",<{self.end}.dev0" if self.end else "")
+
+
+def write(id: str, root: Path, points: Sequence[Point], results: Sequence[CoreResult]) -> Path:
+    """Write the entry of layouts under `root`; return its file. Raises MatrixError, also where the entry exists."""
+    text = entry_text(id, points, results, date.today())
+    path = new_folder(id, root) / ENTRY
+    write_whole(path, text)
+    return path
+
+
+def entry_text(id: str, points: Sequence[Point], results: Sequence[CoreResult], today: date) -> str:
+    """Return the failure.toml of layouts: the first deviates, the others are its controls.
+
+    `results` are those of releases, the oldest first. Raises MatrixError where the first layout deviates in none.
+    """
+    spans = {point: spans_of(point, results) for point in points}
+    deviating = [span for span in spans[points[0]] if span.outcome == DEVIATES]
+    if not deviating:
+        raise MatrixError("no release deviates: there is no failure to enter", got=str(points[0]))
+    changes = {core for several in spans.values() for span in several for core in (span.ends[1], span.end) if core}
+    night = [result for result in results if result.core in changes]
+    return template("parity_failure.toml").format(
+        id=json.dumps(id),
+        month=f"{today:%Y-%m}",
+        fix=f"megatron-core {deviating[-1].end}." if deviating[-1].end else f"Open in {results[-1].core}.",
+        signatures="\n".join(_signatures(points[0], deviating)),
+        arguments=json.dumps(list(conditions(points[0], points[1:]))),
+        when='when = "there is more than one data parallel rank"\n' if points[0]["dp"] != 1 else "",
+        layout=json.dumps(str(points[0])),
+        rules="".join(_rule(span, case_name(point)) for point in points[1:] for span in spans[point])
+        + "".join(_rule(span) for span in spans[points[0]]),
+        cases="".join(_case(point, spans[point]) for point in points if spans[point]),
+        bases=json.dumps(sorted({result.base for result in night})),
+        night=json.dumps([result.core for result in night]),
+    )
+
+
+def spans_of(point: Point, results: Sequence[CoreResult]) -> list[ReleaseSpan]:
+    """Return the spans of a layout; a release that refuses it, or has no answer, decides nothing."""
+    rows = [(result.core, row) for result in results for row in result.asked if row.point == point]
+    decided = [(core, row) for core, row in rows if row.outcome in (EQUAL, DEVIATES)]
+    groups = [(outcome, dict(group)) for outcome, group in groupby(decided, key=lambda pair: pair[1].outcome)]
+    starts = [*(next(iter(group)) for _, group in groups[1:]), ""]
+    return [ReleaseSpan(outcome, group, end) for (outcome, group), end in zip(groups, starts, strict=True)]
+
+
+def conditions(point: Point, controls: Sequence[Point]) -> Iterator[str]:
+    """Yield the arguments that reach a layout; a switch that a control alone has is excluded."""
+    for name, value in point.chosen:
+        yield from _conditions(factors()[name].arguments(value))
+    for name, value in dict(pair for control in controls for pair in control.chosen).items():
+        option = factors()[name].arguments(value)
+        if value is True and point[name] is False and " " not in option:
+            yield f"not {option}"
+
+
+def _conditions(arguments: str) -> Iterator[str]:
+    for option, value in re.findall(r"(--[\w-]+)(?: ([^-]\S*))?", arguments):
+        number = re.fullmatch(r"\d+", value) and int(value) > 1
+        kind = "" if not value else " >= 2" if number else " != 0|0.0" if _is_rate(value) else f" == {value}"
+        yield option + kind
+
+
+def _is_rate(value: str) -> bool:
+    return bool(re.fullmatch(r"0?\.\d+", value))
+
+
+def case_name(point: Point) -> str:
+    """Return the name of a layout's case: "mla-tp2-sequence_parallel"."""
+    return "-".join(_word(name, value) for name, value in point.chosen)
+
+
+def _word(name: str, value: Value) -> str:
+    return name if value is True else shown(value) if isinstance(value, str) else f"{name}{shown(value)}"
+
+
+def _signatures(layout: Point, deviating: Sequence[ReleaseSpan]) -> Iterator[str]:
+    rows = {span.rows[core].deviations[0] for span in deviating for core in span.rows}
+    for quantity in sorted({row.quantity for row in rows}):
+        parameters = sorted({row.parameter.rpartition(".layers.")[2] for row in rows if row.quantity == quantity})
+        pattern = f", parameter = '{'|'.join(map(re.escape, parameters))}'" if any(parameters) else ""
+        yield (
+            f'[[signature]]\nname = "{quantity.replace(" ", "-")}-deviates"\n'
+            f'parity = {{ layout = "{layout}", quantity = "{quantity}"{pattern} }}  # TODO: not too wide\n'
+        )
+
+
+def _rule(span: ReleaseSpan, case: str = "") -> str:
+    first, last = span.ends
+    cases = f'cases = ["{case}"]\n' if case else ""
+    kind, word = ("works", "equal") if span.outcome == EQUAL else ("affected", "deviates")
+    largest = max(row.largest for row in span.rows.values())
+    size = f" by up to {largest:.2g}" if kind == "affected" else ""
+    return f'\n[[{kind}]]\n{cases}mcore = "{span.bounds}"\nreason = "run with {first} .. {last}: {word}{size}"\n'
+
+
+def _case(point: Point, spans: Sequence[ReleaseSpan]) -> str:
+    values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in point.chosen)
+    return (
+        f'\n[[case]]\nname = "{case_name(point)}"\nrun = "{PARITY}"\nlevels = ["cpu"]\nranks = {point.ranks}\n'
+        f'mcore = ">={spans[0].ends[0]}"\narguments = {{ {values} }}\n'
+    )

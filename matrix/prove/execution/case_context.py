@@ -1,0 +1,173 @@
+"""The context of a case in this process: its overlays, what it lacks, its notes, its cache key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from matrix.ground.cases.machine_requirements import Placement, offered, place
+from matrix.ground.catalog.failure import Case, Level
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.execution.cache_key import case_key
+from matrix.prove.execution.installation import Installation
+from matrix.prove.execution.ranks import mpirun
+from matrix.prove.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
+from matrix.prove.execution.resolved import Resolved
+from matrix.prove.planning.rerun import reproduce_line
+from matrix.prove.provision import case_overlays as provision
+from matrix.prove.provision import configuration
+from matrix.prove.provision.case_overlays import Provision
+from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
+from matrix.read.package_source import Source
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a session. `base` is the base of this interpreter; "" derives it from the installed packages.
+
+    With `run_folder` the session runs its part of that run's plan; without, it creates a run. `keys` limits the plan
+    to these cases, unless empty. `image` is the content digest of the image of this process, `overlays` the file with
+    the overlays of its cases, `place` the name of the machine in records.
+    """
+
+    base: str = ""
+    run_folder: Path | None = None
+    select: str = ""
+    deadline_s: float = DEADLINE_S
+    relay: str = ""
+    image: str = ""
+    overlays: Path | None = None
+    keys: frozenset[str] = frozenset()
+    place: str = ""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **options: Any) -> Options:
+        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _IMAGE, _OVERLAYS, _KEYS (JSON) and _PLACE."""
+        variables = {"base": "BASE", "relay": "RELAY", "image": "IMAGE", "place": "PLACE"}
+        folder, overlays = environ.get("MEGATRIX_RUN"), environ.get("MEGATRIX_OVERLAYS")
+        return cls(
+            **{field: environ.get(f"MEGATRIX_{name}", "") for field, name in variables.items()},
+            run_folder=Path(folder) if folder else None,
+            deadline_s=deadline(environ.get("MEGATRIX_DEADLINE", "")),
+            overlays=Path(overlays) if overlays else None,
+            keys=frozenset(json.loads(environ.get("MEGATRIX_KEYS", "[]"))),
+            **options,
+        )
+
+
+class CaseContexts:
+    """Makes the contexts of cases, whose logs and checkpoints are in `run_folder`."""
+
+    def __init__(self, installation: Installation, options: Options, run_folder: Path) -> None:
+        self._installation, self._options, self._run_folder = installation, options, run_folder
+        self._catalog, self._environment, self._host = installation.catalog, installation.environment, installation.host
+        self._configuration = configuration.load()
+        self._overlays: dict[tuple[Source, ...], Overlay] = {}
+
+    def of(self, planned: Planned) -> tuple[CaseContext, Placement]:
+        """Return the context of a case, and the GPUs that it runs on. What it lacks makes it unavailable."""
+        case = self._catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
+        overlays, writer_overlays, lack = self._laid_out(planned)
+        try:
+            content = self._content(planned, (*overlays, *writer_overlays))
+            # Cases whose writer is the same share its checkpoint.
+            checkpoint = self._content(planned.writer, writer_overlays)[:20] if planned.writer else ""
+        except MatrixError as error:
+            content, checkpoint, lack = "", "", lack or error.brief
+        placement = place(case, planned, self._host.offers(planned.level)) if case and not lack else None
+        placement = placement if isinstance(placement, Placement) else Placement()
+        resolved = Resolved(self._environment, self._host, placement, self._options.image)
+        context = CaseContext(
+            path=tuple(str(overlay.path) for overlay in overlays),
+            log_dir=self._run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
+            deadline_s=self._options.deadline_s,
+            resolved=resolved.packages(overlays),
+            content=content,
+            notes=(*self._notes(case, planned, overlays), *resolved.notes(self._catalog, planned)),
+            reproduce=reproduce_line(planned, os.environ),
+            run=self._run_folder.name,
+            unavailable=lack,
+            writer_path=tuple(str(overlay.path) for overlay in writer_overlays),
+            checkpoint=self._run_folder / "checkpoints" / checkpoint if checkpoint else Path(),
+            clones=self._configuration.sources,
+            backend=placement.backend,
+        )
+        return context, placement
+
+    def _laid_out(self, planned: Planned) -> tuple[tuple[Overlay, ...], tuple[Overlay, ...], str]:
+        """Return the overlays of a case, those of its writer, and what the case lacks or "".
+
+        What needs no overlay is checked before the overlays are made.
+        """
+        if lack := self._lack(planned):
+            return (), (), lack
+        try:
+            overlays = self._overlays_of(planned)
+            writer_overlays = self._overlays_of(planned.writer) if planned.writer else ()
+        except MatrixError as error:
+            return (), (), error.brief + self._installation.better_python
+        return overlays, writer_overlays, self._lack(planned, overlays)
+
+    def _lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
+        """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
+        packages, features = self._environment.packages, self._environment.features
+        base, cuda = self._installation.base, self._environment.torch_cuda
+        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
+        if overlays is not None:
+            no_helper = next((overlay.no_helper for overlay in overlays if overlay.no_helper), "")
+            has_mpirun = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
+            no_helper += self._installation.better_python if no_helper else ""
+            offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
+        return str(self._host.lack(self._catalog, planned, offer) or "")
+
+    def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
+        """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""
+        if planned.level is Level.GPU and not self._options.overlays and not self._lack(planned):
+            with contextlib.suppress(MatrixError):  # the case reports it
+                sides = filter(None, (planned, planned.writer))
+                return tuple(spec for side in sides for spec in self._specs(side) if spec.build)
+        return ()
+
+    def _specs(self, planned: Planned) -> tuple[OverlaySpec, ...]:
+        sms = {gpu.sm for gpu in self._host.offers(planned.level).gpus or () if gpu.sm}
+        return provision.overlay_specs(planned, self._environment, self._configuration, sms)
+
+    def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
+        """Return the overlays of a case; in an image, those listed in the file of overlays."""
+        if self._options.overlays is None:
+            specs = self._specs(planned)
+            for spec in specs:
+                if spec.sources not in self._overlays:
+                    self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
+            return tuple(self._overlays[spec.sources] for spec in specs)
+        provided = self._provisions.get(planned.key, Provision(reason="no overlays were provided for this case"))
+        if provided.reason:
+            raise MatrixError(provided.reason)
+        return provided.overlays
+
+    @cached_property
+    def _provisions(self) -> dict[str, Provision]:
+        return provision.read(self._options.overlays) if self._options.overlays else {}
+
+    def _content(self, planned: Planned, overlays: Sequence[Overlay]) -> str:
+        """Return the cache key of a case, or of the writer of a checkpoint."""
+        failure, digests = self._catalog.failure(planned.failure), [overlay.digest for overlay in overlays]
+        return case_key(planned, failure, self._environment, digests, self._host, self._options.image)
+
+    def _notes(self, case: Case | None, planned: Planned, overlays: Sequence[Overlay]) -> list[str]:
+        engine = self._environment.packages.get("transformer-engine", "")
+        covered = f"Transformer Engine {engine} of this base is hidden from the ranks: it is not part of the cell"
+        return [
+            *(overlay.no_helper for overlay in overlays if overlay.no_helper),
+            *filter(None, [self._installation.python_note]),
+            *((f"ran on {self._options.place}",) if self._options.place else ()),
+            *((covered,) if engine and case and hidden(case, planned) else ()),
+        ]

@@ -1,0 +1,259 @@
+"""The cases that a command requests. Pure: sources are read and the environment is looked up by functions passed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from operator import ne
+from typing import Final
+
+from matrix.ground.cases.cells import excluded
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.model import HOST, Catalog
+from matrix.ground.catalog.stack import MCORE, TE, WRITER_MCORE
+from matrix.ground.errors import MatrixError, closest
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning import catalog_lines, covering
+from matrix.prove.planning import night as plan
+from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.selection import (
+    Test,
+    exclusions,
+    may_have,
+    parts_of,
+    possible_cases,
+    select,
+    select_keywords,
+    select_possible,
+    without_exclusions,
+)
+
+OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
+
+
+@dataclass(frozen=True)
+class PackageSource:
+    """A package under test: its source as text, the version that it declares, and its release if it is one on PyPI."""
+
+    source: str
+    version: str
+    release: str = ""
+
+
+@dataclass(frozen=True)
+class InstalledBase:
+    """The environment of this process: `packages` (name -> version), minor of Python, container label."""
+
+    packages: Mapping[str, str]
+    python: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class CaseRequest:
+    """What a command requests: all of a night, or a part of the possible cases, or those of given keys or sources.
+
+    `levels` are those that are requested or that the machine can run. `sources` are the arguments that name sources,
+    by field of Planned. `here` requests the cases of the environment of this process, on this machine unless
+    `on_cluster`. `smoke` requests a few cases of the night, on that many of its bases. `line` requests the
+    share of a line at a desk, with `whole_line` all of it. `keywords` limits any of these to the cases that match it.
+    """
+
+    levels: tuple[Level, ...]
+    select: str = ""
+    within: str = ""
+    keys: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    compiled: bool = False
+    expect: Expectation | None = None
+    here: bool = False
+    on_cluster: bool = False
+    smoke: int = 0
+    line: str = ""
+    whole_line: bool = False
+    keywords: str = ""
+
+
+Inspect = Callable[[str, str], PackageSource]  # of a field of Planned and the argument that names its source
+
+
+def requested_levels(named: Iterable[str], *, on_cluster: bool, has_gpu: bool) -> tuple[Level, ...]:
+    """Return the named levels, or those that the machine can run; on a cluster the scheduler decides by case."""
+    if levels := tuple(map(Level, named)):
+        return levels
+    return tuple(level for level in Level if on_cluster or has_gpu or level is not Level.GPU)
+
+
+def requested_cases(
+    catalog: Catalog, request: CaseRequest, inspect: Inspect, installed: Callable[[], InstalledBase]
+) -> tuple[list[Planned], str]:
+    """Return the requested cases, and a label for their run. Raises MatrixError."""
+    cases, label = _requested(catalog, request, inspect, installed)
+    return (select_keywords(cases, request.keywords) if request.keywords else cases), label
+
+
+def _requested(
+    catalog: Catalog, request: CaseRequest, inspect: Inspect, installed: Callable[[], InstalledBase]
+) -> tuple[list[Planned], str]:
+    if request.line:
+        return cases_of_line(catalog, request), request.line
+    if request.whole_line:
+        raise MatrixError("--all is for a line", got="--all without --line", expected="--line te19 --all")
+    if request.here:
+        cases = cases_of_environment(catalog, request, installed)
+        if request.keys:
+            return of_keys(request.keys, {item.key: item for item in cases}), "case"
+        everything = partial(cases_of_environment, without_exclusions(catalog), request, installed)
+        excluded = partial(exclusions, catalog, everything)
+        return (select(cases, request.select, excluded) if request.select else cases), "here"
+    if request.keys:
+        if request.sources:
+            candidates = [with_sources(catalog, key, request, inspect) for key in request.keys]
+        else:  # at every level: a pasted command may come from another machine
+            candidates = possible_cases(catalog, tuple(Level), _near_keys(request.keys))
+            candidates += filter(None, (bisected_case(catalog, key) for key in request.keys))
+        return of_keys(request.keys, {item.key: item for item in candidates}, catalog), "case"
+    if request.compiled or request.sources.keys() - {"source"}:
+        raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
+    if request.smoke and request.sources:
+        raise MatrixError("--smoke is a part of the night", got="--smoke with --mcore", fix="leave one out")
+    if core := request.sources.get("source"):
+        package = inspect("source", core)
+        text = package.release or package.source
+        cases = plan.of_source(catalog, text, package.version, _expectation(request, [package]), request.levels)
+        return (select(cases, request.select) if request.select else cases), "source"
+    if request.expect:
+        raise MatrixError(
+            "--expect requires --mcore", got=f"--expect {request.expect.value}", expected="--mcore SOURCE with it"
+        )
+    if request.select:
+        return select_possible(catalog, request.levels, request.select), "select"
+    cases = plan.night(catalog, covering.pairwise, request.levels)
+    if request.smoke:
+        return plan.smoke(catalog, cases, request.smoke), "night"
+    return (select(cases, request.within) if request.within else cases), "night"
+
+
+def _expectation(request: CaseRequest, packages: Iterable[PackageSource]) -> Expectation | None:
+    """Return the requested expectation; without one, works for a source that is no release, else the catalog's."""
+    return request.expect or (None if all(package.release for package in packages) else Expectation.WORKS)
+
+
+def with_sources(catalog: Catalog, key: str, request: CaseRequest, inspect: Inspect) -> Planned:
+    """Return the case of a key with the requested sources. Raises MatrixError for another version."""
+    packages = {name: inspect(name, text) for name, text in request.sources.items()}
+    fields = {name: package.source for name, package in packages.items()}
+    expectation = _expectation(request, packages.values())
+    item = plan.of_key(catalog, key, fields, expectation, compiled=request.compiled)
+    components = {"source": MCORE, "te_source": TE, "writer_source": WRITER_MCORE}
+    for name, package in packages.items():
+        version = item.cell.stack[components[name]]
+        if version != package.version:
+            raise MatrixError(
+                "the case names another version than the source",
+                where=package.source,
+                got=version,
+                expected=package.version,
+            )
+    return item
+
+
+def bisected_case(catalog: Catalog, key: str) -> Planned | None:
+    """Return the case of a key in a cell that bisections alone plan, None for another key.
+
+    That is any cell for a case which depends on none (`picked`), and one with another Python or another package.
+    """
+    try:
+        item = plan.of_key(catalog, key, {}, None)
+    except MatrixError:
+        return None
+    failure, cell = catalog.failure(item.failure), item.cell
+    own_packages = {str(package.name) for package in failure.package}
+    varied = cell.base in catalog.by_python or not {*cell.packages} <= own_packages
+    if not (varied or failure.case_named(item.case).picked):
+        return None
+    return item if excluded(catalog, failure, cell) is None else None
+
+
+def cases_of_environment(
+    catalog: Catalog, request: CaseRequest, installed: Callable[[], InstalledBase]
+) -> list[Planned]:
+    """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
+    if conflicting := _given(request, "--within", "--smoke", "--expect", "--engine slurm", *OPTIONS.values()):
+        raise MatrixError(
+            "--here runs the installed packages only",
+            got=f"--here with {conflicting[0]}",
+            expected="--here alone, or with --select, --case or --level",
+            fix="leave one out",
+        )
+    base = installed()
+    catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
+    return cases_here(catalog_with_host, HOST, base.packages, request.levels)
+
+
+def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
+    """Return the cases of a line. Raises MatrixError with an option that selects others."""
+    if conflicting := _given(request, "--here", "--compile", "--expect", *OPTIONS.values()):
+        raise MatrixError(
+            "--line runs the released packages of a line",
+            got=f"--line with {conflicting[0]}",
+            expected="--line alone, or with --all, -k, --lf or --level",
+            fix="leave one out",
+        )
+    line = catalog_lines.named(catalog, request.line)
+    part = catalog_lines.whole if request.whole_line else catalog_lines.share
+    cases = part(catalog, line, plan.night(catalog, covering.pairwise, request.levels), request.levels)
+    if not cases:
+        raise MatrixError(
+            f"no failure of the catalog depends on the releases of line {line.name}",
+            got=line.description,
+            fix=f"--line {line.name} --all runs what its base runs without them",
+        )
+    return cases
+
+
+def _given(request: CaseRequest, *options: str) -> list[str]:
+    """Return which of these options a request was made with."""
+    values = {
+        "--within": request.within,
+        "--smoke": request.smoke,
+        "--here": request.here,
+        "--compile": request.compiled,
+        "--expect": request.expect,
+        "--engine slurm": request.on_cluster,
+        **{OPTIONS[name]: text for name, text in request.sources.items()},
+    }
+    return [option for option in options if values.get(option)]
+
+
+def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalog | None = None) -> list[Planned]:
+    """Return the cases of these keys. Raises MatrixError; the fix suggests cases that differ in one word."""
+    for key in keys:
+        if key not in cases:
+            words = re.split("[ /]", key)
+            if catalog and len(words) > 1:
+                catalog.base(words[0])
+            # Fuzzy matching against all 100,000 cases of a catalog would take half a minute.
+            split = ((case, re.split("[ /]", case)) for case in cases)
+            near = [case for case, parts in split if len(parts) == len(words) and sum(map(ne, words, parts)) == 1]
+            raise MatrixError(
+                "no such case",
+                got=key,
+                expected="CELL FAILURE CASE LEVEL",
+                fix=closest(key, near) if near else "megatrix plan --select EXPR lists cases",
+            )
+    if repeated := [key for key in keys if [*keys].count(key) > 1]:
+        raise MatrixError("a case is named twice", got=repeated[0], fix="a run has each case once; leave one out")
+    return [cases[key] for key in keys]
+
+
+def _near_keys(keys: Collection[str]) -> Test:
+    """Return the test of the cases that may have a key, or differ from it in one word."""
+    expected_values = [
+        {**parts_of(cell), **dict(zip(("failure", "case", "level"), words, strict=False))}
+        for cell, *words in (key.split(" ") for key in keys)
+        if len(words) == 3  # every case of the catalog differs in one word from a key of one
+    ]
+    return lambda values: any(may_have(expected, values, differing=1) for expected in expected_values)

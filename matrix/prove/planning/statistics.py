@@ -1,0 +1,225 @@
+"""Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason;
+and how many of a plan run on a machine, for how long.
+
+Pure functions of the catalog and a planned night.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, Final
+
+from matrix.ground.cases.cells import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
+from matrix.ground.cases.machine_requirements import BaseOffer, Placement, builds_te, place, unmet
+from matrix.ground.catalog import te_builds
+from matrix.ground.catalog.failure import Expectation, Failure, Level
+from matrix.ground.catalog.machine import Machine
+from matrix.ground.catalog.model import Catalog, Container, Image
+from matrix.ground.catalog.stack import BASE, DRIVER, TE, WRITER
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.reason import Kind, ReasonKind
+from matrix.prove.planning.estimates import Basis, Durations
+from matrix.prove.planning.packing import Demand, largest_first, schedule
+
+OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
+ALL: Final = "all"  # name of the sum's row
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of the cases of one failure, or of all; a case is counted once per level.
+
+    `product`: on every base x megatron-core x Transformer Engine x driver of the catalog that the failure depends on.
+    `allowed`: those that no constraint forbids and whose packages are available. `known`: those of `allowed` that no
+    other failure masks and that have an expectation. `boundary`, `pairwise`, `picked`, `stack`: those in the night for
+    that reason, some for several; `night` counts each once.
+    """
+
+    failure: str
+    product: int
+    allowed: int
+    known: int
+    boundary: int
+    pairwise: int
+    picked: int
+    stack: int
+    night: int
+
+
+def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Level]) -> list[Counts]:
+    """Return the counts of each failure in the order of the catalog, and of all together."""
+    rows = []
+    for failure in catalog.failures:
+        planned = of(failure, night)
+        allowed, known_count = possible(catalog, failure, levels)
+        full = product(catalog, failure, levels)
+        rows.append(Counts(failure.id, full, allowed, known_count, night=len(planned), **reasons(planned)))
+    numbers = [field.name for field in fields(Counts) if field.name != "failure"]
+    return [*rows, Counts(ALL, **{name: sum(getattr(row, name) for row in rows) for name in numbers})]
+
+
+def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> tuple[int, int]:
+    """Return the number of a failure's possible cases, and of those with an expectation that nothing masks."""
+    allowed = known_count = 0
+    picked = picked_cells(catalog, failure)
+    for cell in (*picked, *(cell for cell in cells_of(catalog, failure) if cell not in picked)):
+        levels_of: dict[str, int] = {}
+        for case, _ in run_in(catalog, failure, cell, levels):
+            levels_of[case.name] = levels_of.get(case.name, 0) + 1
+        for name, count in levels_of.items():
+            allowed += count
+            unmasked = masked_by(catalog, failure, cell.stack, name) is None
+            known_count += count * (unmasked and failure.expectation(cell.stack, name) is not Expectation.UNKNOWN)
+    return allowed, known_count
+
+
+def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:
+    """Return the number of cases without any constraint."""
+    values = {BASE: len(catalog.bases), DRIVER: len(catalog.drivers)}
+    for component in VARIED:
+        package = WRITER.get(component, component)
+        values[component] = len(catalog.releases(package)) + len(failure.builds(package))
+    counted = set(levels)
+    cases = sum(len(counted.intersection(case.levels)) for case in failure.case)
+    return cases * len(package_sets(failure)) * prod(values[axis] for axis in failure.axes)
+
+
+def is_known(catalog: Catalog, item: Planned) -> bool:
+    """Return whether the case has an expectation and no other failure masks it."""
+    masked = masked_by(catalog, catalog.failure(item.failure), item.cell.stack, item.case)
+    return masked is None and item.expectation is not Expectation.UNKNOWN
+
+
+def of(failure: Failure, planned: Iterable[Planned]) -> list[Planned]:
+    """Return the cases of one failure."""
+    return [item for item in planned if item.failure == failure.id]
+
+
+def reasons(planned: Iterable[Planned]) -> dict[str, int]:
+    """Return the number of cases in a night for each kind of reason."""
+    counted = Counter(kind for item in planned for kind in {reason.kind for reason in item.why})
+    return {kind.value: counted[kind] for kind in OF_A_NIGHT}
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
+
+    `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
+    `seconds` is the expected wall-clock time, `gpu_seconds` the sum over all GPUs that are used, `basis` the number of
+    cases by what their expected seconds rest on. `builds` are the releases of Transformer Engine that are built for
+    them, once, beside other cases.
+    """
+
+    planned: int
+    runs: int
+    missing: Mapping[Kind, int]
+    shared: int
+    held: int
+    seconds: float
+    gpu_seconds: float
+    basis: Mapping[Basis, int]
+    builds: tuple[TeBuild, ...] = ()
+
+
+@dataclass(frozen=True)
+class TeBuild:
+    """A release of Transformer Engine that a base builds; its expected minutes, None where nobody measured one."""
+
+    base: str
+    te: str
+    minutes: float | None
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What runs at a time: `bases` that are no images, and `workers` cases on each base. Images run one at a time.
+
+    `cores` are those of the machine.
+    """
+
+    bases: int = 1
+    workers: int = 1
+    cores: int = 1
+
+
+def availability(
+    catalog: Catalog,
+    items: Collection[Planned],
+    offer: Callable[[str], BaseOffer],
+    machines: Mapping[Level, Machine],
+    durations: Durations,
+    parallel: Parallel,
+) -> Availability:
+    """Return the availability of cases. `machines` is what the machine offers at each level."""
+    missing: Counter[Kind] = Counter()
+    basis: Counter[Basis] = Counter()
+    placed: dict[str, list[Placement]] = {}
+    demands: dict[str, list[Demand]] = {}
+    builds: dict[tuple[str, str], TeBuild] = {}
+    for item in items:
+        lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
+        if lack:
+            missing[lack.kind] += 1
+            continue
+        jobs, base = te_builds.jobs(parallel.cores, machines[item.level].memory), item.cell.base
+        for side in (side for side in (item, item.writer) if side and builds_te(side, offer(base))):
+            te = str(side.cell.stack[TE])
+            builds[base, te] = TeBuild(base, te, te_builds.minutes(te, jobs))
+        case = catalog.failure(item.failure).case_named(item.case)
+        placement = place(case, item, machines[item.level])
+        if isinstance(placement, Placement):
+            estimate = durations.estimate(item)
+            basis[estimate.basis] += 1
+            placed.setdefault(item.cell.base, []).append(placement)
+            demand = Demand(placement.gpus, estimate.seconds, case.limits.memory or 0)
+            demands.setdefault(item.cell.base, []).append(demand)
+    placements = [placement for of_base in placed.values() for placement in of_base]
+    at_once, seconds = _packed(catalog, demands, list(machines.values()), parallel)
+    return Availability(
+        len(items),
+        len(placements),
+        {kind: missing[kind] for kind in Kind if missing[kind]},
+        sum(bool(placement.note) for placement in placements),
+        at_once,
+        seconds,
+        sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
+        {kind: basis[kind] for kind in Basis if basis[kind]},
+        tuple(builds.values()),
+    )
+
+
+def _packed(
+    catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[Machine], parallel: Parallel
+) -> tuple[int, float]:
+    """Return the most GPUs held at once, and the seconds of the cases of all bases."""
+    lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own
+    made_bases = set[str]()
+    for base, of_base in demands.items():
+        image = isinstance(catalog.bases.get(base), (Container, Image))
+        made_bases.update(() if image else (base,))
+        for demand in of_base:
+            lanes.setdefault((base, demand.memory) if image else ("", 0), []).append(demand)
+    listed = [len(machine.gpus) for machine in machines if machine.gpus is not None]
+    gpus = min(listed, default=sum(demand.gpus for of_base in demands.values() for demand in of_base))
+    memory = min((machine.memory for machine in machines if machine.memory is not None), default=None)
+    packed = []
+    for (base, limit), of_base in lanes.items():
+        workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made_bases)) * parallel.workers
+        packed.append(schedule(largest_first(of_base), gpus, workers, memory))
+    return max((lane.most for lane in packed), default=0), sum(lane.seconds for lane in packed)
+
+
+def to_json(found: Availability) -> dict[str, Any]:
+    """Return plain JSON values; the times are in minutes."""
+    minutes = {"minutes": round(found.seconds / 60, 1), "gpu_minutes": round(found.gpu_seconds / 60, 1)}
+    return {
+        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "held")},
+        **minutes,
+        "missing": {kind.value: count for kind, count in found.missing.items()},
+        "estimates": {basis.value: count for basis, count in found.basis.items()},
+        "builds": [vars(build) for build in found.builds],
+    }

@@ -1,0 +1,314 @@
+"""Make a bundle: what the index and the clones have for its cases, with its size before anything is downloaded.
+
+What is there already is not downloaded again: an interrupted bundle goes on where it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from matrix import __version__
+from matrix.ground.catalog import te_builds
+from matrix.ground.catalog.model import Wheels
+from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.te_builds import Toolkit
+from matrix.ground.catalog.versions import NONE
+from matrix.ground.errors import MatrixError
+from matrix.prove.planning.supplies import Supplies
+from matrix.prove.provision import bundle_folder, clones, configuration, project
+from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
+from matrix.prove.provision.case_overlays import PRELOADED
+from matrix.prove.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
+from matrix.prove.provision.indexes import site_environment, site_options
+from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
+from matrix.prove.provision.resolution import NO_ANSWER, index_files
+from matrix.prove.provision.tox_environments import CELL_REQUIRES, EXCLUDE
+from matrix.read.commands import Runner, run
+from matrix.read.trees import LAYOUTS
+
+QUERIES: Final = 4  # of the index at a time
+EMPTY: Final = 50_000  # bytes: a wheel that only requires others has 6 kB, the Python of Transformer Engine 400 kB
+SHOWN_S: Final = 5.0  # s between lines of progress
+GB: Final = 1e9  # bytes
+START: Final = '''\
+"""Start megatrix from this bundle: python{python} start.py [run ...]"""
+import hashlib, json, sys
+from pathlib import Path
+folder = Path(__file__).resolve().parent
+name = "wheels/{wheel}"
+if not (folder / name).is_file() or hashlib.sha256((folder / name).read_bytes()).hexdigest() != "{sha256}":
+    sys.exit("start.py: " + name + " is missing or damaged\\n  fix:      copy it again from where the bundle was made")
+sys.path.insert(0, str(folder / name))
+from matrix.prove.provision.bundle_folder import start
+start(folder, sys.argv[1:])
+'''
+
+
+@dataclass(frozen=True)
+class BundleContents:
+    """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel."""
+
+    project: Path
+    files: tuple[IndexFile, ...]
+    clones: tuple[str, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that it takes, as the index and earlier fetches of the clones state them."""
+        project_size = self.project.stat().st_size
+        return (
+            project_size
+            + sum(file.size for file in self.files)
+            + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+        )
+
+
+class Maker:
+    """Makes a bundle in `folder`; `say` receives its progress."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], run: Runner = run) -> None:
+        self._folder, self._say, self._run = folder, say, run
+        self._wheels = folder / "wheels"
+        self._options = site_options()
+
+    def begin(self, request: Bundle) -> None:
+        """Make the folder, or join what is in it. Raises MatrixError where another bundle or anything else is there."""
+        if (self._folder / bundle_folder.MANIFEST).is_file():
+            earlier = bundle_folder.read(self._folder)
+            if earlier.request != request.request:
+                raise MatrixError(
+                    "another bundle",
+                    where=str(self._folder),
+                    got=" ".join(filter(None, earlier.request)),
+                    expected=" ".join(filter(None, request.request)),
+                    fix="name another --out, or remove this folder",
+                )
+            bundle_folder.join(self._folder, earlier)
+        elif self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
+            raise MatrixError(
+                "not a bundle",
+                where=str(self._folder),
+                got="other files",
+                fix="name a folder that is empty, or that does not exist",
+            )
+        self._wheels.mkdir(parents=True, exist_ok=True)
+        bundle_folder.write(self._folder, request)
+
+    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies) -> BundleContents:
+        """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
+        settings = read_toml(project.folder() / "pyproject.toml")["project"]
+        tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
+        tools += te_builds.te_builds().extension.tools if needed.builds else ()
+        files = self._files_of(tools, request.python, "--no-build")
+        toolkits = [Toolkit(cuda=one.cuda) for one in te_builds.te_builds().library]
+        if base:
+            left_out = base.gpu_only if request.level == "cpu" else ()
+            (self._folder / LEFT_OUT).write_text("\n".join(left_out))
+            requirements = [f"torch=={base.torch}", *base.requires, *CELL_REQUIRES]
+            files += (of_base := self._files_of(requirements, request.python, exclude=left_out))
+            nccl = re.search(r"nvidia_nccl_cu(\d+)-", " ".join(file.name for file in of_base))
+            toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
+        missing: dict[str, str] = {}
+        with ThreadPoolExecutor(QUERIES) as pool:
+            queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in needed.releases}
+            for te in needed.builds:
+                queries[f"{te_builds.PYTHON}=={te}"] = pool.submit(self._build, te, request.python, toolkits)
+            for name, answer in queries.items():
+                try:
+                    files += answer.result()
+                except MatrixError as error:
+                    if any(text in str(error.got).lower() for text in NO_ANSWER):
+                        raise
+                    lines = str(error.got).splitlines()  # "No solution found", then its cause
+                    missing[name] = lines[1 % len(lines)].strip()
+        return BundleContents(
+            self._project(), tuple({file.name: file for file in files}.values()), needed.clones, missing
+        )
+
+    def _files_of(
+        self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
+    ) -> list[IndexFile]:
+        """Return the files of the index; the size of one for which it states none is its server's answer."""
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as left_out:
+            left_out.write("\n".join(exclude))
+            left_out.flush()
+            environ = {**os.environ, EXCLUDE: left_out.name}
+            files = index_files(requirements, python, options, self._run, environ)
+        return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]
+
+    def _release(self, package: str, version: str, python: str) -> list[IndexFile]:
+        """Return the wheels of a release from which an overlay is made (Overlays.lay)."""
+        names = LAYOUTS[package].releases if package in LAYOUTS else (package,)
+        files: list[IndexFile] = []
+        for name in names:
+            files += self._wheel(f"{name}=={version}", python, borrow=package == "megatron-core")
+            if files[-1].size > EMPTY:
+                break
+        return files
+
+    def _wheel(self, requirement: str, python: str, *, borrow: bool) -> list[IndexFile]:
+        """Return the wheel of a release for a Python; with `borrow`, without one, that for an earlier Python."""
+        try:
+            return self._files_of([requirement], python, "--no-deps", "--no-build")
+        except MatrixError as error:
+            minor = int(python.partition(".")[2]) - 1
+            if not borrow or not NO_WHEEL.search(str(error.got)) or minor < OLDEST:
+                raise
+        return self._wheel(requirement, f"3.{minor}", borrow=True)
+
+    def _build(self, te: str, python: str, toolkits: Sequence[Toolkit]) -> list[IndexFile]:
+        """Return the files from which a machine with one of these toolkits builds and imports a release.
+
+        Raises MatrixError where none can. `Overlays.compile` uses them.
+        """
+        if not (able := [toolkit for toolkit in toolkits if not te_builds.lack(te, toolkit)]):
+            raise MatrixError("this release can't be built", got=te_builds.lack(te, toolkits[0]))
+        parts = [te_builds.requirements(te, toolkit.cuda or "") for toolkit in able]
+        excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
+        files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])
+        return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
+
+    def check_space(self, contents: BundleContents, split: int) -> None:
+        """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
+        present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        part = min(split, max((file.size for file in contents.files), default=0))
+        needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise MatrixError(
+                "the disk is too small for this bundle",
+                where=str(self._folder),
+                got=f"{free / GB:.2f} GB free",
+                expected=f"{needed / GB:.2f} GB",
+                fix=f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk",
+            )
+
+    def make(
+        self, request: Bundle, contents: BundleContents, revisions: Mapping[str, Iterable[str]], split: int
+    ) -> Bundle:
+        """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
+        with _room(self._folder):
+            wheel = contents.project
+            self._download(contents)
+            sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
+            names = {wheel.name, *(file.name for file in contents.files)}
+            for path in self._wheels.iterdir():
+                if path.name not in names:  # of an earlier bundle: uv could choose it
+                    path.unlink()
+            text = START.format(python=request.python, wheel=wheel.name, sha256=bundle_folder.digest(wheel))
+            (self._folder / "start.py").write_text(text, encoding="utf-8")
+            whole = replace(request, clones=sources, missing=contents.missing, files=dict(self._files(contents)))
+            bundle_folder.write(self._folder, whole)
+            return bundle_folder.split(self._folder, whole, split) if split else whole
+
+    def _project(self) -> Path:
+        """Build the wheel of this project, and return it."""
+        if project.is_installed():
+            return project.wheel(self._wheels)
+        environ = {**os.environ, **site_environment()}
+        # --directory: the current folder may hold uv settings of another project.
+        command = [*uv(environ), "build", "--quiet", "--directory", str(project.folder()), "--wheel"]
+        command += ["--out-dir", str(self._wheels)]
+        ended = self._run(command, environment=environ)
+        wheels = [*self._wheels.glob(f"megatrix-{__version__}-*.whl")]
+        if ended.code or len(wheels) != 1:
+            raise MatrixError("the wheel of this project can't be built", got=ended.complaint, fix=GO_ON)
+        return wheels[0]
+
+    def _download(self, contents: BundleContents) -> None:
+        progress, size = Progress(sum(file.size for file in contents.files), self._say), 0
+        downloader = Downloader(self._options, progress.arrived)
+        for file in sorted(contents.files, key=lambda file: -file.size):  # the small ones take longer by byte
+            progress.begin(size)
+            downloader.fetch(file, self._wheels)
+            size += file.size
+
+    def _clone(self, name: str, revisions: Iterable[str]) -> tuple[str, str]:
+        """Fetch a clone, unless it is there; return its variable and its folder in the bundle."""
+        folder, settings = self._folder / "sources" / name, configuration.load()
+        note = clones.note_of(folder)
+        if note is None or not {*revisions} <= {*note.revisions, *note.missing}:
+            url = settings.sources.get(name, settings.upstreams[name])
+            clones.fetch(folder, url, revisions, self._say)
+        return configuration.variable(name), f"sources/{name}"
+
+    def _files(self, contents: BundleContents) -> Iterator[tuple[str, BundleFile]]:
+        """Yield the files of the bundle; of those of the index, the SHA-256 is known."""
+        hashes = {f"wheels/{file.name}": file.sha256 for file in contents.files}
+        for path in sorted(self._folder.rglob("*")):
+            name = path.relative_to(self._folder).as_posix()
+            beside = name.startswith((bundle_folder.MANIFEST, f"{bundle_folder.ENVIRONMENT}/")) or path.suffix in (
+                ".lock",
+                PARTIAL,
+            )
+            if path.is_file() and not beside:
+                yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
+
+
+def requested(level: str, python: str, base: str, select: str) -> Bundle:
+    """Return the bundle of a request, before it has files."""
+    return Bundle(__version__, level, python, base, platform.machine(), select)
+
+
+class Progress:
+    """Reports how many of `total` bytes are there, and how long the rest takes."""
+
+    def __init__(self, total: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._say, self._now = total, say, now
+        self._began = self._shown = now()
+        self._there = self._file = self._received = 0
+
+    def begin(self, there: int) -> None:
+        """Begin the next file; the bytes of those before it are there."""
+        self._there, self._file = there, 0
+
+    def arrived(self, count: int) -> None:
+        """Count received bytes of this file; a line at most every SHOWN_S."""
+        self._file += count
+        self._received += count
+        time_s = self._now()
+        if time_s - self._shown >= SHOWN_S:
+            self._shown, arrived, rate = time_s, self._there + self._file, self._received / (time_s - self._began)
+            seconds = max(self._total - arrived, 0) / rate
+            self._say(
+                f"{arrived / GB:.2f} of {self._total / GB:.2f} GB, {rate / 1e6:.1f} MB/s, about {seconds:.0f} s left"
+            )
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    """Raise MatrixError for a full disk in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise MatrixError(
+            "the disk is full",
+            where=str(error.filename or folder),
+            got=error.strerror,
+            fix=f"free some space; {GO_ON}",
+        ) from None
+
+
+def described(contents: BundleContents, most: int = 4) -> list[str]:
+    """Return what the bundle holds and its size in words, the largest files named."""
+    largest = sorted(contents.files, key=lambda file: -file.size)[:most]
+    names = ", ".join(f"{file.name.partition('-')[0]} {file.size / GB:.2f}" for file in largest)
+    count, repositories = len(contents.files), f", and clones: {', '.join(contents.clones)}" if contents.clones else ""
+    lines = [f"{contents.size / GB:.2f} GB: {count} distributions ({names}){repositories}"]
+    return lines + [
+        f"not in it, its cases are unavailable there: {name}: {why}" for name, why in contents.missing.items()
+    ]

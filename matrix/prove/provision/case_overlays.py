@@ -1,0 +1,150 @@
+"""The overlays of each case. For images and nodes they are created, and their list written, before the case runs.
+
+Images and nodes have no network, git or uv; the overlays are content-addressed folders, mounted read-only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.provision.configuration import Configuration
+from matrix.prove.provision.extension import toolkit
+from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify
+from matrix.prove.provision.te_wheels import ReleaseBuild, release_build
+from matrix.read import package_source
+from matrix.read.package_source import Source, SourceKind
+
+PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
+
+
+@dataclass(frozen=True)
+class Provision:
+    """The overlays of one case; `reason` is why they can't be provided, "" if they can."""
+
+    overlays: tuple[Overlay, ...] = ()
+    reason: str = ""
+
+
+def overlay_specs(
+    planned: Planned, environment: PythonEnvironment, configuration: Configuration, sms: Collection[str] = ()
+) -> tuple[OverlaySpec, ...]:
+    """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
+
+    A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
+    and needs none. At level gpu a release of Transformer Engine is built with its extension, for GPUs of the compute
+    capabilities `sms`. Raises MatrixError for a clone that is not configured, and where a base can't build.
+    """
+    if planned.level is Level.CONTRACT:
+        return ()
+    own = replaced(planned)
+    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages} | own
+    required = (
+        (MCORE, planned.source, planned.cell.stack[MCORE]),
+        (TE, planned.te_source, planned.cell.stack[TE]),
+    )
+    # A source of megatron-core has further packages (megatron.training); Transformer Engine is complete everywhere.
+    laid = [
+        package_source.parse(configuration.resolve(source) or version, package)
+        for package, source, version in required
+        if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
+    ]
+    laid += [package_source.pinned(package) for package in planned.packages]
+    compiled = _toolkit(planned, environment) if planned.compiled else ""
+    builds = {source for source in laid if source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build}
+    return tuple(
+        OverlaySpec(
+            (source,),
+            environment.minor,
+            {name: version for name, version in base.items() if not (name == source.package and name in own)},
+            environment.path,
+            planned.overrides,
+            compiled if source in builds else "",
+            _build(source, planned, environment, sms),
+        )
+        for source in laid
+    )
+
+
+def _toolkit(planned: Planned, environment: PythonEnvironment) -> str:
+    """Return what the build of a compiled source depends on. Raises MatrixError where the base can't build it."""
+    if environment.path is None and not environment.image:
+        raise MatrixError(
+            "--compile can't build in this image",
+            got="an image on Slurm",
+            expected="an image by podman or docker, or a base of wheels",
+            fix="leave --engine slurm out",
+        )
+    return toolkit(environment.features, planned.cell.base, environment.image)
+
+
+def _build(
+    source: Source, planned: Planned, environment: PythonEnvironment, sms: Collection[str]
+) -> ReleaseBuild | None:
+    if planned.level is not Level.GPU or environment.image or source.kind is not SourceKind.PYPI:
+        return None
+    return release_build(source.revision, environment, sms) if source.package == TE else None
+
+
+def replaced(planned: Planned) -> dict[str, str]:
+    """Return the version of each package that a case lays over the one which ranks preload; torch is the base's.
+
+    torch imports the base's triton, where it has one.
+    """
+    laid = (package_source.pinned(text) for text in planned.packages)
+    return {source.package: source.revision for source in laid if source.package in (*PRELOADED[1:], "triton")}
+
+
+def provide(
+    cases: Iterable[Planned],
+    environment: PythonEnvironment,
+    configuration: Configuration,
+    overlays: Overlays,
+) -> dict[str, Provision]:
+    """Return the provision of each case and of its writer by key; missing overlays are created."""
+    provided = {}
+    for case in (part for planned in cases for part in (planned, planned.writer) if part):
+        try:
+            specs = overlay_specs(case, environment, configuration)
+            provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
+        except MatrixError as error:
+            provided[case.key] = Provision(reason=error.brief)
+    return provided
+
+
+def overlay_digest(spec: OverlaySpec) -> str:
+    """Return the digest of the overlay, existing or not."""
+    return identify([package_source.inspect(source) for source in spec.sources], spec)[0]
+
+
+def write(path: Path, provided: Mapping[str, Provision]) -> None:
+    """Write the provisions of cases as JSON, by case key."""
+    values = {}
+    for key, provision in provided.items():
+        overlays = [
+            {**vars(laid), "path": str(laid.path), "packages": dict(laid.packages)} for laid in provision.overlays
+        ]
+        values[key] = {"reason": provision.reason, "overlays": overlays}
+    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, Provision]:
+    """Return the provisions that `write` wrote. Raises MatrixError when the file can't be read."""
+    try:
+        values = json.loads(read_regular(path))
+    except ValueError as error:
+        raise MatrixError("the provisions of this image can't be read", where=str(path), got=error) from None
+    provided = {}
+    for key, provision in values.items():
+        overlays = (Overlay(**{**overlay, "path": Path(overlay["path"])}) for overlay in provision["overlays"])
+        provided[key] = Provision(tuple(overlays), provision["reason"])
+    return provided

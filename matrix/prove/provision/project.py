@@ -1,0 +1,127 @@
+"""The project's folder, which holds the package, the failures and their settings for tox, cells, containers and nodes.
+
+It is the checkout where there is one. An installed package has the other files of the checkout as data
+(pyproject.toml); they are written to the user's cache as a checkout, in a folder named by its content that never
+changes. The folders of the versions that were used last are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import zipfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from matrix import PACKAGE, __version__
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision.cache_folders import locked, making
+
+ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
+PACKAGE_NAME: Final = "megatrix"
+NOT_IN_WHEEL: Final = (
+    "RECORD",
+    "INSTALLER",
+    "REQUESTED",
+    "direct_url.json",
+    "uv_cache.json",
+)  # written on installation
+KEPT: Final = 3  # laid-out versions, by last use: a run of another version may be going on
+# Folders of an installed package and their places in a checkout; all other files of the package are in matrix/.
+DATA: Final = {"project": (), "failures": ("tests", "failures")}
+
+
+def is_installed(package: Path = PACKAGE) -> bool:
+    """Return whether the package is installed; False in a checkout."""
+    return (package / "project").is_dir()
+
+
+@cache
+def folder() -> Path:
+    """Return the project's folder, created if missing. Raises MatrixError when the cache can't be written."""
+    return materialise(PACKAGE, default_root() / "projects") if is_installed() else ROOT
+
+
+def home() -> Path:
+    """Return the base folder of relative paths in the site's settings: the checkout, else the current folder."""
+    return Path.cwd() if is_installed() else ROOT
+
+
+def work_root() -> Path:
+    """Return the folder of tox environments: in the checkout, else in the cache, shared by versions of the package."""
+    return default_root() / "tox" if is_installed() else ROOT / ".tox"
+
+
+def files(package: Path) -> dict[Path, Path]:
+    """Return the files of an installed package by their paths in the project's folder."""
+    paths = {}
+    for path in sorted(package.rglob("*")):
+        top, *parts = path.relative_to(package).parts
+        if path.is_file() and "__pycache__" not in (top, *parts):
+            paths[Path(*DATA.get(top, ("matrix", top)), *parts)] = path
+    return paths
+
+
+def wheel(folder: Path) -> Path:
+    """Write the wheel of which this package was installed, from its files, into `folder` and return it."""
+    distribution = importlib.metadata.distribution(PACKAGE_NAME)
+    info = f"{PACKAGE_NAME}-{distribution.version}.dist-info"
+    recorded = [file for file in distribution.files or () if ".." not in file.parts and "__pycache__" not in file.parts]
+    contents = {str(file): file.read_binary() for file in recorded if file.name not in NOT_IN_WHEEL}
+    record = f"{info}/RECORD"
+    lines = [f"{name},sha256={_urlsafe(content)},{len(content)}" for name, content in contents.items()]
+    contents[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    path = folder / f"{PACKAGE_NAME}-{distribution.version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(contents.items()):
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without a time: always the same
+    return path
+
+
+def _urlsafe(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def materialise(package: Path, root: Path) -> Path:
+    """Return the folder under `root` with the files of an installed package; it is created atomically."""
+    contents = {target: path.read_bytes() for target, path in files(package).items()}
+    digest = hashlib.sha256()
+    for target, content in sorted(contents.items()):
+        digest.update(f"{target}\0{len(content)}\0".encode() + content)
+    project = root / f"{__version__}-{digest.hexdigest()[:16]}"
+    try:
+        if not project.is_dir():
+            with locked(root / "lock"):
+                if not project.is_dir():
+                    with making(project) as temporary:
+                        for target, content in contents.items():
+                            (temporary / target).parent.mkdir(parents=True, exist_ok=True)
+                            (temporary / target).write_bytes(content)
+                    _prune(project)
+        with suppress(OSError):  # a read-only cache, or one of another user
+            os.utime(project)  # the time of its last use
+    except OSError as error:
+        raise MatrixError(
+            "the project's folder can't be created",
+            where=str(project),
+            got=error.strerror or error,
+            expected="a cache folder that can be written",
+            fix="set MEGATRIX_CACHE to one",
+        ) from error
+    return project
+
+
+def _prune(project: Path) -> None:
+    """Remove the folders that were used least recently, beyond KEPT; the caller holds the lock of their parent."""
+    folders = [path for path in project.parent.iterdir() if path.is_dir() and path != project]
+    used = sorted((path for path in folders if path.suffix != ".making"), key=lambda path: path.stat().st_mtime_ns)
+    for path in used[: max(len(used) - KEPT + 1, 0)]:  # in one step: no process finds half of it
+        path.rename(path.with_name(f"{path.name}.making"))
+    for dead in project.parent.glob("*.making"):  # also of a process that was killed
+        shutil.rmtree(dead, ignore_errors=True)

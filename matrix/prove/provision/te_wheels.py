@@ -1,0 +1,185 @@
+"""Wheels of the torch extension of Transformer Engine's releases: the index has it as source, pip builds it in a base.
+
+Each build has its own folder below wheels(), named after all that its result depends on. A wheel that is there is used,
+whoever built it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from matrix.ground.catalog import te_builds
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision.cache_folders import locked, making
+from matrix.prove.provision.extension import SHOWN, compiler_errors
+from matrix.prove.provision.indexes import pip_environment
+from matrix.read.commands import CommandResult, Runner, python_code, redacted, run
+from matrix.read.machine.compiler import CUDA, build_variables, nvcc_version
+
+VARIABLE: Final = "MEGATRIX_WHEELS"
+REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the compiler
+MEMORY: Final = Path("/proc/meminfo")
+_NEUTRAL: Final = ("MAX_JOBS", "CUDA_HOME", "NVTE_CUDA_ARCHS")  # the last is in ReleaseBuild.archs
+_FLAGS: Final = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+# A line that states why a build failed: of a compiler, of setup.py, of pip. pip repeats that something failed after it.
+_STATED: Final = re.compile(r":\d+: error: |\(\d+\): error: |fatal error: |^\s*\w+Error: |^ERROR: Could not")
+# The headers of cuBLAS, cuDNN and NCCL are those of torch's own wheels. pip would keep the wheel for every torch.
+_WHEEL: Final = """\
+import glob, importlib.util, os, runpy
+os.dup2(1, 2)
+site = os.path.dirname(next(iter(importlib.util.find_spec("torch").submodule_search_locations)))
+headers = [os.environ.get("CPLUS_INCLUDE_PATH", ""), *sorted(glob.glob(site + "/nvidia/*/include"))]
+os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, headers))
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+# sitecustomize.py of a build: the setup.py of a release would download a wheel that upstream built for another torch.
+# NVTE_PYTORCH_FORCE_BUILD, its own switch, makes 2.8 and 2.9 build a second time, which fails (run with 2.9.0).
+_NO_DOWNLOAD: Final = """\
+import urllib.error, urllib.request
+def urlretrieve(url, *_):
+    raise urllib.error.URLError(f"not downloaded, since it is built here: {url}")
+urllib.request.urlretrieve = urlretrieve
+"""
+
+# Installs wheels, with what they require only if they are given, into a folder. Raises MatrixError.
+Install = Callable[[Sequence[str], Path], None]
+
+
+@dataclass(frozen=True)
+class ReleaseBuild:
+    """A build of a release's torch extension: all that its result depends on.
+
+    `cuda` is that of torch, `compiler` the version of the C++ compiler, `archs` the value of NVTE_CUDA_ARCHS, and
+    `variables` are those of the site that change a build.
+    """
+
+    te: str
+    python: str
+    torch: str
+    cuda: str
+    nvcc: str
+    compiler: str
+    archs: str = ""
+    variables: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder that keeps the wheel."""
+        parts = [f"te-{self.te}", f"torch-{self.torch}", f"cuda-{self.cuda}", f"nvcc-{self.nvcc}"]
+        parts += [f"cxx-{self.compiler}", f"cp{self.python.replace('.', '')}", sysconfig.get_platform()]
+        parts += [f"sm-{self.archs.replace(';', '-')}"] if self.archs else []
+        digest = hashlib.sha256("\0".join(self.variables).encode()).hexdigest()[:8]
+        return "-".join([*parts, *[digest] * bool(self.variables)])
+
+
+def release_build(te: str, environment: PythonEnvironment, sms: Collection[str]) -> ReleaseBuild:
+    """Return the build of a release in an environment of this machine, for GPUs of these compute capabilities.
+
+    Raises MatrixError where it can't be built or imported.
+    """
+    torch, cuda, nvcc = environment.packages.get("torch", ""), environment.torch_cuda or "", nvcc_version()
+    why = te_builds.lack(te, te_builds.Toolkit(nvcc, cuda or None, torch))
+    if why or environment.path is None:
+        raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
+    site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
+    archs = site.get("NVTE_CUDA_ARCHS") or te_builds.architectures(te, sms)
+    variables = tuple(f"{name}={value}" for name, value in site.items() if name not in _NEUTRAL)
+    return ReleaseBuild(te, environment.minor, torch, cuda, nvcc, compiler_version(), archs, variables)
+
+
+def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, root: Path | None = None) -> Path:
+    """Return the wheel of a build in `root`, by default wheels(); built if there is none. `python` is the base's.
+
+    Raises MatrixError with the errors of the compiler. Errors in the source are kept: no case repeats them.
+    """
+    kept = (root or wheels()) / build.name
+    with locked(kept.parent / f"{kept.name}.lock"):
+        if not (_wheels(kept) or (kept / REFUSED).is_file()):
+            with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
+                install(te_builds.te_builds().extension.tools, Path(tools))
+                (Path(tools) / "sitecustomize.py").write_text(_NO_DOWNLOAD, encoding="utf-8")
+                ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
+                if ended.code or not _wheels(folder):
+                    if not is_final(ended.out):
+                        raise _unbuilt(build, ended)
+                    (folder / REFUSED).write_text(reason_of(ended), encoding="utf-8")
+        if built := _wheels(kept):
+            return built[0]
+        raise _unbuilt(build, CommandResult(1, (kept / REFUSED).read_text("utf-8")), f"rm -r {kept} to build it again")
+
+
+def is_final(output: str) -> bool:
+    """Return whether another attempt would fail the same way: the compiler refused the source.
+
+    It was not killed, and no memory, disk or network was missing.
+    """
+    cut_off = re.search(r"\bkilled\b|cannot allocate|no space left|out of memory", output, re.I)
+    return cut_off is None and re.search(r":\d+: (fatal )?error: |\(\d+\): error: ", output) is not None
+
+
+def reason_of(ended: CommandResult) -> str:
+    """Return the last lines of a failed build that state why, without credentials."""
+    stated = [line.strip() for line in redacted(ended.out).splitlines() if _STATED.search(line)]
+    return "\n".join(stated[-SHOWN:]) or compiler_errors(ended)
+
+
+def wheels(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder that keeps wheels: $MEGATRIX_WHEELS, else one in the cache."""
+    return Path(environ.get(VARIABLE) or default_root() / "wheels").absolute()
+
+
+def machine_memory(file: Path = MEMORY) -> int | None:
+    """Return the available memory of this machine in bytes."""
+    match = re.search(r"^MemAvailable: +(\d+) kB$", file.read_text(), re.MULTILINE) if file.is_file() else None
+    return int(match[1]) * 1024 if match else None
+
+
+@cache
+def compiler_version() -> str:
+    """Return the version of the C++ compiler: that of $CXX, else c++; "none" without one."""
+    result = run([os.environ.get("CXX") or "c++", "-dumpfullversion"])
+    return result.out.strip() if not result.code else "none"
+
+
+def _wheels(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.whl"))
+
+
+def _command(build: ReleaseBuild, python: Path, folder: Path) -> list[str]:
+    source = te_builds.requirements(build.te, build.cuda).source
+    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", source.partition("==")[0]]
+    return python_code(python, _WHEEL, "wheel", "-v", *options, "--wheel-dir", str(folder), source)
+
+
+def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
+    """Return the variables of a build; those of the site count. An nvcc on PATH may be a script outside its toolkit."""
+    site = {**os.environ, **build_variables()}
+    homes = [Path(nvcc).resolve().parents[1] for nvcc in (shutil.which("nvcc"), f"{CUDA}/bin/nvcc") if nvcc]
+    home = site.get("CUDA_HOME") or str(next((top for top in homes if (top / "include/cuda.h").is_file()), homes[0]))
+    return {
+        "MAX_JOBS": str(te_builds.jobs(len(os.sched_getaffinity(0)), machine_memory())),
+        **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
+        **site,
+        **pip_environment(os.environ),
+        "CUDA_HOME": home,
+        "PATH": os.pathsep.join([str(tools / "bin"), site.get("PATH", ""), f"{home}/bin"]),
+        "PYTHONPATH": str(tools),
+    }
+
+
+def _unbuilt(build: ReleaseBuild, ended: CommandResult, fix: str | None = None) -> MatrixError:
+    text = f"Transformer Engine {build.te} does not build with torch {build.torch} and nvcc {build.nvcc}"
+    return MatrixError(text, got=reason_of(ended), fix=fix)

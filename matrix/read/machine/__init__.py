@@ -1,0 +1,1 @@
+"""What this machine has: driver, GPUs, memory, CUDA compiler, installed packages."""

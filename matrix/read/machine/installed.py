@@ -1,0 +1,100 @@
+"""Read a Python environment from disk: the version of its interpreter and its packages. Nothing is started."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import platform
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+from packaging.utils import canonicalize_name
+
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.regular_file import UnreadableError, read_regular_text
+from matrix.ground.catalog.versions import NONE
+from matrix.read.machine.compiler import NVCC, nvcc
+
+# What versions do not show (machine_requirements.BaseFeature), by files in the folders of packages. The
+# extension of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later
+# wheels.
+FEATURES: Final = {
+    "cuda": ("torch/lib/libtorch_cuda.so",),
+    "compiled-te": (
+        "transformer_engine_extensions*.so",
+        "transformer_engine_torch*.so",
+        "transformer_engine/transformer_engine_torch*.so",
+        "transformer_engine/wheel_lib/transformer_engine_torch*.so",
+    ),
+    "pkg_resources": ("pkg_resources/__init__.py",),
+}
+
+
+REPORTED: Final = ("python", "packages", "features")  # what the process inside an image reports
+
+
+def current() -> PythonEnvironment:
+    """Return the environment of this process: a virtual environment, an image's or the system's."""
+    folders = tuple(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)))
+    path = Path(sys.executable)
+    features = features_in(*folders) + here()
+    return PythonEnvironment(
+        platform.python_version(), packages_in(*folders), features, path, torch_cuda=torch_cuda(*folders)
+    )
+
+
+def at(folder: Path) -> PythonEnvironment | None:
+    """Return the virtual environment in `folder`, None when there is none."""
+    try:
+        lines = read_regular_text(folder / "pyvenv.cfg").splitlines()
+    except UnreadableError:
+        return None
+    settings = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
+    # venv writes `version`, virtualenv and uv write `version_info`.
+    version = ".".join(settings.get("version_info", settings.get("version", "")).split(".")[:3])
+    sites = [str(site) for site in folder.glob("lib/python*/site-packages")]
+    if not version or not sites:
+        return None
+    python, features = folder / "bin" / "python", features_in(*sites) + here()
+    return PythonEnvironment(version, packages_in(*sites), features, python, torch_cuda=torch_cuda(*sites))
+
+
+def here() -> list[str]:
+    """Return the features that this machine or image gives to all its environments."""
+    return [NVCC] if nvcc() else []
+
+
+def features_in(*folders: str) -> list[str]:
+    """Return the features that the packages in these folders have."""
+    return [
+        name
+        for name, patterns in FEATURES.items()
+        if any(any(Path(folder).glob(pattern)) for folder in folders for pattern in patterns)
+    ]
+
+
+def torch_cuda(*folders: str) -> str | None:
+    """Return the CUDA that torch was built for ("12.4"), "none" for a build without; None without torch."""
+    for folder in folders:
+        with contextlib.suppress(UnreadableError):
+            text = read_regular_text(Path(folder, "torch", "version.py"))
+            match = re.search(r"^cuda\s*(?::[^=]+)?=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+            return match[1] if match else NONE
+    return None
+
+
+def packages_in(*folders: str) -> dict[str, str]:
+    """Return name -> version of the packages in these folders; the first one found of a name wins."""
+    packages: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions(path=list(folders)):
+        packages.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution.version)
+    return packages
+
+
+if __name__ == "__main__":  # run inside an image, to list its packages
+    python = current()
+    sys.stdout.write(json.dumps({name: getattr(python, name) for name in REPORTED}) + "\n")

@@ -1,0 +1,275 @@
+"""The answer of `megatrix check`, for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from matrix.ask.check.answer import MEGATRON, CheckAnswer, CheckResult
+from matrix.ask.check.remedies import UpgradeStep
+from matrix.ask.check.rulings import BreakingCalls, FailureInStack, Standing
+from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import ABSENT, UNKNOWN, component_title
+from matrix.kit.preflight import Answer
+from matrix.show.known import advice, title
+from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
+
+WRONG = "the run goes on, its numbers are wrong"
+STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
+VERDICTS = dict(zip(CheckAnswer, (RED, "bold yellow", "bold green", "bold yellow"), strict=True))
+SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
+FULL = "--all"  # the option of `check` that shows what is folded
+
+
+def render(result: CheckResult, *, machine: bool = False, full: bool = False) -> Iterator[Part]:
+    """Yield the verdict, the upgrades, the stack, what breaks, then lists of the other failures.
+
+    `machine`: also the facts of the machine. `full`: nothing is folded.
+    """
+    yield text((summary(result), VERDICTS[result.answer]))
+    for upgrade in result.upgrades:
+        yield table([("upgrade:", str(upgrade))])
+        rows = [(_span(steps), changes) for changes, (*steps,) in groupby(upgrade.steps, _changes)]
+        yield table(rows, indent=2, gap=2)
+    yield ""
+    yield from _stack(result)
+    for clash in result.clashes:
+        yield table([(text(("WILL BREAK:", RED)), f"{clash.text}{_at(clash.place)}")])
+    yield from _loading(result)
+    for item in result.unknown:
+        yield table([(text(("UNKNOWN:", "bold yellow")), f"{item.text}{_at(item.place)}")])
+        yield table([("to do:", item.remedy)], indent=2)
+    if result.clashes or result.unknown:
+        yield ""
+    yield from _failures(result, full)
+    yield from calls(result.calls, result.calls_problem, full=full)
+    if machine and result.host:
+        from matrix.ask.check.job_site import capabilities
+
+        facts = capabilities(result.host)
+        yield from ("", "this machine", answers(facts))
+        yield from (table([("note:", answer.warns)]) for answer in facts if answer.warns)
+
+
+def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
+    """Yield a block for each break and for each result of a preflight, then the other failures as lists."""
+    breaks = [each for standing in STYLES for each in result.of(standing)]
+    explained = [
+        each for each in breaks if not each.missing and (full or each.certain or (each.report and each.report.judged))
+    ]
+    for failure in explained:
+        yield from _explained(failure)
+    rest = [each for each in breaks if each not in explained]
+    for head, failures in (
+        *_conditional(result, "BREAKS", [each for each in rest if each.standing is not Standing.SILENT]),
+        *_conditional(result, "WRONG NUMBERS", [each for each in rest if each.standing is Standing.SILENT]),
+        ("BREAKS WITH SOME VERSIONS of what this stack does not name", result.of(Standing.WITH_VERSIONS)),
+    ):
+        if failures:
+            shown = failures if full else failures[:SHOWN]
+            folded = f" ({len(shown)} of {len(failures)}; {FULL} shows each)" if len(shown) < len(failures) else ""
+            yield text((f"{head}{folded}:", "bold"))
+            yield table([(f"{failure.failure.id}:", failure.needs) for failure in shown], indent=2)
+    yield from _listed(result, full)
+
+
+def _conditional(
+    result: CheckResult, breaks: str, failures: Sequence[FailureInStack]
+) -> Iterator[tuple[str, list[FailureInStack]]]:
+    """Yield lists with their heads: of a job, what its options leave open, and what needs an option that it lacks."""
+    if not any(job.place for job in result.jobs):
+        yield f"{breaks} WITH OPTIONS", [*failures]
+        return
+    yield f"{breaks} UNDER A CONDITION that the command does not show", [one for one in failures if not one.missing]
+    yield f"{breaks} WITH OPTIONS that the command does not give", [one for one in failures if one.missing]
+
+
+def _loading(result: CheckResult) -> Iterator[Part]:
+    """Yield what does not load, with the line that mends it, and how much was read."""
+    if result.loading:
+        for finding in result.loading.findings:
+            label = ("DOES NOT LOAD:", RED) if finding.certain else ("MAY NOT LOAD:", "bold yellow")
+            yield table([(text(label), f"{finding.title}: {finding.what}")])
+            rows = [("file:", str(finding.path or "")), ("then:", finding.consequence)]
+            yield table([row for row in rows if row[1]], indent=2)
+            yield f"  $ {finding.mend}"
+        yield Prose(str(result.loading))
+        yield ""
+
+
+def _changes(step: UpgradeStep) -> str:
+    """Return what a version fixes, what it breaks, what stays, what is not known there."""
+    parts = {"fixes": step.fixed, "breaks": step.blocking, "unchanged": step.unchanged, "not known": step.unknown}
+    return "; ".join(f"{word} {', '.join(names)}" for word, names in parts.items() if names) or "no change"
+
+
+def _span(steps: Sequence[UpgradeStep]) -> str:
+    """Return the first and the last version of neighbouring steps."""
+    return " - ".join(dict.fromkeys((steps[0].version, steps[-1].version)))
+
+
+def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
+    """Yield the verdict of each stack, then a line for each break and each part that is not known, with its place."""
+    for result in results:
+        yield text((headed(result, results), VERDICTS[result.answer]))
+        for clash in result.clashes:
+            yield f"WILL BREAK: {clash.text}{_at(clash.place)}"
+        for finding in result.loading.breaks if result.loading else ():
+            yield f"DOES NOT LOAD: {finding.title}: {finding.what}"
+        for failure in result.failures:
+            if failure.certain:
+                yield f"{failure.standing.value.upper()}: {title(failure.failure)}{_at(failure.place)}"
+        for group in result.calls:
+            if group.certain:
+                yield f"{group.standing.value.upper()}: calls into {group.into} {group.needs}{_at(group.place)}"
+        yield from (f"UNKNOWN: {item.text}{_at(item.place)}" for item in result.unknown)
+        yield from (f"upgrade: {upgrade}" for upgrade in result.upgrades)
+
+
+def render_all(results: Sequence[CheckResult], *, machine: bool = False, full: bool = False) -> Iterator[Part]:
+    """Yield each answer below the files of its stack; of a stack of which nothing was checked, one line."""
+    for result in results:
+        if len(results) > 1:
+            if result.answer is CheckAnswer.NOTHING_CHECKED:
+                yield Prose(headed(result, results))
+                yield ""
+                continue
+            yield table([(text((f"{' '.join(result.files)}", "bold")),)])
+        yield from render(result, machine=machine, full=full)
+        if len(results) > 1:
+            yield ""
+
+
+def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
+    """Return the sum of one of several results, with the files of its stack."""
+    files = " and ".join(result.files)
+    return f"{files}: {summary(result)}" if files and len(results) > 1 else summary(result)
+
+
+def summary(result: CheckResult) -> str:
+    """Return the sum in one sentence, with what the stack leaves open."""
+    stack, unread = result.stack.stack, result.unknown
+    if result.answer is CheckAnswer.NOTHING_CHECKED:
+        subject = "the stack has" if all(stack[name] is ABSENT for name in MEGATRON) else "the input names"
+        return f"{subject} none of torch, megatron-core and Transformer Engine: nothing was checked"
+    breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
+    count = len(result.clashes) + sum(finding.certain for finding in breaks)
+    count += len(result.loading.breaks) if result.loading else 0
+    groups = (Standing.WITH_OPTIONS, Standing.SILENT)
+    optional = [finding for finding in breaks if finding.standing in groups and not finding.certain]
+    parts = []
+    if count:
+        parts.append(f"{count} known break{'s' * (count != 1)} in this stack")
+    if unread:
+        parts.append(f"UNKNOWN: {len(unread)} part{'s' * (len(unread) != 1)} of the input not read or not known")
+    if not count:
+        parts.append(f"nothing {'else ' if unread else ''}is known to break in this stack")
+    if optional:
+        parts.append(f"{len(optional)} more with certain options")
+    missing = [component_title(name) for name in MEGATRON if stack[name] is UNKNOWN and name not in result.stack.limits]
+    if possible := result.of(Standing.WITH_VERSIONS):
+        parts.append(f"{len(possible)} more with some versions of what is not named")
+    if missing:
+        parts.append(f"not named: {', '.join(missing)}")
+    return "; ".join(parts)
+
+
+def answers(facts: Sequence[Answer]) -> Part:
+    """Return answers as a table; on a narrow terminal question and reason share a column."""
+    rows = [(answer.status.value, answer.question, answer.reason) for answer in facts]
+    narrow = [(status, f"{question}: {reason}") for status, question, reason in rows]
+    return Alternative(table(rows, indent=2, gap=2), (table(narrow, indent=2, gap=2),))
+
+
+def _stack(result: CheckResult) -> Iterator[Part]:
+    components = result.stack.named
+    if components:
+        yield table([(component_title(name), version, source) for name, version, source in components], gap=2)
+    for job in result.jobs:
+        if job.place:
+            size = f", {job.world.size} processes" if job.world.size else ""
+            arguments = job.arguments.given if job.arguments else {}
+            yield Prose(f"command: {job.world.launcher.value}{size}, {len(arguments)} options{_at(job.place)}")
+    if result.checkpoint:
+        yield table([("checkpoint:", str(result.checkpoint))])
+    yield from (Prose(f"note: {note}") for note in result.stack.notes)
+    yield ""
+
+
+def _explained(failure: FailureInStack) -> Iterator[Part]:
+    entry, report = failure.failure, failure.report
+    yield table([(text((f"{failure.standing.value.upper()}:", STYLES[failure.standing])), title(entry))])
+    rows = [
+        ("result:", WRONG if failure.standing is Standing.SILENT else ""),
+        ("why:", f"{failure.reason}{_at(failure.place)}"),
+        ("when:", failure.needs),
+        ("masked:", failure.hidden_by),
+        ("evidence:", evidence(failure)),
+        *advice(entry, (change.text for change in failure.workarounds if change.kind != "text")),
+    ]
+    yield table([(label, fact) for label, fact in rows if fact or label == "why:"], indent=2)
+    if report and report.judged:
+        yield Prose(f"preflight of {entry.preflight.subject}:", 2)
+        yield from (f"    {line}".rstrip() for line in report.text.splitlines())
+        if not report.text:
+            rows = [(answer.status.value, f"{answer.question}: {answer.reason}") for answer in report.answers]
+            yield table(rows, indent=4, gap=2)
+        yield from (table([("note:", answer.warns)], indent=4) for answer in report.answers if answer.warns)
+    if failure.prove:
+        yield f"  prove it: {failure.prove}"
+    if entry.references:
+        yield Prose(", ".join(entry.references), 2)
+    yield ""
+
+
+def evidence(failure: FailureInStack) -> str:
+    """Return when and where the failure was run or read: by the project, and last on this machine, by level."""
+    runs = (
+        f"on this machine: level {run.level.value}: {run.verdict.value} {run.started[:10]} in {run.cell}"
+        for run in failure.runs
+    )
+    return "; ".join(filter(None, (failure.evidence, *runs)))
+
+
+def _listed(result: CheckResult, full: bool) -> Iterator[Part]:
+    """Yield the failures that do not break here: those that a preflight excludes with its reason, the others counted.
+
+    With `full` the ids of all, by reason.
+    """
+    counts: Counter[str] = Counter()
+    reasons: dict[str, list[str]] = {}
+    for standing in (Standing.NOT_REACHED, Standing.UNKNOWN, Standing.WORKS):
+        for failure in result.of(standing):
+            if full or failure.report:
+                reason = "" if standing is Standing.WORKS else failure.needs or failure.reason
+                reasons.setdefault(", ".join(filter(None, (standing.value, reason))), []).append(failure.failure.id)
+            else:
+                counts[standing.value] += not failure.failure.is_gate
+    yield from (Prose(f"{reason}: {', '.join(ids)}") for reason, ids in reasons.items())
+    if counts:
+        others = ", ".join(f"{count} {standing}" for standing, count in counts.items())
+        yield Prose(f"other failures: {others} ({FULL} lists them)")
+
+
+def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -> Iterator[Part]:
+    """Yield the calls that break, by what reaches them, and why they could not be judged.
+
+    `full`: those that an option reaches also have their error and call site.
+    """
+    if problem:
+        yield Prose(problem)
+    if groups:
+        yield ""
+        yield Prose("calls that break and that the catalog lacks (read by level contract):")
+    for group in groups:
+        label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
+        yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
+        if full or group.certain:
+            raised = ((f"{call.error}:", f"{call.message}; at {call.call_site}") for call in group.findings)
+            yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
+            yield ""
+
+
+def _at(place: Place | None) -> str:
+    return f" ({place})" if place else ""

@@ -1,0 +1,472 @@
+"""What a case requires, matched with what its base and the machine offer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from matrix.ground.cases.machine_requirements import (
+    BaseFeature,
+    BaseOffer,
+    Placement,
+    builds_te,
+    lacks,
+    offered,
+    place,
+    unmet,
+)
+from matrix.ground.catalog.failure import Case, CaseNeed, Level
+from matrix.ground.catalog.limits import GIB, Limits
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.model import Image, RequiredModule
+from matrix.ground.catalog.schema import Identifier, Size
+from matrix.ground.catalog.te_builds import Toolkit
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.reason import Kind, Lack
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real, values
+
+H100 = Gpu("H100", "9.0", multicast=True, uuid="GPU-0")
+A800 = Gpu("A800", "8.0", multicast=False, uuid="GPU-0")
+ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
+ON_CPU = case(levels=(Level.CPU,))
+BASE = BaseOffer("torch-2.4.0")
+
+
+def item_of(one: Case, **cell: Any) -> Planned:
+    made = planned(catalog(failure(case=(one,))))
+    return replace(made, cell=made.cell.with_(values(**cell)))
+
+
+def lack_of(one: Case, machine: Machine, offer: BaseOffer = BASE, **cell: Any) -> tuple[Kind, str] | None:
+    """Return the kind and the text of what a case lacks."""
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known = catalog(failure(case=(one,)), modules=(module,))
+    lack = unmet(known, item_of(one, **cell), offer, machine)
+    return (lack.kind, lack.text) if lack else None
+
+
+def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
+    return Machine("550.54.14", cuda=Cuda(gpus=(replace(kind, **changes),) * count))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (gpus(2), Placement(2, "nccl")),
+        (gpus(8), Placement(2, "nccl")),
+        (gpus(1), Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")),
+        (Machine(), Placement(2, "nccl")),  # what a node offers is not known here
+    ],
+)
+def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) -> None:
+    assert place(ON_GPU, item_of(ON_GPU), machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "machine", "expected"),
+    [
+        (ON_GPU, Machine(cuda=Cuda()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
+        (
+            ON_GPU,
+            Machine("550", cuda=Cuda(problem="cuInit returned 999")),
+            (Kind.GPUS, "needs 2 GPUs; CUDA shows 0: cuInit returned 999"),
+        ),
+        (
+            replace(ON_GPU, needs=(CaseNeed.NCCL,)),
+            gpus(1),
+            (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+        ),
+        (
+            ON_GPU,
+            gpus(1, exclusive=True),
+            (Kind.GPUS, "needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it"),
+        ),
+        (ON_GPU, gpus(2, exclusive=True), None),
+        (replace(ON_GPU, gpus=8), gpus(2), (Kind.GPUS, "needs 8 GPUs; host has 2")),  # those of a report
+        (
+            replace(ON_GPU, needs=(CaseNeed.MULTICAST,)),
+            gpus(2, A800),
+            (Kind.MULTICAST, "needs CUDA Multicast; 0 of 2 GPUs have it"),
+        ),
+        (replace(ON_GPU, needs=(CaseNeed.MULTICAST,)), gpus(2), None),
+        (replace(ON_GPU, needs=(CaseNeed.NO_MULTICAST,)), gpus(2, A800), None),
+        (
+            replace(ON_GPU, needs=(CaseNeed.NO_MULTICAST,)),
+            gpus(2),
+            (Kind.MULTICAST, "needs GPUs without CUDA Multicast; 2 of 2 GPUs have it"),
+        ),
+        (
+            replace(ON_GPU, limits=Limits(memory=Size(40 * GIB))),
+            replace(gpus(2), memory=32 * GIB),
+            (Kind.MEMORY, "needs 40 GiB of memory for its limit; host has 32 GiB"),
+        ),
+    ],
+)
+def test_missing_requirement_is_named(one: Case, machine: Machine, expected: tuple[Kind, str] | None) -> None:
+    assert lack_of(one, machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "cell", "kind"),
+    [
+        (gpus(2), {"driver": "470.161.03"}, Kind.DRIVER),
+        (gpus(2), {"driver": "550.90"}, None),
+        (gpus(2), {"sm": "8.0"}, Kind.SM),
+        (gpus(2, A800), {"sm": "8.0"}, None),
+    ],
+)
+def test_hardware_of_a_cell_is_required(machine: Machine, cell: dict[str, str], kind: Kind | None) -> None:
+    found = lack_of(ON_GPU, machine, BASE, **cell)
+    assert (found[0] if found else None) is kind
+
+
+COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozenset(one.value for one in BaseFeature))
+
+
+@pytest.mark.parametrize(
+    ("needs", "te", "offer", "expected"),
+    [
+        ((), "none", replace(BASE, te="none"), ""),
+        ((), "1.9.0", replace(BASE, te="none"), "needs a compiled Transformer Engine 1.9.0; torch-2.4.0 has none"),
+        ((CaseNeed.COMPILED_TE,), "none", replace(BASE, te="none"), "needs a compiled Transformer Engine; torch"),
+        ((CaseNeed.COMPILED_TE,), "none", COMPILED, ""),
+        ((), "1.8.0+37280ec", COMPILED, ""),
+        ((), "1.9.0", COMPILED, "host has 1.8.0+37280ec, and an overlay holds the Python only"),
+        ((), "1.8.0", COMPILED, "and an overlay holds the Python only"),
+        ((), "1.4.0", BaseOffer("ngc-24.03", te="1.4"), ""),  # the catalog has the minor version
+        ((), "1.9.0.dev0+f9dd37f", BaseOffer("ngc-24.03", te="1.4"), "ngc-24.03 has 1.4, and"),
+        ((), "1.9.0", BaseOffer("ngc-25.01"), ""),  # not known
+    ],
+)  # fmt: skip
+def test_te_must_be_compiled(needs: tuple[CaseNeed, ...], te: str, offer: BaseOffer, expected: str) -> None:
+    found = lack_of(replace(ON_GPU, needs=needs), gpus(2), offer, te=te)
+    assert (found is None) is (expected == "")
+    assert found is None or (found[0] is Kind.TE and expected in found[1])
+
+
+CUDA_12 = replace(BASE, te="none", toolkit=Toolkit(cuda="12.1", torch="2.4.0"))
+
+
+@pytest.mark.parametrize(
+    ("te", "offer", "nvcc", "expected"),
+    [
+        ("1.9.0", CUDA_12, "12.4", None),
+        ("1.9.0", CUDA_12, None, None),  # not known
+        ("1.9.0", CUDA_12, "none", "needs a compiled Transformer Engine 1.9.0: no nvcc builds it here; fix: install"),
+        ("2.18.0", CUDA_12, "12.4", "it can't be imported: it imports torch.distributed.fsdp._fully_shard"),
+        ("1.9.0", replace(CUDA_12, te="1.9.0", measured=True), "none", None),  # its own
+        ("1.10.0", replace(CUDA_12, te="1.9.0", measured=True), "12.4", None),
+        ("none", CUDA_12, "12.4", "needs a compiled Transformer Engine; torch-2.4.0 has none"),
+        ("1.9.0", replace(CUDA_12, toolkit=None), "12.4", "1.9.0; torch-2.4.0 has none"),  # an image
+    ],
+)
+def test_nvcc_builds_a_release(te: str, offer: BaseOffer, nvcc: str | None, expected: str | None) -> None:
+    lack = lack_of(replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,)), replace(gpus(2), nvcc=nvcc), offer, te=te)
+    assert (lack and lack[0]) == (Kind.TE if expected else None)
+    assert expected is None or expected in (lack or (None, ""))[1]
+
+
+def test_commits_and_other_levels_build_no_release() -> None:
+    item = item_of(ON_GPU, te="1.9.0")
+    assert builds_te(item, CUDA_12)
+    assert not builds_te(replace(item, level=Level.CPU), CUDA_12)
+    assert not builds_te(replace(item, te_source="transformer-engine@v1.8"), CUDA_12)
+    assert not builds_te(replace(item, compiled=True), CUDA_12)
+
+
+@pytest.mark.parametrize(
+    ("base", "toolkit"),
+    [("torch-2.4.0", Toolkit(cuda="12.1", torch="2.4.0")), ("ngc-24.03", None)],
+)
+def test_environments_of_wheels_have_a_toolkit(base: str, toolkit: Toolkit | None) -> None:
+    assert offered(real(), base, packages={"torch": "2.4.0"}, features=[], cuda="12.1").toolkit == toolkit
+
+
+def test_writers_te_must_be_compiled_too() -> None:
+    """A host has one Transformer Engine: it writes what it reads, and no other release's checkpoint."""
+    offer = replace(COMPILED, te="2.18.0")
+    assert lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="2.18.0") is None
+    found = lack_of(ON_GPU, gpus(2), offer, te="2.18.0", writer_te="1.13.0")
+    assert found
+    assert found[0] is Kind.TE
+    assert "needs a compiled Transformer Engine 1.13.0; host" in found[1]
+
+
+def test_built_commit_needs_no_other_te() -> None:
+    """Its overlay has the extension; the base must have nvcc, which the overlay reports."""
+    item = replace(item_of(ON_GPU, te="2.6.0+0a1b2c3"), compiled=True)
+    assert unmet(catalog(failure(case=(ON_GPU,))), item, replace(BASE, te="none"), gpus(2)) is None
+
+
+def test_below_level_gpu_no_gpu_is_required() -> None:
+    one = replace(ON_GPU, levels=(Level.CPU,), needs=(CaseNeed.COMPILED_TE, CaseNeed.NCCL))
+    assert (
+        lack_of(one, Machine("none", cuda=Cuda()), replace(BASE, te="none", features=frozenset({"pkg_resources"})))
+        is None
+    )
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+@pytest.mark.parametrize(("core", "kind"), [("0.8.0", Kind.MODULE), ("0.9.0", None)])
+def test_base_without_pkg_resources_is_unavailable(level: Level, core: str, kind: Kind | None) -> None:
+    """setuptools 82 is without it; megatron-core 0.8 imports it."""
+    found = lack_of(replace(ON_GPU, levels=(level,)), gpus(2), replace(BASE, features=frozenset({"cuda"})), mcore=core)
+    assert (found[0] if found else None) is kind
+
+
+@pytest.mark.parametrize("one", [ON_GPU, replace(ON_CPU, needs=(CaseNeed.CUDA_TORCH,))], ids=["gpu", "cpu"])
+def test_torch_without_cuda_is_unavailable(one: Case) -> None:
+    found = lack_of(one, gpus(2), replace(BASE, features=frozenset({"pkg_resources"})))
+    assert found == (Kind.CUDA, "needs a torch with CUDA; that of torch-2.4.0 is built without")
+
+
+@pytest.mark.parametrize(
+    ("clones", "kind"), [(None, None), (frozenset({"megatron-lm"}), None), (frozenset[str](), Kind.CLONE)]
+)
+def test_missing_clone_is_named(clones: frozenset[str] | None, kind: Kind | None) -> None:
+    found = lack_of(replace(ON_GPU, needs=(CaseNeed.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
+    assert found == (kind and (kind, "needs a clone of megatron-lm: megatrix sources fetch"))
+
+
+TE_TAG, CORE_TAG, WHEEL = "transformer-engine@v1.9", "megatron-lm@core_r0.9.0", "/wheels/te.whl"
+
+
+@pytest.mark.parametrize(
+    ("sources", "needs", "offer", "missing"),
+    [
+        ({}, (), BASE, []),
+        ({"source": CORE_TAG}, (), BASE, ["megatron-lm"]),
+        ({"source": CORE_TAG}, (CaseNeed.MEGATRON_LM,), BASE, ["megatron-lm", "megatron-lm"]),
+        ({"source": CORE_TAG, "te_source": TE_TAG}, (), BASE, ["megatron-lm", "transformer-engine"]),
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.9"), ["transformer-engine"]),  # the catalog's, not measured
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.9", measured=True), []),  # the base has it
+        ({"te_source": TE_TAG}, (), replace(BASE, te="1.8", measured=True), ["transformer-engine"]),
+        ({"source": "megatron-lm", "te_source": WHEEL}, (), BASE, []),  # a working tree, and a wheel
+        ({"source": "another@main"}, (), BASE, []),  # no clone of the site
+    ],
+)
+def test_clones_of_sources_are_required(
+    sources: dict[str, str], needs: tuple[CaseNeed, ...], offer: BaseOffer, missing: list[str]
+) -> None:
+    """A package of the base at the cell's version needs no clone."""
+    one = replace(ON_CPU, needs=needs)
+    item = replace(item_of(one, te="1.9"), **sources)  # type: ignore[arg-type]  # the names of fields
+    known = catalog(failure(case=(one,)))
+    assert [lack.name for lack in lacks(known, item, replace(offer, clones=frozenset()), Machine())] == missing
+    assert [*lacks(known, item, replace(offer, clones=frozenset(missing)), Machine())] == []
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+def test_case_with_a_dataset_helper_requires_it(level: Level) -> None:
+    one, offer = replace(ON_GPU, levels=(level,), needs=(CaseNeed.DATASET_HELPER,)), replace(BASE, no_helper="no gcc")
+    assert lack_of(one, gpus(2), offer) == (Kind.HELPER, "no gcc")
+    assert lack_of(one, gpus(2)) is None
+    assert lack_of(replace(one, needs=()), gpus(2), offer) is None
+
+
+def test_case_without_reproduction_is_named_alone() -> None:
+    item = replace(item_of(ON_CPU), reproducible=False)
+    known = catalog(failure(case=(ON_CPU,)))
+    assert [*lacks(known, item, replace(BASE, lack="not pulled"), Machine())] == [
+        Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+    ]
+
+
+def test_contract_requires_nothing_of_the_machine() -> None:
+    """It reads sources: no torch, no clone, no memory."""
+    one = replace(
+        case(levels=(Level.CONTRACT,)),
+        needs=(CaseNeed.CUDA_TORCH, CaseNeed.MEGATRON_LM, CaseNeed.DATASET_HELPER),
+        limits=Limits(memory=Size(GIB)),
+    )
+    offer = replace(BASE, features=frozenset(), clones=frozenset(), no_helper="no gcc")
+    assert lack_of(one, Machine("none", memory=1), offer) is None
+
+
+def test_all_requirements_are_listed_in_order() -> None:
+    needs = (CaseNeed.NCCL, CaseNeed.MULTICAST, CaseNeed.NO_MULTICAST, CaseNeed.COMPILED_TE, CaseNeed.DATASET_HELPER)
+    one = replace(ON_GPU, needs=needs, launcher="mpirun", limits=Limits(memory=Size(2 * GIB)))
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known = catalog(failure(case=(one,)), modules=(module,))
+    offer = BaseOffer("b", te="none", features=frozenset(), clones=frozenset(), mpirun=False, no_helper="no gcc")
+    item = replace(item_of(one, driver="535.1", sm="8.0"), source=CORE_TAG)
+    machine = replace(gpus(1), memory=GIB)
+    assert [(lack.kind, lack.text) for lack in lacks(known, item, offer, machine)] == [
+        (Kind.DRIVER, "needs driver 535.1; host has 550.54.14"),
+        (Kind.CUDA, "needs a torch with CUDA; that of b is built without"),
+        (Kind.TE, "needs a compiled Transformer Engine; b has none"),
+        (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+        (Kind.SM, "needs GPUs of SM 8.0, as in the report; host has SM 9.0"),
+        (Kind.MULTICAST, "needs GPUs without CUDA Multicast; 1 of 1 GPU have it"),
+        (Kind.MODULE, "needs pkg_resources, which b lacks: a reason"),
+        (Kind.CLONE, "needs a clone of megatron-lm: megatrix sources fetch"),
+        (Kind.HELPER, "no gcc"),
+        (Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH"),
+        (Kind.MEMORY, "needs 2 GiB of memory for its limit; host has 1 GiB"),
+    ]
+
+
+def test_overridden_package_needs_no_module() -> None:
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known, item = catalog(failure(case=(ON_CPU,)), modules=(module,)), item_of(ON_CPU)
+    lacking = replace(BASE, features=frozenset())
+    assert [lack.kind for lack in lacks(known, item, lacking, Machine())] == [Kind.MODULE]
+    assert [*lacks(known, replace(item, overrides=("setuptools",)), lacking, Machine())] == []
+    assert [*lacks(known, item, BASE, Machine())] == []  # not known
+
+
+@pytest.mark.parametrize(
+    ("machine", "required", "text"),
+    [
+        (gpus(2, sm="8.0"), "8.0", ""),
+        (gpus(2, sm="8"), "8.0", ""),  # as versions
+        (gpus(2, sm=None), "8.0", ""),  # not known
+        (Machine(), "8.0", ""),
+        (gpus(2), "none", ""),
+        (
+            replace(gpus(2), cuda=Cuda(gpus=(H100, A800, H100))),
+            "8.0",
+            "needs GPUs of SM 8.0, as in the report; host has SM 8.0, 9.0",
+        ),
+        (
+            replace(gpus(2), cuda=Cuda(gpus=(H100, replace(H100, sm=None)))),
+            "8.0",
+            "needs GPUs of SM 8.0, as in the report; host has SM 9.0",
+        ),
+    ],
+)
+def test_every_gpu_has_the_compute_capability(machine: Machine, required: str, text: str) -> None:
+    assert lack_of(ON_GPU, machine, BASE, sm=required) == ((Kind.SM, text) if text else None)
+
+
+@pytest.mark.parametrize(
+    ("need", "text"),
+    [
+        (CaseNeed.MULTICAST, "needs CUDA Multicast; 1 of 2 GPUs have it"),
+        (CaseNeed.NO_MULTICAST, "needs GPUs without CUDA Multicast; 1 of 2 GPUs have it"),
+    ],
+)
+def test_every_gpu_counts_for_multicast(need: CaseNeed, text: str) -> None:
+    one = replace(ON_GPU, needs=(need,))
+    assert lack_of(one, replace(gpus(2), cuda=Cuda(gpus=(H100, A800)))) == (Kind.MULTICAST, text)
+    assert lack_of(one, Machine()) is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "problem", "required", "text"),
+    [
+        ("550.54.14", "", "550.90", ""),  # the branch decides
+        ("550.54.14", "", "none", ""),
+        ("550.54.14", "lost", "470", "needs driver 470; host has 550.54.14"),
+        ("none", "no libcuda", "470", "needs driver 470; host has none (no libcuda)"),
+        ("none", "", "470", "needs driver 470; host has none"),
+        (None, "", "470", ""),
+    ],
+)
+def test_branch_of_the_driver_is_required(driver: str | None, problem: str, required: str, text: str) -> None:
+    machine = Machine(driver, cuda=Cuda(gpus=(H100, H100), problem=problem))
+    assert lack_of(ON_GPU, machine, BASE, driver=required) == ((Kind.DRIVER, text) if text else None)
+
+
+def test_driver_too_old_for_an_image_is_named() -> None:
+    item = item_of(ON_GPU)
+    known = replace(real(), failures=(failure(case=(ON_GPU,)),))
+    in_image = replace(item, cell=replace(item.cell, base="ngc-24.10"))
+    found = unmet(known, in_image, BaseOffer("ngc-24.10"), Machine("450.80.02"))
+    assert found is not None
+    assert (found.kind, found.text.startswith("driver 450.80.02 is too old: ")) == (Kind.DRIVER, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "machine", "expected"),
+    [
+        (0, gpus(2), Placement(0, "gloo")),  # of ranks on the CPU alone
+        (1, gpus(1), Placement(1, "nccl")),
+        (1, Machine(cuda=Cuda()), Lack(Kind.GPUS, "needs 1 GPU; host has 0")),
+        (3, gpus(2), Lack(Kind.GPUS, "needs 3 GPUs; host has 2")),  # more than ranks: they can't share
+    ],
+)
+def test_gpus_of_a_case(count: int, machine: Machine, expected: Placement | Lack) -> None:
+    one = replace(ON_GPU, gpus=count)
+    assert place(one, item_of(one), machine) == expected
+    on_cpu = replace(one, levels=(Level.CPU,))
+    assert place(on_cpu, item_of(on_cpu), machine) == Placement(0, "gloo", "")
+
+
+def test_ranks_share_several_gpus() -> None:
+    one = replace(ON_GPU, ranks=3, gpus=3)
+    assert place(one, item_of(one), gpus(2)) == Placement(2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [(None, ""), (2 * GIB, ""), (2 * GIB - 1, "needs 2 GiB of memory for its limit; host has 2 GiB")],
+)
+def test_host_has_the_memory_of_the_limit(memory: int | None, text: str) -> None:
+    one = replace(ON_CPU, limits=Limits(memory=Size(2 * GIB)))
+    assert lack_of(one, Machine(memory=memory)) == ((Kind.MEMORY, text) if text else None)
+    assert lack_of(ON_CPU, Machine(memory=memory)) is None
+
+
+def test_torch_with_cuda_is_required_once() -> None:
+    """At level gpu by the level itself."""
+    one, offer = replace(ON_GPU, needs=(CaseNeed.CUDA_TORCH,)), replace(BASE, features=frozenset())
+    assert [lack.kind for lack in lacks(catalog(failure(case=(one,))), item_of(one), offer, gpus(2))] == [Kind.CUDA]
+    assert lack_of(ON_CPU, gpus(2), replace(BASE, features=frozenset({"pkg_resources"}))) is None
+
+
+@pytest.mark.parametrize("level", Level)
+def test_missing_base_is_named_once(level: Level) -> None:
+    one = replace(ON_GPU, levels=(level,))
+    found = [*lacks(catalog(failure(case=(one,))), item_of(one), replace(BASE, lack="not pulled"), gpus(2))]
+    assert found == [Lack(Kind.BASE, "not pulled", BASE.base)]
+
+
+def test_mpirun_is_required_where_it_is_missing() -> None:
+    one = replace(ON_GPU, levels=(Level.CPU,), launcher="mpirun")
+    found = [lack_of(one, Machine(), replace(BASE, mpirun=there)) for there in (None, True, False)]
+    missing = (Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
+    assert found == [None, None, missing]
+    assert lack_of(replace(one, launcher="torchrun"), Machine(), replace(BASE, mpirun=False)) is None
+
+
+@pytest.mark.parametrize(("level", "kind"), [(Level.CPU, Kind.MEMORY), (Level.GPU, None)])
+def test_container_limits_memory_at_level_gpu(level: Level, kind: Kind | None) -> None:
+    """The limits of other levels are smaller than what a session in the container takes."""
+    one = replace(ON_GPU, levels=(level,), limits=Limits(memory=Size(GIB)))
+    known = catalog(failure(case=(one,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    found = unmet(known, planned(known, base="ngc-24.07"), BaseOffer("ngc-24.07"), gpus(2))
+    text = "needs a memory cgroup, and in a container its file system is read-only"
+    assert found == (kind and Lack(kind, text))
+
+
+def test_known_contents_replace_the_catalogs_te() -> None:
+    """The environments that tox makes hold the Python of Transformer Engine only."""
+    built = Image("debian", "2.4.0", "3.11", ())  # type: ignore[arg-type]  # not from TOML
+    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),), images=(built,))
+    bases = ("ngc-24.07", "torch-2.4.0", "debian", "host", "gone")
+    assert [offered(known, base).te for base in bases] == ["1.8", "none", "none", None, None]
+    packages = {"transformer-engine": "1.9.0"}
+    contents = [
+        (packages, ["compiled-te", "cuda"], "1.9.0"),
+        (packages, ["cuda"], "none"),
+        ({}, ["compiled-te"], "none"),
+    ]
+    for versions, features, te in contents:
+        assert offered(known, "ngc-24.07", packages=versions, features=features) == BaseOffer(
+            "ngc-24.07", te=te, measured=True, features=frozenset(features)
+        )
+
+
+@pytest.mark.parametrize("base", ["ngc-24.07", "torch-2.4.0", "host"])
+@pytest.mark.parametrize("contents", [{}, {"packages": {}}, {"features": ["cuda"]}, {"packages": {}, "features": []}])
+def test_offer_has_lack_and_clones(base: str, contents: dict[str, Any]) -> None:
+    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
+    whole = len(contents) == 2
+    made = offered(known, base, **contents, lack="not pulled", clones=["megatron-lm"])
+    assert (made.base, made.lack, made.clones) == (base, "not pulled", frozenset({"megatron-lm"}))
+    assert (made.measured, made.features) == (whole, frozenset() if whole else None)
+    assert offered(known, base, **contents).clones is None
+    assert offered(known, base, **contents, clones=()).clones == frozenset()

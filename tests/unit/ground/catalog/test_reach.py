@@ -1,0 +1,242 @@
+"""By which arguments a failure is reached."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.ground.catalog.reach import Condition, JobArguments, Reach, Reached, ReachedBy, reached
+
+OVERLAP = ReachedBy(arguments=("--overlap",))
+MASK = ReachedBy(arguments=("--seq-length >= 32768", "not --no-mask"))
+SAVE = ReachedBy(arguments=("--save", "--format == torch_dist"), defaults={"--format": "torch_dist"}, usual=True)
+DATA = ReachedBy(arguments=("not --eod",), when="a sample has padding")
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("torchrun --nproc_per_node 8 a.py --x", {"nproc-per-node": "8", "x": True}),
+        ("a.py --x=1 --no-y --z a b", {"x": "1", "y": False, "z": "a"}),
+        (
+            "a.py model.mcore.ub_tp_comm_overlap=True ++seq_length=8 ++m.seq_length=9",
+            {"tp-comm-overlap": True, "seq-length": "9"},
+        ),
+        ("a.py --x false --y=false", {"x": False, "y": False}),
+    ],
+)
+def test_words_are_arguments(words: str, given: dict[str, object]) -> None:
+    assert JobArguments.parse(words.split()) == JobArguments(given)  # type: ignore[arg-type]  # a table of mixed values
+
+
+@pytest.mark.parametrize("words", ["a.py $MORE", "a.py --x 1 ${MORE[@]}", "a.py $(cat flags)"])
+def test_open_words_make_a_command_incomplete(words: str) -> None:
+    assert not JobArguments.parse(words.split()).complete
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "reach", "by"),
+    [
+        (OVERLAP, "a.py --overlap", Reach.REACHED, ("--overlap",)),
+        (OVERLAP, "a.py", Reach.MISSING, ("--overlap",)),
+        (OVERLAP, "a.py --no-overlap", Reach.AVOIDED, ("--no-overlap",)),
+        (OVERLAP, "a.py $MORE", Reach.OPEN, ("--overlap",)),
+        (MASK, "a.py --seq-length 65536", Reach.REACHED, ("--seq-length >= 32768",)),
+        (MASK, "a.py --seq-length 4096", Reach.AVOIDED, ("--seq-length 4096",)),
+        (MASK, "a.py --seq-length 65536 --no-mask", Reach.AVOIDED, ("--no-mask",)),
+        (MASK, "a.py --seq-length $S", Reach.OPEN, ("--seq-length >= 32768",)),
+        (MASK, "a.py --seq-length many", Reach.AVOIDED, ("--seq-length many",)),
+        (SAVE, "a.py --save /c", Reach.REACHED, ("--save",)),
+        (SAVE, "a.py --save $C", Reach.REACHED, ("--save",)),
+        (SAVE, "a.py --save /c --format zarr", Reach.AVOIDED, ("--format zarr",)),
+        (DATA, "a.py", Reach.OPEN, ()),
+        (DATA, "a.py --eod", Reach.AVOIDED, ("--eod",)),
+    ],
+)
+def test_command_reaches_a_failure(way: ReachedBy, words: str, reach: Reach, by: tuple[str, ...]) -> None:
+    found = way.reached(JobArguments.parse(words.split()))
+    assert (found.reach, found.by) == (reach, by)
+
+
+@pytest.mark.parametrize(
+    ("way", "certain", "text"),
+    [
+        (OVERLAP, False, "--overlap"),
+        (SAVE, True, "--save"),
+        (DATA, False, "when a sample has padding"),
+        (ReachedBy(arguments=("not --off",)), True, ""),
+    ],
+)
+def test_without_a_command_the_conditions_are_named(way: ReachedBy, certain: bool, text: str) -> None:
+    """`usual` alone, or defaults alone, count as reached."""
+    found = way.reached(None)
+    assert (found.certain, str(found)) == (certain, text)
+
+
+def test_most_certain_way_counts() -> None:
+    words = JobArguments.parse(["a.py", "--save", "/c"])
+    assert reached((OVERLAP, SAVE), lambda _: True, words).reach is Reach.REACHED
+    assert reached((OVERLAP, SAVE), lambda way: way is OVERLAP, words).reach is Reach.MISSING
+    assert reached((), lambda _: True, words).reach is Reach.REACHED
+
+
+def test_flag_that_avoids_it_is_named() -> None:
+    assert MASK.reached(None).switches == ("--no-mask",)
+
+
+@pytest.mark.parametrize("text", ["", "save", "-x", "--X", "not --x == 1", "--x >= many", "--x ==", "--no-x == 1"])
+def test_other_texts_are_no_condition(text: str) -> None:
+    assert Condition.parse(text) is None
+
+
+@given(st.lists(st.text(max_size=20)))
+def test_any_words_are_read(words: list[str]) -> None:
+    JobArguments.parse(words)
+
+
+def test_value_may_have_several_lines() -> None:
+    assert JobArguments.parse(["--x=a\nb", "m.y=c\nd", "--z"]).given == {"x": "a\nb", "y": "c\nd", "z": True}
+
+
+def test_command_with_an_open_word_is_incomplete() -> None:
+    assert JobArguments.parse(["a.py", "$MORE"]) == JobArguments({}, complete=False)
+    assert JobArguments.parse(["a.py", "--x", "$X", "$MORE"]) == JobArguments({"x": "$X"}, complete=False)
+
+
+def test_values_are_the_known_texts() -> None:
+    arguments = JobArguments({"x": "1", "y": "$S", "z": True, "w": "`date`", "v": ""})
+    assert arguments.values == {"x": "1", "v": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("--x", Condition("--x", "x", False, False, "", "")),
+        ("--no-x", Condition("--no-x", "x", True, False, "", "")),
+        ("not --x", Condition("not --x", "x", False, True, "", "")),
+        ("not --no-x", Condition("not --no-x", "x", True, True, "", "")),
+        ("--seq-length >= 4096", Condition("--seq-length >= 4096", "seq-length", False, False, ">=", "4096")),
+        ("--x == a|b", Condition("--x == a|b", "x", False, False, "==", "a|b")),
+    ],
+)
+def test_condition_has_these_parts(text: str, condition: Condition) -> None:
+    assert Condition.parse(text) == condition
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"),
+    [
+        ("--x", True, True),
+        ("--x", False, False),
+        ("--x", "1", True),
+        ("--x", None, False),
+        ("not --x", None, True),
+        ("not --x", False, True),
+        ("not --x", "1", False),
+        ("--no-x", False, True),
+        ("--no-x", None, False),
+        ("--no-x", True, False),
+        ("not --no-x", False, False),
+        ("not --no-x", None, True),
+        ("--x == a|b", "b", True),
+        ("--x == a|b", "a|b", False),
+        ("--x == a", True, False),
+        ("--x == a", None, False),
+        ("--x != a|b", "b", False),
+        ("--x != a", "b", True),
+        ("--x != a", True, True),
+        ("--x != a", None, True),
+        ("--x >= 4", "4", True),
+        ("--x >= 4", "3", False),
+        ("--x > 4", "10", True),
+        ("--x < 4", "many", False),
+        ("--x < 4", True, False),
+        ("--x < 4", None, False),
+        ("--x == a", "$X", None),
+        ("--x", "$X", True),
+    ],
+)
+def test_condition_holds_for_a_value(text: str, value: str | bool | None, holds: bool | None) -> None:
+    condition = Condition.parse(text)
+    assert condition
+    given = {} if value is None else {"x": value}
+    assert condition.holds(JobArguments(given), {}) is holds
+    if value is None:
+        assert condition.holds(JobArguments(given, complete=False), {}) is None
+
+
+def test_default_counts_where_nothing_is_given() -> None:
+    condition = Condition.parse("--x == a")
+    assert condition
+    assert condition.holds(JobArguments(), {"--x": "a"}) is True
+    assert condition.holds(JobArguments({"x": "b"}), {"--x": "a"}) is False
+
+
+WAY = ReachedBy(arguments=("--x", "--y >= 4", "not --no-z"), defaults={"--y": "8"}, when="a sample is long", usual=True)
+PLAIN = ReachedBy(arguments=("--x", "not --z"))
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "expected", "text"),
+    [
+        (
+            WAY,
+            None,
+            Reached(Reach.OPEN, ("--x",), "a sample is long", True, ("--no-z",)),
+            "with --x, when a sample is long",
+        ),
+        (PLAIN, None, Reached(Reach.OPEN, ("--x",), "", False, ("--z",)), "with --x"),
+        (
+            ReachedBy(arguments=("not --z",)),
+            None,
+            Reached(Reach.REACHED, (), "", False, ("--z",)),
+            "",
+        ),
+        (WAY, "--x", Reached(Reach.OPEN, (), "a sample is long", switches=("--no-z",)), "only when a sample is long"),
+        (
+            WAY,
+            "$MORE --x",
+            Reached(Reach.OPEN, ("--y >= 4", "not --no-z"), "a sample is long", switches=("--no-z",)),
+            "with --y >= 4 and not --no-z, when a sample is long",
+        ),
+        (
+            WAY,
+            "--y 9",
+            Reached(Reach.MISSING, ("--x",), "a sample is long", switches=("--no-z",)),
+            "only with --x, when a sample is long",
+        ),
+        (WAY, "--x --y 2 --no-z", Reached(Reach.AVOIDED, ("--y 2", "--no-z")), "the command has --y 2 and --no-z"),
+        (WAY, "--no-x --y 9", Reached(Reach.AVOIDED, ("--no-x",)), "the command has --no-x"),
+        (PLAIN, "--x --z", Reached(Reach.AVOIDED, ("--z",)), "the command has --z"),
+        (PLAIN, "--x", Reached(Reach.REACHED, ("--x",), switches=("--z",)), "reached by --x"),
+        (PLAIN, "$MORE", Reached(Reach.OPEN, ("--x", "not --z"), switches=("--z",)), "with --x and not --z"),
+    ],
+)
+def test_way_is_reached_with_its_evidence(way: ReachedBy, words: str | None, expected: Reached, text: str) -> None:
+    arguments = None if words is None else JobArguments.parse(words.split())
+    assert way.reached(arguments) == expected
+    assert expected.needs == text
+
+
+@pytest.mark.parametrize(
+    ("reach", "usual", "certain"),
+    [
+        (Reach.REACHED, False, True),
+        (Reach.OPEN, True, True),
+        (Reach.OPEN, False, False),
+        (Reach.MISSING, True, False),
+        (Reach.AVOIDED, True, False),
+    ],
+)
+def test_usual_way_is_certain_while_open(reach: Reach, usual: bool, certain: bool) -> None:
+    assert Reached(reach, usual=usual).certain is certain
+    assert reached((), lambda _: True, None) == Reached(Reach.REACHED)
+
+
+def test_certain_way_goes_before_a_nearer_one() -> None:
+    """An open way that most jobs take goes before one that lacks an option, and both before one that is avoided."""
+    words = JobArguments.parse(["a.py", "--no-x", "$MORE"])
+    avoided, usual = ReachedBy(arguments=("--x",)), ReachedBy(arguments=("--y",), usual=True)
+    assert reached((avoided, usual), lambda _: True, None) == usual.reached(None)
+    assert reached((avoided, usual), lambda _: True, words) == usual.reached(words)

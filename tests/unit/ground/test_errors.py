@@ -1,0 +1,14 @@
+"""Errors for users: their parts, and their bounds."""
+
+from __future__ import annotations
+
+from matrix.ground.errors import LONGEST, MatrixError, closest
+
+
+def test_a_value_of_megabytes_is_cut() -> None:
+    """In each part, in the text and in one line."""
+    huge = "x" * 10_000_000
+    error = MatrixError(huge, where=huge, got=huge, expected=huge, fix=closest(huge, ["a", huge]))
+    assert len(str(error)) < 6 * LONGEST
+    assert len(error.brief) < 6 * LONGEST
+    assert "... (10,000,000 characters)" in error.brief

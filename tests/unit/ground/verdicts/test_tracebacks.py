@@ -1,0 +1,63 @@
+"""The exceptions in the lines of one rank."""
+
+from __future__ import annotations
+
+from matrix.ground.verdicts.outcome import Frame
+from matrix.ground.verdicts.tracebacks import LINES, LoggedException, Tracebacks
+
+HEAD = "Traceback (most recent call last):"
+FRAME = '  File "a.py", line 3, in save'
+
+
+def read(*lines: str, types: tuple[str, ...] = ()) -> list[LoggedException]:
+    reader = Tracebacks(types)
+    logged = [found for number, line in enumerate(lines, 1) for found in reader.take(number, line)]
+    return [*logged, *reader.close()]
+
+
+def test_traceback_has_type_message_and_frames() -> None:
+    (logged,) = read("starting", HEAD, FRAME, "    save()", "torch.MyError: no file")
+    assert (logged.line, logged.alone) == (5, False)
+    assert (logged.raised.type, logged.raised.message) == ("MyError", "no file")
+    assert logged.raised.frames == (Frame("a.py", 3, "save"),)
+
+
+def test_linked_exceptions_share_a_chain() -> None:
+    link = "The above exception was the direct cause of the following exception:"
+    first, second, other = read(
+        HEAD, FRAME, "KeyError: 'a'", "", link, "", HEAD, FRAME, "ValueError: b", HEAD, FRAME, "OSError: c"
+    )
+    assert first.chain == second.chain != other.chain
+
+
+def test_known_continuations_belong_to_the_message() -> None:
+    (logged,) = read(HEAD, FRAME, "RuntimeError: Error(s) in loading state_dict:", "\tMissing key(s): a", "next line")
+    assert logged.raised.message == "Error(s) in loading state_dict:\n\tMissing key(s): a"
+
+
+def test_last_line_alone_may_be_a_quote() -> None:
+    (logged,) = read("node1 | rank0: ValueError: no", "ValueError: no file")
+    assert (logged.line, logged.alone, logged.raised.frames) == (2, True, ())
+
+
+def test_type_of_unusual_name_must_be_known() -> None:
+    assert read("Unpicklable: a module") == []
+    assert len(read("Unpicklable: a module", types=("Unpicklable",))) == 1
+
+
+def test_log_level_of_another_writer_is_no_exception() -> None:
+    (logged,) = read(HEAD, FRAME, "INFO: saving", "KeyError: 'a'")
+    assert logged.raised.type == "KeyError"
+
+
+def test_traceback_without_an_end_is_given_up() -> None:
+    assert read(HEAD, FRAME, *["    more"] * (LINES + 1), "KeyError: 'a'")[0].raised.frames == ()
+
+
+def test_innermost_frame_is_open_until_the_exception() -> None:
+    reader = Tracebacks()
+    for number, line in enumerate((HEAD, FRAME), 1):
+        list(reader.take(number, line))
+    assert reader.innermost == Frame("a.py", 3, "save")
+    list(reader.take(3, "KeyError: 'a'"))
+    assert reader.innermost is None

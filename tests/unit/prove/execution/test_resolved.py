@@ -1,0 +1,59 @@
+"""The record of a case names versions, drivers and GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
+from matrix.read.machine.nvidia import devices
+from tests.unit.prove.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpus
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_shared_gpu_uses_gloo_and_notes_it(folder: Path) -> None:
+    current, jobs = on_gpus(folder, 1)
+    made = current.reproduction(ON_GPUS).run()
+    current.close()
+    assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0"}, "gloo")]
+    assert "gloo in place of NCCL: 2 ranks share 1 GPU" in made.notes
+    assert made.resolved["backend"] == "gloo"
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (Gpu("H100", links=18, up=18),) * 8
+    monkeypatch.setattr(devices, "management", lambda: Nvml("535.129.03", "12.2", cards))
+    current, _ = on_gpus(folder, 8)
+    environment = replace(BASE, packages={**BASE.packages, "nvidia-nccl-cu12": "2.20.5"})
+    current.installation = replace(current.installation, environment=environment)
+    resolved = current.reproduction(ON_GPUS).run().resolved
+    current.close()
+    assert {name: resolved[name] for name in ("GPUs", "NVLink", "NCCL", "backend", "host driver")} == {
+        "GPUs": "2 of 8 x H100, SM 9.0",
+        "NVLink": "18 of 18 links up",
+        "NCCL": "2.20.5",
+        "backend": "nccl",
+        "host driver": "535.129.03",
+    }
+
+
+@pytest.mark.usefixtures("no_overlays")
+@pytest.mark.parametrize(
+    ("library", "image", "expected"),
+    [
+        (OWN, "", "535.129.03 (the host driver itself)"),
+        ("/usr/local/cuda/compat/libcuda.so.555.42.06", "", "555.42.06 (compat package)"),
+        ("/usr/local/cuda/compat/libcuda.so.555.42.06", "sha256:ab", "555.42.06 (compat package of the image)"),
+    ],
+)
+def test_record_names_the_user_mode_driver(folder: Path, library: str, image: str, expected: str) -> None:
+    cuda = Cuda("12.2", library, tuple(Gpu("H100", "9.0", 80, True, uuid) for uuid in ("GPU-0", "GPU-1")))
+    current, _ = on_gpus(folder, 2, cuda=cuda)
+    current.options = replace(current.options, image=image)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
+    assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", expected)

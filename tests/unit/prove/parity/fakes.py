@@ -1,0 +1,33 @@
+"""A judge with planted causes, in place of the process in a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from matrix.kit.parity.deviations import Deviation
+from matrix.kit.parity.factors import Point
+from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.points import contains
+
+SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
+LOSS = Deviation("loss", "", 0, 0.5, 2.0, (0, 1))
+NORM = Deviation("norm", "", 1, 1e-3, 0.999, (0,))
+
+
+@dataclass
+class Planted:
+    """Judges by planted causes: `deviating` points deviate, by quantity; `refused` ones are refused."""
+
+    deviating: dict[Point, Deviation] = field(default_factory=lambda: {SINKS: NORM})
+    refused: tuple[Point, ...] = (REFUSAL,)
+    seeds: tuple[int, ...] = ()  # with which alone they deviate; () for all
+    asked: list[tuple[Point, int]] = field(default_factory=list)
+
+    def __call__(self, point: Point, seed: int) -> PointResult:
+        self.asked.append((point, seed))
+        if any(contains(point, cause) for cause in self.refused):
+            return PointResult(point, seed, REFUSED, text="ImportError: no such package 1")
+        deviations = tuple(row for cause, row in self.deviating.items() if contains(point, cause))
+        if deviations and (not self.seeds or seed in self.seeds):
+            return PointResult(point, seed, DEVIATES, deviations, largest=0.5, seconds=0.1)
+        return PointResult(point, seed, EQUAL, largest=1e-15, seconds=0.1)

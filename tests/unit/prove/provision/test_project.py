@@ -1,0 +1,187 @@
+"""The project's folder: the checkout, or the files of an installed package laid out in the cache."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from matrix import __version__
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision import cache_folders, configuration, project
+from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, materialise, work_root
+
+INSTALLED = {
+    "errors.py": "errors",
+    "catalog/facts/bases.toml": "bases",
+    "failures/save_breaks/failure.toml": "failure",
+    "project/tox.ini": "tox",
+    "project/containers/Containerfile": "containers",
+    "project/tests/__init__.py": "",
+}
+LAID_OUT = {
+    "matrix/ground/errors.py": "errors",
+    "matrix/ground/catalog/facts/bases.toml": "bases",
+    "tests/failures/save_breaks/failure.toml": "failure",
+    "tox.ini": "tox",
+    "containers/Containerfile": "containers",
+    "tests/__init__.py": "",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package as installed by pip, with compiled files."""
+    made = tmp_path / "site-packages" / "matrix"
+    for name, text in {**INSTALLED, "catalog/__pycache__/model.pyc": "compiled", "__pycache__/a.pyc": ""}.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
+    return made
+
+
+@pytest.fixture
+def from_a_wheel(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the project an installed package."""
+    monkeypatch.setattr(project, "is_installed", lambda: True)
+    monkeypatch.setattr(project, "PACKAGE", package)
+    monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
+    folder.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def empty_cache() -> None:
+    """Clear the cached folder."""
+    folder.cache_clear()
+
+
+def content(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_project_folder_is_the_checkout() -> None:
+    assert (is_installed(), folder(), home(), work_root()) == (False, ROOT, ROOT, ROOT / ".tox")
+    assert (ROOT / "tox.ini").is_file()
+
+
+def test_a_package_with_its_data_is_installed(package: Path) -> None:
+    assert is_installed(package)
+
+
+def test_a_package_is_laid_out_as_a_checkout(package: Path, tmp_path: Path) -> None:
+    made = materialise(package, tmp_path / "projects")
+    assert content(made) == LAID_OUT
+    assert (made.parent, made.name.rpartition("-")[0]) == (tmp_path / "projects", __version__)
+
+
+def test_every_file_has_a_place(package: Path) -> None:
+    assert sorted(map(str, files(package))) == sorted(LAID_OUT)
+
+
+def test_the_same_content_is_laid_out_once(package: Path, tmp_path: Path) -> None:
+    made = materialise(package, tmp_path)
+    before = (made / "tox.ini").stat()
+    assert materialise(package, tmp_path) == made
+    assert (made / "tox.ini").stat() == before
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_other_content_has_another_folder(package: Path, tmp_path: Path, name: str) -> None:
+    before = materialise(package, tmp_path)
+    (package / name).write_text("other")
+    after = materialise(package, tmp_path)
+    assert before != after
+    assert content(before) == LAID_OUT
+
+
+def test_other_users_can_read_the_folder(package: Path, tmp_path: Path) -> None:
+    """A container runs as another user."""
+    assert materialise(package, tmp_path).stat().st_mode & 0o055 == 0o055
+
+
+def test_a_folder_is_created_atomically(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache_folders, "flush", full)
+    with pytest.raises(MatrixError, match="No space left on device"):
+        materialise(package, tmp_path / "projects")
+    assert [path.name for path in (tmp_path / "projects").iterdir()] == ["lock"]
+
+
+def test_files_of_a_killed_process_are_removed(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "projects" / "abc.making" / "matrix").mkdir(parents=True)
+    materialise(package, tmp_path / "projects")
+    assert not (tmp_path / "projects" / "abc.making").exists()
+
+
+def test_the_versions_used_last_are_kept(package: Path, tmp_path: Path) -> None:
+    """The first of four is used again, so that the second goes."""
+    made = [laid_out(package, tmp_path, number) for number in range(3)]
+    for used, one in enumerate((made[1], made[2], made[0])):
+        os.utime(one, (used, used))
+    new = laid_out(package, tmp_path, 3)
+    assert {path for path in new.parent.iterdir() if path.is_dir()} == {made[0], made[2], new}
+
+
+def laid_out(package: Path, root: Path, number: int) -> Path:
+    (package / "errors.py").write_text(str(number))
+    return materialise(package, root / "projects")
+
+
+def test_a_use_is_noted(package: Path, tmp_path: Path) -> None:
+    made = materialise(package, tmp_path)
+    os.utime(made, (0, 0))
+    assert materialise(package, tmp_path).stat().st_mtime > 0
+
+
+def test_an_unwritable_cache_has_a_fix(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MatrixError, match="the project's folder can't be created") as caught:
+        materialise(package, tmp_path / "file" / "projects")
+    assert caught.value.fix == "set MEGATRIX_CACHE to one"
+
+
+@pytest.mark.usefixtures("from_a_wheel")
+def test_an_installed_project_is_in_the_cache(tmp_path: Path) -> None:
+    assert folder().parent == tmp_path / "cache" / "projects"
+    assert work_root() == tmp_path / "cache" / "tox"
+
+
+@pytest.mark.usefixtures("from_a_wheel")
+def test_settings_without_checkout_use_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
+    monkeypatch.chdir(tmp_path)
+    assert home() == tmp_path
+    assert configuration.load({}).sources == {"megatron-lm": str(tmp_path / "clones/Megatron-LM")}
+
+
+def test_settings_are_passed_on_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = configuration.load({"MEGATRIX_MEGATRON_LM": "../Megatron-LM"}, tmp_path).environment
+    assert given == {"MEGATRIX_MEGATRON_LM": str(tmp_path / "../Megatron-LM")}
+
+
+def test_wheel_is_written_from_installed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, byte code and what pip writes on installation are none of it; it is the same each time."""
+    info = tmp_path / "megatrix-1.0.dist-info"
+    files = {
+        "matrix/__init__.py": "a = 1\n",
+        "matrix/__pycache__/a.pyc": "",
+        f"{info.name}/METADATA": "Name: megatrix\nVersion: 1.0\n",
+        f"{info.name}/INSTALLER": "pip\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in [*files, "../bin/megatrix"]))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: importlib.metadata.PathDistribution(info))
+    path = project.wheel(tmp_path)
+    first = path.read_bytes()
+    with zipfile.ZipFile(path) as wheel:
+        assert wheel.namelist() == ["matrix/__init__.py", f"{info.name}/METADATA", f"{info.name}/RECORD"]
+        assert "matrix/__init__.py,sha256=" in wheel.read(f"{info.name}/RECORD").decode()
+    assert path.name == "megatrix-1.0-py3-none-any.whl"
+    assert project.wheel(tmp_path).read_bytes() == first

@@ -1,0 +1,220 @@
+"""Wheels of Transformer Engine's torch extension: their names, and what is kept of builds, with a pip that is faked."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision import te_wheels
+from matrix.prove.provision.te_wheels import ReleaseBuild
+from matrix.read.commands import CommandResult, run
+from matrix.read.machine.compiler import NVCC, PASSED
+
+BUILD = ReleaseBuild("2.18.0", "3.12", "2.11.0+cu130", "13.0", "13.0", "12.2.0")
+PYTHON = Path("/base/bin/python")
+REFUSED = "csrc/a.cpp:3:1: error: expected ;\nninja: build stopped"
+
+
+class Pip:
+    """A pip that writes a wheel, or fails with this output; it keeps commands and variables."""
+
+    def __init__(self, output: str = "") -> None:
+        self.output, self.commands, self.environment = output, list[Sequence[str]](), dict[str, str]()
+        self.refused = ""  # the error of a download during the build
+
+    def __call__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> CommandResult:
+        self.commands.append(command)
+        self.environment = dict(environment or {})
+        if self.output:
+            return CommandResult(1, self.output)
+        download = "import urllib.request; urllib.request.urlretrieve('http://127.0.0.1:9/te.whl', 'te.whl')"
+        self.refused = run([sys.executable, "-c", download], environment=self.environment).err
+        folder = Path(command[command.index("--wheel-dir") + 1])
+        (folder / "transformer_engine_torch-2.18.0-cp312-cp312-linux_x86_64.whl").write_text("built")
+        return CommandResult(0)
+
+
+def install(wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None) -> None:
+    (folder / "bin").mkdir()
+
+
+def test_a_wheel_is_built_once(tmp_path: Path) -> None:
+    pip = Pip()
+    first = te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+    second = te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+
+    assert first == second
+    assert first.parent == tmp_path / BUILD.name
+    assert len(pip.commands) == 1
+    assert "transformer-engine-torch==2.18.0" in pip.commands[0]
+    assert "NVTE_PYTORCH_FORCE_BUILD" not in pip.environment  # 2.8 and 2.9 build twice with it, and fail
+    assert "URLError: <urlopen error not downloaded, since it is built here: http://127.0.0.1:9/te.whl>" in pip.refused
+    assert "--no-cache-dir" in pip.commands[0]
+
+
+def test_a_given_wheel_is_used(tmp_path: Path) -> None:
+    given = tmp_path / BUILD.name / "transformer_engine_torch-2.18.0-cp312-cp312-linux_x86_64.whl"
+    given.parent.mkdir()
+    given.write_text("of a colleague")
+
+    assert te_wheels.provide(BUILD, PYTHON, Pip("error"), install, tmp_path) == given
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(BUILD, te="2.19.0"),
+        replace(BUILD, torch="2.11.0+cu128"),
+        replace(BUILD, cuda="12.8"),
+        replace(BUILD, nvcc="13.1"),
+        replace(BUILD, compiler="13.1.0"),
+        replace(BUILD, python="3.11"),
+        replace(BUILD, archs="90"),
+        replace(BUILD, variables=("NVTE_UB_WITH_MPI=1",)),
+    ],
+)
+def test_all_that_a_wheel_depends_on_counts(other: ReleaseBuild) -> None:
+    assert other.name != BUILD.name
+    assert re.fullmatch(r"[\w.+-]+", other.name)
+
+
+def test_refused_source_is_compiled_once(tmp_path: Path) -> None:
+    pip = Pip(REFUSED)
+    for _ in range(2):
+        with pytest.raises(MatrixError, match="does not build with torch") as caught:
+            te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+
+        assert caught.value.got == REFUSED.partition("\n")[0]
+        assert f"rm -r {tmp_path / BUILD.name}" in str(caught.value)
+    assert len(pip.commands) == 1
+
+
+def test_interrupted_build_is_tried_again(tmp_path: Path) -> None:
+    pip = Pip("g++: fatal error: Killed signal terminated program cc1plus")
+    for _ in range(2):
+        with pytest.raises(MatrixError):
+            te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+    assert len(pip.commands) == 2
+    assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
+
+
+@pytest.mark.parametrize(
+    ("output", "final"),
+    [
+        (REFUSED, True),
+        ("a.cpp:1:10: fatal error: cudnn.h: No such file or directory", True),
+        ("kernel.cu(3): error: expected a ;", True),
+        ("c++: fatal error: Killed signal terminated program cc1plus\na.cpp:1:1: error: x", False),
+        ("a.cpp:9:9: fatal error: error writing to /tmp/a.s: No space left on device", False),
+        ("ERROR: Could not find a version that satisfies the requirement", False),
+        ("", False),
+    ],
+)
+def test_only_the_compilers_refusal_is_final(output: str, final: bool) -> None:
+    assert te_wheels.is_final(output) is final
+
+
+def test_pips_own_lines_hide_no_reason() -> None:
+    noise = "error: metadata-generation-failed\nerror: subprocess-exited-with-error\n" * 3
+    output = f"  File a, line 1\n    ModuleNotFoundError: No module named 'wheel'\n{noise}"
+    assert te_wheels.reason_of(CommandResult(1, output)) == "ModuleNotFoundError: No module named 'wheel'"
+    assert te_wheels.reason_of(CommandResult(1, "error: of a kind\n")) == "error: of a kind"
+
+
+@pytest.fixture
+def toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "13.0")
+    monkeypatch.setattr(te_wheels, "compiler_version", lambda: "12.2.0")
+    monkeypatch.setattr(te_wheels, "build_variables", lambda: {"MAX_JOBS": "2", "CUDA_HOME": "/cuda"})
+
+
+def environment(**changes: object) -> PythonEnvironment:
+    packages = {"torch": "2.11.0+cu130"}
+    return replace(
+        PythonEnvironment("3.12.1", packages, ["cuda", NVCC], PYTHON, torch_cuda="13.0"),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_build_of_an_environment() -> None:
+    """The number of jobs and the place of the toolkit change no wheel."""
+    assert te_wheels.release_build("2.18.0", environment(), {"9.0"}) == BUILD
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_flags_of_the_compiler_make_another_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXXFLAGS", "-O0")
+    build = te_wheels.release_build("2.18.0", environment(), ())
+    assert build == replace(BUILD, variables=("CXXFLAGS=-O0",))
+    assert build.name != BUILD.name
+
+
+@pytest.mark.usefixtures("toolkit")
+@pytest.mark.parametrize(
+    ("te", "changes", "reason"),
+    [
+        ("1.9.0", {}, "torch.onnx._type_utils"),
+        ("2.8.0", {}, "no library of it for CUDA 13"),
+        ("2.18.0", {"path": None}, "an environment of another machine"),
+        ("2.18.0", {"torch_cuda": "none"}, "built without CUDA"),
+    ],
+)
+def test_what_can_not_be_built_is_an_error(te: str, changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        te_wheels.release_build(te, environment(**changes), ())
+    assert reason in str(caught.value)
+
+
+def test_variables_of_the_site_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSED, '{"MAX_JOBS": "3", "CUDA_HOME": "/site/cuda"}')
+    for name in ("MAX_JOBS", "CUDA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    pip = Pip()
+    te_wheels.provide(replace(BUILD, archs="90"), PYTHON, pip, install, tmp_path)
+
+    assert pip.environment["MAX_JOBS"] == "3"
+    assert pip.environment["CUDA_HOME"] == "/site/cuda"
+    assert pip.environment["PATH"].endswith("/site/cuda/bin")
+    assert pip.environment["NVTE_CUDA_ARCHS"] == "90"
+
+
+def test_script_of_nvcc_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has no headers: the default toolkit has."""
+    for folder in ("bin", "cuda/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "nvcc").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "nvcc").chmod(0o755)
+    (tmp_path / "cuda/include").mkdir()
+    (tmp_path / "cuda/include/cuda.h").write_text("")
+    monkeypatch.setattr(te_wheels, "CUDA", str(tmp_path / "cuda"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    pip = Pip()
+    te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path)
+    assert pip.environment["CUDA_HOME"] == str(tmp_path / "cuda")
+
+
+def test_wheels_are_kept_where_the_site_says(tmp_path: Path) -> None:
+    assert te_wheels.wheels({te_wheels.VARIABLE: str(tmp_path)}) == tmp_path
+    assert te_wheels.wheels({}).name == "wheels"
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"), [("MemTotal:  9 kB\nMemAvailable:    4 kB\n", 4096), ("MemTotal: 9 kB\n", None)]
+)
+def test_available_memory_is_read(tmp_path: Path, text: str, memory: int | None) -> None:
+    (tmp_path / "meminfo").write_text(text)
+    assert te_wheels.machine_memory(tmp_path / "meminfo") == memory
+    assert te_wheels.machine_memory(tmp_path / "none") is None

@@ -1,0 +1,147 @@
+"""Each library is queried in a separate process, which may crash or hang."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
+from matrix.read.machine.nvidia import devices, nvml
+from matrix.read.machine.nvidia.devices import Devices, query
+
+CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (Gpu("H100", "9.0", 80, multicast=True),))
+NVML = Nvml("550.54.14", "12.4", (Gpu("H100", links=18, up=18),))
+IN_INIT = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", asking="cuInit")
+
+
+def line(facts: Nvml | Cuda) -> str:
+    """Return the line that the process of a library prints."""
+    return json.dumps({"nvml" if isinstance(facts, Nvml) else "cuda": asdict(facts)})
+
+
+def printing(folder: Path, *facts: Nvml | Cuda, then: str = "") -> str:
+    """Write an interpreter that prints the facts of libraries and then runs `then`; return its path."""
+    path = folder / "python"
+    (folder / "output").write_text("output of a library\n" + "".join(line(one) + "\n" for one in facts))
+    path.write_text(f"#!/bin/sh\ncat '{folder / 'output'}'\n{then}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_facts_of_both_libraries_are_returned(tmp_path: Path) -> None:
+    assert query(python=printing(tmp_path, Nvml(asking="nvmlInit"), NVML, IN_INIT, CUDA)) == Devices(NVML, CUDA)
+
+
+@pytest.mark.parametrize(
+    ("then", "end"),
+    [
+        ("kill -SEGV $$", "crashed: SIGSEGV"),
+        ("exit 3", "ended with status 3"),
+        ("exec sleep 60", "did not return in 1 s"),
+    ],
+)
+def test_a_hanging_driver_keeps_the_earlier_facts(tmp_path: Path, then: str, end: str) -> None:
+    found = query(python=printing(tmp_path, NVML, IN_INIT, then=then), seconds=1)
+    assert found == Devices(NVML, Cuda("12.4", CUDA.library, problem=f"cuInit {end}"))
+
+
+def test_a_process_stuck_in_the_kernel_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL does not end it; the test replaces kill() and ends the process itself."""
+    held: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: held.append(process))
+    monkeypatch.setattr(devices, "GONE_S", 0.1)
+    found = query(python=printing(tmp_path, NVML, IN_INIT, then="exec sleep 600"), seconds=1)
+    assert found.cuda.problem == "cuInit did not return in 1 s"
+    for process in held:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        ("echo SyntaxError; exit 1", "ended with status 1: SyntaxError"),
+        ("", "status 0: output of a library"),
+        ("printf '[%.0s' $(seq 100000)", "status 0: [[["),
+        ("""echo '{"cuda": {"gpus": 5}, "nvml": {"gpus": [], "x": 1}}'""", 'status 0: {"cuda"'),
+    ],
+)
+def test_an_interpreter_without_facts_is_reported(tmp_path: Path, then: str, message: str) -> None:
+    found = query(python=printing(tmp_path, then=then))
+    assert message in found.nvml.problem == found.cuda.problem
+    assert found.nvml.silent
+    assert found.cuda.silent
+
+
+def test_a_missing_interpreter_is_reported(tmp_path: Path) -> None:
+    found = query(python=str(tmp_path / "python")).cuda
+    assert found.problem.endswith("can't be started: No such file or directory")
+    assert found.silent
+
+
+def test_a_relative_interpreter_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printing(tmp_path, NVML, CUDA)
+    monkeypatch.chdir(tmp_path)
+    assert query(python="./python") == Devices(NVML, CUDA)
+
+
+def test_this_interpreter_reports_both_libraries() -> None:
+    """On any machine: each library has GPUs or a reason."""
+    found = query(python=sys.executable)
+    assert all(one.gpus or one.problem for one in (found.nvml, found.cuda))
+    assert all(not one.asking for one in (found.nvml, found.cuda))
+
+
+def test_an_interpreter_without_packages_works(tmp_path: Path) -> None:
+    """The environment of a job may lack `packaging`."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    found = query(python=str(bare))
+    assert not found.nvml.silent, found.nvml.problem
+    assert not found.cuda.silent, found.cuda.problem
+
+
+def test_without_the_library_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: cannot open shared object file")
+    monkeypatch.setattr(devices, "query", lambda *_: pytest.fail("a process was started"))
+    devices.management.cache_clear()
+    assert devices.management() is None
+    devices.management.cache_clear()
+
+
+def test_missing_nvml_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each library takes 0.05 s."""
+    queried, started = devices._querying, list[str]()
+
+    def start(name: str, python: str) -> Any:
+        started.append(name)
+        return queried(name, python)
+
+    monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: cannot open shared object file")
+    monkeypatch.setattr(devices, "_querying", start)
+    assert query().nvml == Nvml(problem="libnvidia-ml.so.1: cannot open shared object file")
+    assert started == ["cuda"]
+
+
+def test_nvml_is_queried_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[Sequence[str]] = []
+
+    def answer(libraries: Sequence[str]) -> Devices:
+        queries.append(libraries)
+        return Devices(nvml=NVML)
+
+    monkeypatch.setattr(nvml, "there", lambda: "")
+    monkeypatch.setattr(devices, "query", answer)
+    devices.management.cache_clear()
+    assert [devices.management(), devices.management()] == [NVML, NVML]
+    assert queries == [("nvml",)]
+    devices.management.cache_clear()

@@ -33,7 +33,7 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("statements", 27_786, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
+    Budget("statements", 27_791, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
     Budget("modules", 363, 250, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),

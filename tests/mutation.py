@@ -73,15 +73,15 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/read/api/binding.py": ("tests/unit/read/api/test_binding.py", "tests/unit/read/api/test_definition.py"),
     "matrix/prove/execution/cache_key.py": ("tests/unit/prove/execution/test_cache_key.py",),
     "matrix/ground/cases/cells.py": (
-        "tests/unit/prove/planning/test_cases.py",
+        "tests/unit/ground/cases/test_cells.py",
         "tests/unit/prove/planning/test_images.py",
         "tests/unit/prove/planning/test_of_base.py",
     ),
     "matrix/prove/planning/catalog_lines.py": ("tests/unit/prove/planning/test_catalog_lines.py",),
     "matrix/prove/planning/covering.py": ("tests/unit/prove/planning/test_covering.py",),
-    "matrix/ground/cases/driver_fit.py": ("tests/unit/prove/planning/test_driver_fit.py",),
+    "matrix/ground/cases/driver_fit.py": ("tests/unit/ground/cases/test_driver_fit.py",),
     "matrix/prove/planning/estimates.py": ("tests/unit/prove/planning/test_estimates.py",),
-    "matrix/ground/cases/machine_requirements.py": ("tests/unit/prove/planning/test_machine_requirements.py",),
+    "matrix/ground/cases/machine_requirements.py": ("tests/unit/ground/cases/test_machine_requirements.py",),
     "matrix/prove/planning/night.py": (
         "tests/unit/prove/planning/test_night.py",
         "tests/unit/prove/planning/test_images.py",

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,10 +126,13 @@ def compile_helpers(folder: Path) -> None:
         raise LackError(f"Megatron-LM's data helpers can't be compiled: {reason}")
 
 
-def write_tree(clone: str, revision: str, target: Path) -> None:
-    """Write the files of a revision below `target`, in a rank. Raises LackError where the clone does not have it."""
+def write_tree(clone: str, revision: str, target: Path, part: Callable[[str], bool] = bool) -> None:
+    """Write the files of a revision, or this part of them, below `target`, in a rank.
+
+    Raises LackError where the clone does not have the revision.
+    """
     try:
         with Repository(clone) as repository:
-            repository.write(revision, "", target)
+            repository.write(revision, "", target, part)
     except MatrixError as error:
         raise LackError(error.brief) from None

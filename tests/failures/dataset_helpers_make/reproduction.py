@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matrix.kit.pretrain import write_tree
 from matrix.kit.rank import LackError
-from matrix.read.git import Repository
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -36,8 +36,8 @@ def compile_in_tree(rank: Rank, *, of_torch: bool = False) -> str:
     with_make()
     from megatron.core.datasets import utils
 
-    with Repository(rank.clones["megatron-lm"]) as clone:
-        clone.write(f"core_v{version('megatron-core')}", "", rank.workdir, lambda path: path.startswith(FOLDER))
+    tag = f"core_v{version('megatron-core')}"
+    write_tree(rank.clones["megatron-lm"], tag, rank.workdir, lambda path: path.startswith(FOLDER))
     utils.__file__ = str(rank.workdir / FOLDER / "utils.py")  # compile_helpers runs make beside it
     os.environ["MAKEFLAGS"] = f"LIBEXT={sysconfig.get_config_var('EXT_SUFFIX')}"  # as this Python's config states it
     os.environ["CPLUS_INCLUDE_PATH"] = sysconfig.get_path("include")

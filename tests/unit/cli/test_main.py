@@ -142,7 +142,14 @@ def test_help_imports_no_command() -> None:
     text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == "matrix"}
-    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.cli.usage", "matrix.ground.errors"}
+    assert ours == {
+        "matrix",
+        "matrix.cli",
+        "matrix.cli.main",
+        "matrix.cli.usage",
+        "matrix.ground",
+        "matrix.ground.errors",
+    }
 
 
 def test_json_does_not_import_rich() -> None:

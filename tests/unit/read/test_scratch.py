@@ -64,7 +64,7 @@ def test_folder_is_deleted_at_exit(root: Path) -> None:
 
 def test_folder_is_deleted_after_multiprocessings(root: Path) -> None:
     """Its folder for sockets lies in this one; at exit it would print a traceback, had this one been deleted before."""
-    code = "from multiprocessing import util\nfrom matrix.prove.store import scratch\n"
+    code = "from multiprocessing import util\nfrom matrix.read import scratch\n"
     code += "with scratch.entered():\n    print(scratch.folder(), util.get_temp_dir())"
     environment = {**os.environ, "TMPDIR": str(root), scratch.VARIABLE: ""}
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)

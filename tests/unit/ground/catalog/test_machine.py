@@ -68,6 +68,6 @@ def test_only_the_standard_library_is_imported() -> None:
         "import sys, matrix.ground.catalog.machine; "
         "print([name for name in sys.modules if name.startswith('packaging')])"
     )
-    root = Path(module.__file__).parents[2]
+    root = Path(module.__file__).parents[3]
     output = subprocess.run([sys.executable, "-S", "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"

@@ -67,7 +67,7 @@ OWN: Final = {
     "matrix/prove/provision/cache_folders.py": (1, "a folder, for its lock"),
     "matrix/prove/provision/extension.py": (1, "the wheel that this process built"),
     "matrix/prove/provision/helpers.py": (3, "sources of this package, and what it compiled"),
-    "matrix/prove/provision/host.py": (2, "the kernel's files"),
+    "matrix/read/machine/hardware.py": (2, "the kernel's files"),
     "matrix/read/machine/nvidia/cuda.py": (1, "the kernel's files"),
     "matrix/prove/provision/project.py": (2, "this package"),
     "matrix/show/document.py": (1, "templates of this package"),

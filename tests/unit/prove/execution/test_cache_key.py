@@ -146,9 +146,14 @@ def test_closure_follows_late_imports(folder: Path) -> None:
     [
         (
             Level.CPU,
-            {"verdicts/judge.py", "verdicts/signature_match.py", "execution/ranks/rank_main.py", "verdicts/crash.py"},
+            {
+                "ground/verdicts/judge.py",
+                "ground/verdicts/signature_match.py",
+                "ground/verdicts/crash.py",
+                "prove/execution/ranks/rank_main.py",
+            },
         ),
-        (Level.CONTRACT, {"verdicts/judge.py", "contract/sides.py", "contract/finding.py", "contract/guard.py"}),
+        (Level.CONTRACT, {"ground/verdicts/judge.py", "read/api/sides.py", "read/api/finding.py", "read/api/guard.py"}),
     ],
 )
 def test_closure_includes_judge_and_runner(level: Level, modules: set[str]) -> None:
@@ -282,7 +287,7 @@ def test_key_is_the_same_in_later_versions() -> None:
         ("if f(TYPE_CHECKING):\n    import matrix.kit", ["kit/__init__.py"]),
         (
             "def f():\n    try:\n        import matrix.kit\n    except E:\n        import matrix.prove.store",
-            ["kit/__init__.py", "store/__init__.py"],
+            ["kit/__init__.py", "prove/store/__init__.py"],
         ),
         ("x = [1]\nimport matrix.kit", ["kit/__init__.py"]),
     ],
@@ -320,7 +325,7 @@ def test_code_of_a_failure_covers_its_files(folder: Path, level: Level) -> None:
     (folder / "facts.toml").write_text("x = 1")
     for name in ("failure.toml", "test_it.py", "notes.txt"):
         (folder / name).write_text("")
-    root = PACKAGE / ("errors.py" if level is Level.CONTRACT else "kit/child.py")
+    root = PACKAGE / ("ground/errors.py" if level is Level.CONTRACT else "kit/child.py")
     modules = closure([folder / "reproduction.py", root])
     used = {str(path.relative_to(PACKAGE)): path for path in modules if PACKAGE in path.parents}
     used |= {name: folder / name for name in ("reproduction.py", "sibling.py", "facts.toml")}

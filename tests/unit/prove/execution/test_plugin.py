@@ -102,7 +102,7 @@ def test_cells_do_not_import_rich() -> None:
 import importlib, pkgutil, sys
 desk = ("rich", "jinja2", "covertable", "yaml")
 sys.modules.update(dict.fromkeys(desk))
-for layer in ("execution", "contract", "provision", "store", "planning", "kit", "verdicts", "catalog"):
+for layer in ("prove.execution", "prove.provision", "prove.store", "prove.planning", "kit", "read", "ground"):
     package = importlib.import_module(f"matrix.{layer}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         try:

@@ -15,8 +15,8 @@ from matrix.prove.provision import cache_folders, configuration, project
 from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, materialise, work_root
 
 INSTALLED = {
-    "errors.py": "errors",
-    "catalog/facts/bases.toml": "bases",
+    "ground/errors.py": "errors",
+    "ground/catalog/facts/bases.toml": "bases",
     "failures/save_breaks/failure.toml": "failure",
     "project/tox.ini": "tox",
     "project/containers/Containerfile": "containers",
@@ -36,7 +36,11 @@ LAID_OUT = {
 def package(tmp_path: Path) -> Path:
     """A package as installed by pip, with compiled files."""
     made = tmp_path / "site-packages" / "matrix"
-    for name, text in {**INSTALLED, "catalog/__pycache__/model.pyc": "compiled", "__pycache__/a.pyc": ""}.items():
+    for name, text in {
+        **INSTALLED,
+        "ground/catalog/__pycache__/model.pyc": "compiled",
+        "__pycache__/a.pyc": "",
+    }.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(text)
     return made
@@ -127,7 +131,7 @@ def test_the_versions_used_last_are_kept(package: Path, tmp_path: Path) -> None:
 
 
 def laid_out(package: Path, root: Path, number: int) -> Path:
-    (package / "errors.py").write_text(str(number))
+    (package / "ground" / "errors.py").write_text(str(number))
     return materialise(package, root / "projects")
 
 

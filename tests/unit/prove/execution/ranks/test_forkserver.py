@@ -17,7 +17,7 @@ import pytest
 from tests import hostile_modules
 from tests.unit.prove.execution.ranks.marks import MARK, marked
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 START_S = 60.0  # s for an owner to start its ranks: 0.3 s on an idle machine
 STOP_S = 60.0  # s for it to stop them: 0.3 to 1.8 s, above 5 s on a busy machine. Owner's jobs last an hour
 

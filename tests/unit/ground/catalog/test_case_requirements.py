@@ -53,7 +53,7 @@ def test_cells_without_requirements_are_not_planned(
         # before 0.7 megatron-core writes zarr by default
         ("weights-only-common", WRITER_MCORE, "torch-2.8.0", "0.6", "0.7"),
         # 1.x imports torch.onnx._type_utils
-        ("te-extra-state-pickle", WRITER_TE, "torch-2.13.0", "1.9", "2.1"),
+        ("te-extra-state-pickle", WRITER_TE, "torch-2.9.1", "1.9", "2.1"),
         ("te-extra-state-pickle", WRITER_TE, "torch-2.8.0", "1.7", "1.9"),
     ],
 )

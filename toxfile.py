@@ -61,7 +61,7 @@ os.environ["MEGATRIX_TOX"] = sys.executable
 interrupt.once_in_tox(provisions=importlib.util.find_spec("tox_uv") is None)
 os.environ[kernel.PARENT] = str(os.getpid())  # its commands end with it
 
-find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
+find = cache(find_interpreter)  # dozens of environments use a handful of Pythons
 driver = cache(has_driver)
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 TESTS = "tests"  # tox.ini has the rest of it

@@ -134,7 +134,8 @@ def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
         here=not parsed.what,
         required=named(parsed.require.split(",")),
     )
-    return [checking.check_input(catalog, checked, question, last_runs(parsed.out)) for checked in inputs]
+    runs = last_runs(parsed.out)
+    return [checking.check_input(catalog, checked, question, runs) for checked in inputs]
 
 
 def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.CheckInput]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -79,14 +79,14 @@ def opening(
     parallel: tuple[int, int],
     unavailable_cases: Sequence[Record],
     waiting: Sequence[Planned],
-) -> Iterator[Prose]:
-    """Yield the line with which a run opens after its unavailable cases: what it is about to run.
+) -> Prose:
+    """Return the line with which a run opens after its unavailable cases: what it is about to run.
 
     `parallel` are the bases, and the cases on each of them, that run at a time.
     """
     bases = {item.cell.base for item in waiting}
     absent = [base.id for base in catalog.wheels if base.id in bases and not engine.installed(base.id)]
-    yield Prose(statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel))
+    return Prose(statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel))
 
 
 def lacking_gpu() -> str:

@@ -88,8 +88,8 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
-    lines = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
-    events = runner.Events(screen.show, screen.begin, warn, report, lambda *cases: screen.open(cases[0], lines(*cases)))
+    line = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
+    events = runner.Events(screen.show, screen.begin, warn, report, lambda *cases: screen.open(cases[0], line(*cases)))
     with screen.animated():
         return runner.execute(request, catalog, engine, events)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -79,7 +79,7 @@ class Screen:
             seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
             show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
 
-    def open(self, records: Sequence[Record], lines: Iterable[Part] = ()) -> None:
+    def open(self, records: Sequence[Record], *lines: Part) -> None:
         """Count cases as done that can't run; print a line for each reason, then these."""
         self._done += len(records)
         if self._progress:

@@ -71,7 +71,6 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
 def upgrade_page(map: StackMap, night: Night | None = None) -> str:
     """Return the page of the question. With a night it is the first of a site, with links to its other pages."""
     records = night.records if night else ()
-    ran = sum(record.verdict not in SILENT for record in records)
     packed = zlib.compress(json_text(map.to_json()).encode(), 9)
     return document(
         "upgrade.html.j2",
@@ -83,7 +82,7 @@ def upgrade_page(map: StackMap, night: Night | None = None) -> str:
         site=night is not None,
         size=size(map.catalog),
         counts=verdict_counts(records),
-        hidden=ran - len(published(map.catalog, records)),
+        hidden=sum(record.verdict not in SILENT for record in records) - len(published(map.catalog, records)),
         packed=base64.b64encode(packed).decode(),
     )
 

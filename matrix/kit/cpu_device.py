@@ -15,6 +15,8 @@ torch.cuda.synchronize                            the checkpoint writer (>= 0.8)
 torch.{empty,zeros,...}(device="cuda")            metadata tensors of checkpointing and of pipeline communication
 torch.Tensor.cuda                                 the same, <= 0.7
 torch.compile                                     only for speed: 8.4 s -> 1.2 s a case, with the same values
+torch.jit.script, before torch 2.2                its compiler, which megatron-core >= 0.11 calls there when it is
+                                                  imported, can't read the replaced factories
 ================================================  ====================================================================
 
 torch.cuda.Stream and Event are not replaced: that breaks the import of torch._dynamo.
@@ -46,6 +48,8 @@ def install() -> None:
     torch.cuda._lazy_call = lambda call, **_: call()
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.compile = _uncompiled
+    if torch.__version__ < (2, 2):
+        torch.jit.script = _uncompiled
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 
@@ -101,5 +105,5 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _uncompiled(function: Any = None, **_: Any) -> Any:
-    """Replace torch.compile in both its forms, `@torch.compile` and `@torch.compile(...)`, without compiling."""
+    """Replace torch.compile or torch.jit.script, as `@torch.compile` and as `@torch.compile(...)`, without compiling."""
     return function if function is not None else lambda decorated: decorated

@@ -1,0 +1,7 @@
+"""Save and load a checkpoint: megatron-core passes torch's loader an argument that it does not have."""
+
+from __future__ import annotations
+
+from matrix.kit.checkpoint import save_and_load
+
+__all__ = ["save_and_load"]

@@ -15,6 +15,7 @@ from matrix.kit import cpu_device
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put a torch without CUDA in place of the real one: factories return their device."""
     torch: Any = types.ModuleType("torch")
+    torch.__version__ = (2, 13)
     for name in cpu_device.FACTORIES:
         setattr(torch, name, lambda *_, device="cpu": device)
     torch.device, torch.get_rng_state, torch.default_generator = str, lambda: "state", "generator"

@@ -26,13 +26,14 @@ from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.stack import DRIVER
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult, Tox, work_folder
+from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult, LocalEngine
 from matrix.prove.execution.runner import Events, Request, execute
 from matrix.prove.execution.slurm.client import Commands
 from matrix.prove.execution.slurm.cluster import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.planning.night import everything
 from matrix.prove.provision import host
+from matrix.prove.provision.bases import Bases
 from matrix.prove.provision.project import ROOT
 from tests.slurm.cluster import Cluster
 
@@ -70,7 +71,7 @@ class Alone:
         return None
 
     def run(self, request: EngineRequest) -> EngineResult:
-        python = work_folder(os.environ) / BASE / "bin" / "python"
+        python = Bases(load()).provide(BASE).path
         with request.log.open("a") as output:
             command = [str(python), "-m", "pytest", "tests/failures"]
             settings = os.environ | request.environ | {"MEGATRIX_BASE": BASE}
@@ -102,7 +103,7 @@ def main() -> None:
         os.environ["PYTEST_PLUGINS"] = "bench.noop"
         commands = Timed()
         site = ClusterSite(load(), host.look(), commands)
-        slurm = Slurm(site, Tox(1, only_make=True))
+        slurm = Slurm(site, LocalEngine(Bases(load()), only_make=True))
         began, ended, verdicts = work_off(planned, Path(folder) / "out", slurm, site)
         assert verdicts == ["holds"] * count
         tasks = cluster.call("squeue", "-h", "-r", "--states=all", "-o", "%T").splitlines()

@@ -91,7 +91,7 @@ def start(words: Sequence[str], folder: Path, **environ: str) -> subprocess.Comp
     )
     script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
-    own = {"MEGATRIX_CACHE": str(beside / "cache"), "TOX_WORK_DIR": str(beside / "tox")}
+    own = {"MEGATRIX_CACHE": str(beside / "cache")}
     own |= {"MEGATRIX_MEGATRON_LM_URL": "file:///nonexistent", "MEGATRIX_TRANSFORMER_ENGINE_URL": "file:///nonexistent"}
     (beside / "out").mkdir(exist_ok=True)
     line = [word.format(python=sys.executable, out=beside / "out") for word in words]

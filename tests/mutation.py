@@ -1,4 +1,4 @@
-"""Change the deciding modules line by line, and count the changes that no test notices: `tox run -e mutation`.
+"""Change the deciding modules line by line, and count the changes that no test notices.
 
     python -m tests.mutation                                       every module of TARGETS
     python -m tests.mutation matrix/ground/catalog/versions.py            one of them

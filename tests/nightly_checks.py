@@ -3,6 +3,7 @@
     python -m tests.nightly_checks                    the short form of each suite
     python -m tests.nightly_checks --all              the long form
     python -m tests.nightly_checks slurm browser      some suites
+    python -m tests.nightly_checks slurm -- -k kill   one suite, with options of its command, here pytest's
     python -m tests.nightly_checks --minutes 30       no suite begins, and none goes on, after 30 minutes
     python -m tests.nightly_checks --list             what each suite requires, and whether this machine has it
 
@@ -17,6 +18,7 @@ import argparse
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,17 +26,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.prove.execution import interrupt
-from matrix.prove.execution.engine import tox_command, work_folder
 from matrix.prove.execution.ranks.descendants import end_below
 from matrix.prove.provision import configuration, interpreters, tools
 from matrix.read import kernel
+from matrix.read.commands import python_module
 from tests.mutation import TARGETS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -119,8 +123,9 @@ class Suite:
     """A suite: the command of its long form, what it requires, and what its short form replaces.
 
     `counts` finds in the output how many checks were made, where they are not pytest's; "" counts the command as one.
-    `minutes` are those of the short form and of the long one on two idle cores. In the short form `short` are its
-    arguments and `variables` its variables; `unless` is the reason why it has none.
+    `minutes` are those of the short form and of the long one on two idle cores. `short` are the arguments and
+    `variables` the variables of the short form, `whole` and `whole_variables` those of the long one; `unless` is the
+    reason why there is no short form.
     """
 
     name: str
@@ -131,6 +136,8 @@ class Suite:
     counts: str | None = None
     short: Callable[[], Sequence[str]] = tuple
     variables: Mapping[str, str] = field(default_factory=dict)
+    whole: Sequence[str] = ()
+    whole_variables: Mapping[str, str] = field(default_factory=dict)
     unless: Lack = str
 
     def lack(self, *, whole: bool) -> str:
@@ -138,19 +145,31 @@ class Suite:
         reasons = [reason for check in self.requires if (reason := check())]
         return "; ".join(reasons) or ("" if whole else self.unless())
 
-    def words(self, *, whole: bool) -> list[str]:
-        """Return its command line."""
-        return [*self.command(), *([] if whole else self.short())]
+    def words(self, options: Sequence[str] = (), *, whole: bool) -> list[str]:
+        """Return its command line, with `options` in place of those of a form, if any."""
+        return [*self.command(), *(options or (self.whole if whole else self.short()))]
 
 
-def in_tox(name: str, *minutes: float, needs: str = "nothing", **settings: object) -> Suite:
+def own(name: str, module: str, *arguments: str, minutes: tuple[float, float], **settings: Any) -> Suite:
+    """Return the suite of a module, started by this Python."""
+    return Suite(name, lambda: python_module(sys.executable, module, *arguments, folder=ROOT), minutes, **settings)
+
+
+def tests(name: str, *arguments: str, minutes: tuple[float, float], **settings: Any) -> Suite:
+    """Return the suite of pytest's arguments."""
+    return own(name, "pytest", *arguments, minutes=minutes, **settings)
+
+
+def in_tox(name: str, minutes: tuple[float, float], *options: Callable[[], str], **settings: Any) -> Suite:
     """Return the suite of a tox environment of that name."""
+    tox = shlex.split(os.environ.get("MEGATRIX_TOX", "tox"))
+    return Suite(name, lambda: [*tox, "run", "-e", name, *(option() for option in options)], minutes, **settings)
 
-    def command() -> list[str]:
-        work = ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini")]
-        return [*tox_command(os.environ), "run", *work, "-e", name, "--"]
 
-    return Suite(name, command, (minutes[0], minutes[-1]), needs=needs, **settings)  # type: ignore[arg-type]
+def on(minor: str) -> Callable[[], str]:
+    """Return the option of tox that runs unit311 with this machine's Python 3.11, active or not."""
+    name = f"unit{minor.replace('.', '')}"
+    return lambda: f"--override=testenv:{name}.base_python={interpreters.find([minor]).path}"
 
 
 SLURM: Final = (root, programs("slurmctld", "slurmd", "sbatch", "squeue", package="slurmctld slurmd slurm-client"))
@@ -159,39 +178,55 @@ PYXIS: Final = programs(
     *("make", "git", "musl-gcc", "mksquashfs", "squashfuse", "fuse-overlayfs", "parallel", "jq"),
     package="make git musl-tools linux-libc-dev libslurm-dev squashfs-tools squashfuse fuse-overlayfs parallel jq",
 )
+CORES: Final = ("--mcore", "0.16.1", "--mcore", "0.17.1", "--mcore", "0.18.2", "--mcore", "0.19.2", "--seconds", "1500")
 # Cheap ones first. Of what .ci/run has, only tests/real is repeated, whole.
 SUITES: Final = (
-    in_tox("threads", 1, counts=r"^ *all +(\d+)|(\d+) nothing named"),
-    in_tox("docs", 1, counts=""),
-    in_tox("release-check", 1, counts=r"^Checking dist/\S+: PASSED()"),
-    in_tox("frameworks", 3, counts=r"^(\d+) pairs"),
+    own("threads", "tests.thread_coverage", minutes=(1, 1), counts=r"^ *all +(\d+)"),
+    own("foreign-logs", "tests.foreign_logs", minutes=(1, 1), counts=r"(\d+) nothing named"),
+    in_tox("docs", (1, 1), counts=""),
+    own("release-check", "tests.release_check", minutes=(1, 1), counts=r"^Checking dist/\S+: PASSED()"),
+    own("frameworks", "tests.framework_cores", minutes=(3, 3), counts=r"^(\d+) pairs"),
     *(
-        in_tox(f"unit{minor.replace('.', '')}", 5, needs=f"Python {minor}", requires=(python(minor),))
+        in_tox(f"unit{minor.replace('.', '')}", (5, 5), on(minor), needs=f"Python {minor}", requires=(python(minor),))
         for minor in ("3.11", "3.12", "3.13")  # 3.10 is in .ci/run
     ),
-    in_tox(
-        "browser", 3, needs="chromium, npm", requires=(programs("chromium"), programs("npm")),
+    tests(
+        "browser", "tests/browser", minutes=(3, 3), needs="chromium, npm",
+        requires=(programs("chromium"), programs("npm")),
     ),
-    in_tox("hostile", 3, 10, counts=r"^\| all \| (\d+) \|", short=lambda: ("--tries", "80")),
-    in_tox("slurm", 15, needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM),
-    in_tox("slow", 40),
-    in_tox("interrupts", 45, needs="--all", unless=lambda: "`slow` has 4 signals and 10 kills; --all has 20 and 500"),
-    in_tox(
-        "image", 6, needs="podman or docker, both clones, gcc, debootstrap or mmdebstrap", requires=IMAGE,
+    own(
+        "hostile", "tests.hostile.campaign", minutes=(3, 10), counts=r"^\| all \| (\d+) \|",
+        short=lambda: ("--tries", "80"),
     ),
-    in_tox(
-        "pyxis", 6, needs="as slurm and image; MEGATRIX_PYXIS, MEGATRIX_ENROOT, and what builds them",
+    tests(
+        "slurm", "tests/slurm", minutes=(15, 15), needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM,
+    ),
+    tests("slow", "--durations", "10", "tests/real", minutes=(40, 40)),
+    tests(
+        "interrupts", "-s", "-k", "moments or cpu", "tests/real/test_interrupts.py", "tests/real/test_kills.py",
+        minutes=(45, 45), needs="--all", whole_variables={"MEGATRIX_INTERRUPTS": "10", "MEGATRIX_KILLS": "400"},
+        unless=lambda: "`slow` has 4 signals and 10 kills; --all has 20 and 500",
+    ),
+    tests(
+        "image", "tests/image", minutes=(6, 6), requires=IMAGE,
+        needs="podman or docker, both clones, gcc, debootstrap or mmdebstrap",
+    ),
+    tests(
+        "pyxis", "tests/pyxis", minutes=(6, 6),
         requires=(*SLURM, *IMAGE, PYXIS, variables("MEGATRIX_PYXIS", "MEGATRIX_ENROOT")),
+        needs="as slurm and image; MEGATRIX_PYXIS, MEGATRIX_ENROOT, and what builds them",
     ),
-    in_tox(
-        "rehearsal", 8, 37, needs="gcc, both clones", requires=(programs("gcc"), clones),
+    tests(
+        "rehearsal", "tests/rehearsal", minutes=(8, 37), needs="gcc, both clones", requires=(programs("gcc"), clones),
         variables={"MEGATRIX_REHEARSED": "newest"},
     ),
-    in_tox(
-        "parity", 6, 30, counts=r"(\d+) comparisons,", short=lambda: ("--mcore", "0.19.2", "--seconds", "300"),
+    own(
+        "parity", "matrix", "parity", minutes=(6, 30), counts=r"(\d+) comparisons,",
+        short=lambda: ("--mcore", "0.19.2", "--seconds", "300"), whole=CORES,
     ),
-    in_tox(
-        "mutation", 5, 60, counts=r"^matrix/\S+ +(\d+)", needs="git, in the short form", short=changed_modules,
+    own(
+        "mutation", "tests.mutation", minutes=(5, 60), counts=r"^matrix/\S+ +(\d+)", needs="git, in the short form",
+        short=changed_modules,
         unless=lambda: "" if changed_modules() else "no deciding module changed in the last day; --all has every one",
     ),
 )  # fmt: skip
@@ -264,16 +299,17 @@ def judged(suite: Suite, status: int, output: str) -> Result:
     )
 
 
-def run(suite: Suite, log: Path, limit_s: float, *, whole: bool) -> Result:
+def run(suite: Suite, log: Path, limit_s: float, options: Sequence[str], *, whole: bool) -> Result:
     """Run a suite with its output in `log`; Ctrl-C and the limit end it by SIGINT. What it leaves is killed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TOX_")}
-    environ |= {"NO_COLOR": "1", **({} if whole else suite.variables)}
+    environ |= {"NO_COLOR": "1", **(suite.whole_variables if whole else suite.variables)}
     began, used = time.monotonic(), processor_s()
     with log.open("wb") as file:
         process = subprocess.Popen(
-            suite.words(whole=whole), cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=file,
+            suite.words(options, whole=whole), cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+    signal.signal(signal.SIGCHLD, lambda *_: reap(process.pid))  # a test may wait until a process is gone
     cut = None
     try:
         status = process.wait(limit_s)
@@ -288,6 +324,7 @@ def run(suite: Suite, log: Path, limit_s: float, *, whole: bool) -> Result:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_below(os.getpid())
     reap()
     result = Result(suite.name, State.NOT_REACHED, why=cut) if cut else judged(suite, status, log.read_text("utf-8"))
@@ -301,19 +338,26 @@ def processor_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def reap() -> None:
-    """Wait for the adopted processes that have ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+def reap(kept: int = 0) -> None:
+    """Wait for the adopted processes that have ended, as init would; not for the process `kept`."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != kept:
+            os.waitpid(ended.si_pid, 0)
 
 
 def run_all(
-    suites: Iterable[Suite], folder: Path, minutes: float, say: Callable[[str], None], *, whole: bool = False
+    suites: Iterable[Suite],
+    folder: Path,
+    minutes: float,
+    say: Callable[[str], None],
+    options: Sequence[str] = (),
+    *,
+    whole: bool = False,
 ) -> list[Result]:
-    """Run suites one after another, each with a log in `folder`; after `minutes` or Ctrl-C none begins."""
+    """Run suites one after another, each with a log in `folder`; after `minutes` or Ctrl-C none begins.
+
+    With `options` each command has them in place of those of its form.
+    """
     results, end, stopped = list[Result](), time.monotonic() + minutes * 60, ""
     for suite in suites:
         if not stopped and time.monotonic() >= end:
@@ -321,12 +365,12 @@ def run_all(
         if stopped:
             results.append(Result(suite.name, State.NOT_REACHED, why=stopped))
             continue
-        if why := suite.lack(whole=whole):
+        if why := suite.lack(whole=whole or bool(options)):
             results.append(Result(suite.name, State.SKIPPED, why=why))
         else:
             log = folder / f"{suite.name}.log"
             say(f"{suite.name}: {log}")
-            results.append(run(suite, log, end - time.monotonic(), whole=whole))
+            results.append(run(suite, log, end - time.monotonic(), options, whole=whole))
             stopped = results[-1].why if results[-1].state is State.NOT_REACHED else ""
         say(results[-1].row())
     return results
@@ -365,7 +409,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="the long forms")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="limit of all together (default: a day)")
     parser.add_argument("--list", action="store_true", help="print what each suite requires; run nothing")
-    parsed = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    parsed, options = parser.parse_args(words[:cut]), words[cut + 1 :]
+    if options and len(parsed.suites) != 1:
+        parser.error(f"options of one suite alone: {shlex.join(options)}")
     suites = [by_name[name] for name in parsed.suites] or list(SUITES)
     if parsed.list:
         print(listing(suites, whole=parsed.all))
@@ -374,7 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kernel.adopt_orphans()
     folder = ROOT / "reports" / "out" / "checks" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     folder.mkdir(parents=True)
-    results = run_all(suites, folder, parsed.minutes, lambda line: print(line, flush=True), whole=parsed.all)
+    results = run_all(suites, folder, parsed.minutes, partial(print, flush=True), options, whole=parsed.all)
     text = table(results)
     (folder / "table.md").write_text(f"{text}\n", encoding="utf-8")
     print(f"\n{text}\n\nlogs: {folder}")

@@ -5,24 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from matrix.cli import case_options
+from matrix.cli import case_options, places
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.model import HOST
-from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.prove.execution.engine import environment_folder, tox_command
+from matrix.ground.catalog.model import HOST, Catalog
+from matrix.ground.errors import ExitStatus
 from matrix.prove.planning.case_request import CaseRequest
 from matrix.prove.provision import project
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read.commands import python_module
+from matrix.read.machine import installed
 
 
 def add_parser(commands: Any) -> None:
@@ -38,30 +37,21 @@ def add_parser(commands: Any) -> None:
 def debug_command(parsed: argparse.Namespace) -> int:
     """Run one rank of a case under pytest's pdb in the interpreter of its cell; return 1 where it raises."""
     levels = (Level.CPU, Level.GPU)
-    planned, _ = case_options.selected(loading.load(), CaseRequest(levels, keys=(parsed.case,), here=parsed.here))
+    catalog = loading.load()
+    planned, _ = case_options.selected(catalog, CaseRequest(levels, keys=(parsed.case,), here=parsed.here))
     run = StoredRun.create(Paths(parsed.out).new_run("debug"), planned)
     base = planned[0].cell.base
     settings = {"MEGATRIX_RUN": str(run.folder.resolve()), "MEGATRIX_BASE": "" if base == HOST else base}
     failure = f"tests/failures/{planned[0].failure.replace('-', '_')}"
     words = ["-q", "-s", "--pdb", "-p", "no:cacheprovider", "--megatrix-debug", str(parsed.rank), failure]
-    command = python_module(interpreter(base), "pytest", *words, folder=project.folder())
+    command = python_module(interpreter(catalog, base), "pytest", *words, folder=project.folder())
     environment = {**os.environ, **CELL_SETTINGS, **settings}
     status = subprocess.run(command, cwd=project.folder(), env=environment, check=False).returncode
     return ExitStatus.GOOD if status == 0 else ExitStatus.BAD
 
 
-def interpreter(base: str) -> Path:
-    """Return the Python of a base; tox makes its environment where it is missing. Raises MatrixError for an image."""
-    if base == HOST:
-        return Path(sys.executable)
-    python = environment_folder(base) / "bin" / "python"
-    if not python.exists():
-        words = [*tox_command(os.environ), "run", "--workdir", str(python.parents[2]), "--notest"]
-        words += ["-c", str(project.folder() / "tox.ini"), "-e", base]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("TOX_")}
-        subprocess.run(words, env=variables, check=False)
-    if not python.exists():
-        raise MatrixError(
-            "no interpreter for the case", got=base, expected="a base of wheels, or --here inside of an image"
-        )
-    return python
+def interpreter(catalog: Catalog, base: str) -> Path:
+    """Return the Python of a base, which is made where it is missing. Raises MatrixError for an image."""
+    environment = installed.current() if base == HOST else places.bases(catalog).provide(base)
+    assert environment.path
+    return environment.path

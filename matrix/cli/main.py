@@ -67,13 +67,9 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
-        from matrix.prove.execution.interrupt import leave_hint
-
         stop = MatrixError("interrupted")
         stop.what += parsed.resume_hint and f"; {parsed.resume_hint}"
         stop.args = (stop.what,)  # whole: it is a command line
-        if parsed.resume_hint:
-            leave_hint(stop.what)
         return failed(parsed, stop, ExitStatus.INTERRUPTED)
     except MatrixError as error:
         status = failed(parsed, error, ExitStatus.MISTAKE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,13 +13,15 @@ from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import images
-from matrix.prove.execution.engine import Engine, Engines, HostEngine, Tox
+from matrix.prove.execution.engine import Engine, Engines, HostEngine, LocalEngine
 from matrix.prove.execution.images import Images
 from matrix.prove.execution.slurm import client as slurm
 from matrix.prove.execution.slurm.cluster import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.provision import host, tools
+from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases
 from matrix.prove.provision.image_builds import Builder
+from matrix.show.terminal import warn
 
 AHEAD: Final = 3  # cases that may import while others hold the GPUs; one for each four cores
 
@@ -61,7 +62,7 @@ def engine_of(
             )
         commands = slurm.of(parsed.partition, parsed.sbatch)
         cluster = ClusterSite(known, host.look(), commands)
-        maker = tox(known, jobs, only_make=True, environ=environ)
+        maker = LocalEngine(bases(known, {**environ, **WITH_GPU_PACKAGES}), only_make=True, environ=environ)
         return Slurm(cluster, maker, environ=environ), cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
@@ -69,15 +70,16 @@ def engine_of(
 
 
 def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, str] = os.environ) -> Engines:
-    """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments.
+    """Return the engine for each kind of base: containers, the host, bases of wheels, of which `jobs` run at a time.
 
     `workers` cases run at a time on each base; in an image that has pytest-xdist.
     """
+    local = LocalEngine(bases(known, environ), jobs, workers=workers, environ=environ)
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(
         ids,
         Images(known, workers=workers, environ=environ),
-        Engines({HOST}, HostEngine(workers, environ), tox(known, jobs, workers=workers, environ=environ)),
+        Engines({HOST}, HostEngine(workers, environ), local),
     )
 
 
@@ -94,21 +96,9 @@ def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
     return gpus + min(AHEAD, (os.cpu_count() or 1) // 4) if gpus else 1
 
 
-def tox(
-    known: Catalog,
-    jobs: int,
-    *,
-    workers: int = 1,
-    only_make: bool = False,
-    environ: Mapping[str, str] = os.environ,
-) -> Tox:
-    """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
-    bases = {str(base.id): base for base in (*known.made, *known.by_python.values())}
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    return Tox(jobs, bases, workers=workers, only_make=only_make, say=say, environ=environ)
+def bases(known: Catalog, environ: Mapping[str, str] = os.environ) -> Bases:
+    """Return the bases of wheels; notices of downloads go to stderr, since stdout may be JSON."""
+    return Bases(known, warn, environ=environ)
 
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:

@@ -21,7 +21,7 @@ from matrix.ground.catalog.model import Catalog, Container
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import offer_of
-from matrix.prove.planning import ci_jobs, statistics
+from matrix.prove.planning import catalog_lines, ci_jobs, statistics
 from matrix.prove.planning.estimates import DEFAULT_TEXT, Basis
 from matrix.prove.planning.statistics import Availability
 from matrix.prove.provision import configuration, host
@@ -96,6 +96,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("plan/1", map(encode, planned)))
     else:
+        if request.line:
+            show(f"{request.line}: {catalog_lines.named(catalog, request.line).description}")
         cells = len({item.cell.id for item in planned})
         show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")
         show(*(part for item in planned for part in listed(item)))

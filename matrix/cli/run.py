@@ -97,6 +97,4 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
 def command_line(parsed: argparse.Namespace, resume: str = "") -> str:
     """Return the command that makes the same request, or resumes this run, by the name that started this process."""
     command = os.environ.get("MEGATRIX_COMMAND") or ("megatrix" if shutil.which("megatrix") else "python3 -m matrix")
-    if (tox := os.environ.get(interrupt.CALLED)) and command.startswith("tox "):
-        command = tox + command.removeprefix("tox")
     return f"{command} {shlex.join(command_words(parsed, resume))}"

@@ -82,9 +82,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     engine.ends = lambda item: STRANGE if item.expectation.value == "works" else engine.as_expected(item)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
-    monkeypatch.setattr(places, "Tox", lambda *_, **__: engine)
+    monkeypatch.setattr(places, "LocalEngine", lambda *_, **__: engine)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield engine
     for number, handler in before.items():  # `megatrix run` installs its own

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from matrix.prove.execution.engine import EngineRequest, Tox, environment_folder
+from matrix.ground.catalog.loading import load
+from matrix.prove.provision.bases import Bases
 from matrix.prove.provision.indexes import site_environment
-from matrix.prove.store.stored_run import StoredRun
 from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,12 +74,10 @@ def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
 
 
 def made_base(base: str) -> Path:
-    """Return the folder of a base's tox environment, which is made if it is missing."""
-    folder = environment_folder(base)
-    if not folder.is_dir():
-        with tempfile.NamedTemporaryFile() as log:
-            Tox(1, only_make=True).run(EngineRequest([base], StoredRun(Path()), Path(log.name)))
-    return folder
+    """Return the folder of a base's environment, which is made if it is missing."""
+    python = Bases(load()).provide(base).path
+    assert python
+    return python.parents[1]
 
 
 def uv(*arguments: str) -> None:

@@ -182,7 +182,7 @@ def test_printed_lines_run_in_a_fresh_shell(
     program = programs / "megatrix"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m matrix "$@"\n')
     program.chmod(0o755)
-    names = ("HOME", "TOX_WORK_DIR", "MEGATRIX_TOX", *(one for one in os.environ if one.startswith(("PIP_", "UV_"))))
+    names = ("HOME", *(one for one in os.environ if one.startswith(("PIP_", "UV_"))))
     environ = {key: os.environ[key] for key in names if key in os.environ}
     environ |= {"PATH": f"{programs}:{os.environ['PATH']}", "MEGATRIX_OUT": str(tmp_path / "runs")}
     code = SINCE.format(name=name, version=version)

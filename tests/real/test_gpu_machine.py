@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.prove.execution.engine import settings
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.store import journal
 from tests.founding import MASK
 from tests.image import standin

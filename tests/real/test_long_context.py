@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.folders import default_root
-from matrix.prove.execution.engine import environment_folder
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read.machine.installed import at
 from matrix.read.package_source import parse
 from tests.founding import MASK
 from tests.profiles import tries
-from tests.real.conftest import ROOT, Megatrix, Ran
+from tests.real.conftest import ROOT, Megatrix, Ran, made_base
 
 BASE, CORE = "torch-2.13.0", "0.16.1"
 EXPECTED = {
@@ -69,7 +68,7 @@ Slice = Callable[[int, int, int], dict[str, Any]]
 @pytest.fixture(scope="module")
 def cut(ran: Ran) -> Iterator[Slice]:
     """Return megatron-core's slicing in the cell of `ran`: (cp, length, batch) -> result (slicing.py)."""
-    folder = environment_folder(BASE)
+    folder = made_base(BASE)
     environment = at(folder)
     assert environment is not None, ran.stderr
     overlay = Overlays(default_root()).provide(

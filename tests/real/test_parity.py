@@ -21,8 +21,8 @@ POINT = "experts=4 per_token_loss=on balancing=aux_loss"
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CoreCell]:
     """Return a cell for each release; its base and overlay are made where missing."""
-    log, catalog = tmp_path_factory.mktemp("log") / "log", load()
-    return {core: core_cell(catalog, core, log, print) for core in ("0.16.1", "0.19.2")}
+    catalog = load()
+    return {core: core_cell(catalog, core, print) for core in ("0.16.1", "0.19.2")}
 
 
 def environment(cell: CoreCell) -> dict[str, str]:

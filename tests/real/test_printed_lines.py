@@ -49,7 +49,7 @@ def shell(tmp_path: Path) -> Shell:
     program.chmod(0o755)
     (elsewhere / "use.py").write_text("import megatron.core\n")
     (elsewhere / "job.log").write_text(LOG)
-    names = ("HOME", "TOX_WORK_DIR", "MEGATRIX_TOX", *(one for one in os.environ if one.startswith(("PIP_", "UV_"))))
+    names = ("HOME", *(one for one in os.environ if one.startswith(("PIP_", "UV_"))))
     environ = {name: os.environ[name] for name in names if name in os.environ}
     environ |= {"PATH": f"{programs}:{os.environ['PATH']}", "MEGATRIX_OUT": str(tmp_path / "runs")}
     environ |= {"MEGATRIX_FAILURES": str(tmp_path / "entries")}

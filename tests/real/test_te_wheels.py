@@ -5,7 +5,8 @@ Requires the package index; no nvcc, no GPU: one file of C++ alone.
 
 Releases themselves take half an hour of one core each, an nvcc, and an environment with a torch of its CUDA:
 
-    MEGATRIX_TE_BASE=.tox/torch-2.11.0 MEGATRIX_TE_BUILDS="2.9.0 2.18.0" tox run -e slow -- -k release
+    export MEGATRIX_TE_BASE=~/.cache/megatrix/bases/torch-2.11.0-... MEGATRIX_TE_BUILDS="2.9.0 2.18.0"
+    tox run -e nightly-checks -- slow -- -k release
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from matrix.ground.catalog.stack import MCORE, WRITER_TE
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution.engine import settings
+from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
 from matrix.prove.store import journal
 from matrix.read.package_source import parse
 from tests.image import standin

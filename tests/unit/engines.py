@@ -14,7 +14,7 @@ from matrix.ground.verdicts.judge import judge
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.cache_key import case_key
-from matrix.prove.execution.engine import EngineRequest, EngineResult, Tox, environment_folder
+from matrix.prove.execution.engine import EngineRequest, EngineResult
 from matrix.prove.execution.relay import Sender
 from matrix.prove.execution.reproduction import CaseContext, make_record
 from matrix.prove.planning.rerun import reproduce_line
@@ -63,11 +63,11 @@ class FakeEngine:
         return self.lack if base.startswith("ngc") else ""
 
     def installed(self, base: str) -> PythonEnvironment | None:
-        return Tox(1).installed(base)
+        return environments.at(environment_folder(base))
 
     def run(self, request: EngineRequest) -> EngineResult:
         folder = request.run.folder
-        request.log.write_text("what tox printed\n")
+        request.log.write_text("what pytest printed\n")
         self.bases += request.bases
         sender = Sender(request.relay, lambda: None)
         with journal.Journal.new(folder) as kept:
@@ -89,6 +89,11 @@ class FakeEngine:
                 sender.result(record)
         sender.close()
         return EngineResult(self.status if isinstance(self.status, int) else 0, self.refused)
+
+
+def environment_folder(base: str) -> Path:
+    """Return the folder of the environment of a base in a test."""
+    return Path(os.environ["BASES_OF_TESTS"], base)
 
 
 def content(item: Planned, known: Catalog) -> str:

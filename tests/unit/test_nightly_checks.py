@@ -137,10 +137,43 @@ def test_ctrl_c_ends_children_and_prints_the_table(tmp_path: Path, number: signa
     assert not Path("/proc", log.read_text().split()[0]).exists()
 
 
-def test_every_suite_of_tox_is_an_environment() -> None:
-    names = [suite.name for suite in nightly_checks.SUITES]
-    text = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    assert [name for name in names if f"[testenv:{name}]" not in text and not name.startswith("unit3")] == []
+ORPHAN = """
+import subprocess, sys, time
+from pathlib import Path
+code = "import os; print(os.getpid(), flush=True)"
+middle = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"
+pid = subprocess.run([sys.executable, "-c", middle], capture_output=True, text=True).stdout.strip()
+while Path("/proc", pid).exists():
+    time.sleep(0.01)
+print("=== 1 passed in 1s ===")
+"""
+
+
+def test_orphan_of_a_suite_is_reaped(tmp_path: Path) -> None:
+    """A test of a suite may wait for that: the run of all suites adopts orphans, so it must reap them."""
+    code = (
+        "import sys; from pathlib import Path; from matrix.read import kernel; "
+        "from tests.nightly_checks import Suite, run_all; kernel.adopt_orphans(); "
+        f"suite = Suite('x', lambda: (sys.executable, '-c', {ORPHAN!r}), (1, 1)); "
+        "print(run_all([suite], Path(sys.argv[1]), 0.3, lambda line: None)[0].state)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert printed.stdout == "State.GREEN\n", printed.stderr
+
+
+@pytest.mark.parametrize("suites", [[], ["slurm", "browser"]])
+def test_further_options_need_one_suite(suites: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        nightly_checks.main([*suites, "--", "-k", "kill"])
+    assert "options of one suite alone: -k kill" in capsys.readouterr().err
+
+
+def test_suite_gets_further_options(tmp_path: Path) -> None:
+    suite = of_code("import sys; print(*sys.argv[1:])", counts="", short=lambda: ("short",), unless=lambda: "no short form")
+    run_all([suite], tmp_path, 1, lambda line: None, ["-k", "kill"])
+    assert (tmp_path / "x.log").read_text() == "-k kill\n"
 
 
 def test_documents_state_each_suite() -> None:

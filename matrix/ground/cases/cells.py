@@ -47,7 +47,7 @@ def cells_of(
 ) -> list[Cell]:
     """Return the cells that differ on the failure's axes, without the excluded ones; with `bases`, those on them.
 
-    They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
+    They combine releases, the failure's builds and its open packages with the bases of wheels and the images that
     its cases name. A call is read without torch, too. Those with a base or releases for which `may` returns False are
     left out.
     """

@@ -78,7 +78,7 @@ def offered(
 ) -> BaseOffer:
     """Return what a base offers: by its contents where they are known, else by the catalog; `cuda` is that of torch.
 
-    The environments that tox makes have no compiled Transformer Engine: it is built where nvcc is.
+    The bases of wheels have no compiled Transformer Engine: it is built where nvcc is.
     """
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
     toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None

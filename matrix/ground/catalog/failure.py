@@ -114,7 +114,7 @@ class Case:
     At level contract nothing runs: both APIs are read (Failure.contract), or the folder's preflight.py judges the cell.
     `limits` bound the memory of the ranks. `gpus` are required at level gpu, one for each rank, and `needs`. `card` are
     the bytes of the GPU that a case of one rank uses at most: such cases share a GPU; without it, a case holds it all.
-    `bases` are the bases that it runs on above level contract; without them, every base that tox makes. `releases` are,
+    `bases` are the bases that it runs on above level contract; without them, every base of wheels. `releases` are,
     by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (execution/ranks/job.py). `packages` ("NAME==VERSION", from PyPI) are laid over the
     base. `deadline` is its limit in seconds where the usual one (matrix.prove.execution.reproduction) is

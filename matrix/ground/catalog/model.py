@@ -341,7 +341,7 @@ class Catalog:
 
     @property
     def made(self) -> tuple[Wheels | ReaderBase, ...]:
-        """Every base that tox makes."""
+        """Every base of wheels."""
         return (*self.wheels, *self.readers)
 
     def base(self, id: str) -> Base:

@@ -213,9 +213,7 @@ class BisectionAnswer:
     notes: tuple[str, ...] = field(default=())
 
 
-def jointly(
-    stacks: StackPair, plan: Plan, session: BisectionSession, cheap: Callable[[Planned, BisectionSession], bool]
-) -> BisectionAnswer:
+def jointly(stacks: StackPair, plan: Plan, session: BisectionSession) -> BisectionAnswer:
     """Attribute the failure, then bisect inside each guilty package.
 
     Raises MatrixError when the good stack is not good, or the bad stack is not bad.
@@ -234,9 +232,7 @@ def jointly(
                 along = partial(stacks.base_along, component, carrier.packages)
                 stretch, swapped = releases(around, component, *stacks.versions(component), along)
                 old = ProbeResult.BAD if swapped else ProbeResult.GOOD
-                bisections[component] = bisect(
-                    around, stretch, old, plan, session, cheap=lambda item: cheap(item, session)
-                )
+                bisections[component] = bisect(around, stretch, old, plan, session, cheap=session.is_cheap)
             except MatrixError as error:
                 notes.append(f"{axis_word(component)} was not bisected by release: {error.brief}")
     return BisectionAnswer(subject, bisections, comparison, tuple(notes))

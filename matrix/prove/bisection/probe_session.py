@@ -166,9 +166,14 @@ class BisectionSession:
     read: Callable[[Record], Sample] = seen_of
     repeats: int = 1  # runs of a command of which the mean is one number
     say: Callable[[str], None] = lambda text: None
+    made: Callable[[str], bool] = lambda base: True  # whether a base is there
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
+
+    def is_cheap(self, item: Planned) -> bool:
+        """Return whether a case can be probed without making an environment first."""
+        return item.key in self.store.known(1) or self.made(item.cell.base)
 
     def judge_anew(self, probe: Ask, store: ProbeStore, read: Callable[[Record], Sample]) -> None:
         """Go on with a probe and a store whose records are judged by another signature."""

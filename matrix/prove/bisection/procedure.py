@@ -91,10 +91,13 @@ class Procedure:
         if question.repo:
             package = axes.PACKAGES[axes.axis_named(question.axis)]
             self._clone = stack.enter_context(Clone(question.repo, package, compiled=question.compile))
-        self._engine, self._site = start_engine(catalog)
+        engine, self._site = start_engine(catalog)
+        self._engine = engine
         if question.compile and subject.base and (contents := self._engine.installed(subject.base)):
             toolkit(contents.features, subject.base, contents.image)
-        self.session = BisectionSession(self._probe(subject), store, events.show, say=events.say)
+        self.session = BisectionSession(
+            self._probe(subject), store, events.show, say=events.say, made=lambda base: bool(engine.installed(base))
+        )
         self._points = self._points_of(subject)
         reads = reads_only(subject.failure, subject.level)
         checks = CHECKS_READ if reads else CHECKS_MEASURED if arguments.metric else 0

@@ -16,7 +16,6 @@ from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.kind_match import KindIndex
 from matrix.ground.verdicts.outcome import Raised
-from matrix.ground.verdicts.planned import Planned
 from matrix.prove.bisection import axes
 from matrix.prove.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
 from matrix.prove.bisection.clone import Clone
@@ -26,7 +25,6 @@ from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import BisectionSession, End, bisect
 from matrix.prove.bisection.probing import reads_only
 from matrix.prove.bisection.search import Plan
-from matrix.prove.execution.engine import environment_folder
 from matrix.read.api.provider import PROVIDERS
 from matrix.read.api.recording import releases_with
 
@@ -188,7 +186,7 @@ class BisectionQuestion:
         good_end, bad_end = (
             End(side.planned(), stacks.label(mixture)) for mixture in unmixed if (side := stacks.mixture(mixture))
         )
-        return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
+        return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks))
 
 
 def _pinned(text: str) -> tuple[str, str]:
@@ -213,7 +211,7 @@ def along(
         (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
         old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
     suspects = suspected_releases(subject.failure.signature, axis.component, [point.id for point in axis.points])
-    bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session), suspects=suspects)
+    bisection = bisect(subject, axis, old, plan, session, cheap=session.is_cheap, suspects=suspects)
     return BisectionAnswer(subject, {axis.component: bisection})
 
 
@@ -224,11 +222,6 @@ def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:
         return image
     twin = subject.catalog.twin(base)
     return twin.id if twin else image
-
-
-def is_cheap(item: Planned, session: BisectionSession) -> bool:
-    """Return whether a case can be probed without making an environment first."""
-    return item.key in session.store.known(1) or environment_folder(item.cell.base).is_dir()
 
 
 def differ(good: str, bad: str) -> None:

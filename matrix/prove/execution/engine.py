@@ -1,4 +1,4 @@
-"""Engines, which start the pytest processes of a run. On one machine: tox, one environment per base, in parallel.
+"""Engines, which start the pytest processes of a run. On one machine: one process per base, in parallel.
 
 The base `host` is the environment of this process. The image bases have another engine (images.py).
 """
@@ -11,31 +11,40 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from fnmatch import fnmatchcase
+from multiprocessing.connection import wait
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment
-from matrix.ground.catalog.model import Catalog, ReaderBase, Wheels
+from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.provision import configuration, project, te_wheels
-from matrix.prove.provision.python_downloads import Pythons
-from matrix.prove.provision.tox_environments import CELL_SETTINGS, VARIABLES, WITH_GPU_PACKAGES
+from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
-from matrix.read.commands import CommandResult, python_module
+from matrix.read.commands import python_module
 from matrix.read.machine import compiler
 from matrix.read.machine import installed as environments
 
-STOP_S: Final = 4.0  # s after Ctrl-C, or at the end, for tox and pytest to stop their ranks and close their journals
-NO_BASES: Final[Mapping[str, Wheels | ReaderBase]] = MappingProxyType({})
+STOP_S: Final = 4.0  # s after Ctrl-C, or at the end, for pytest to stop its ranks and close its journal
+# The variables of this process that a cell gets. Others, such as PYTHONPATH, NCCL_* and those of a job's launcher,
+# would change what it runs.
+PASSED: Final = (
+    *("MEGATRIX_*", "PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TERM", "NO_COLOR", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),  # on a shared machine they select the GPUs of this user
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"),
+    # uv and pip, for overlays: their settings, interpreters, caches, proxies and certificates.
+    *("UV_*", "PIP_*", "PYENV_ROOT", "XDG_CACHE_HOME", "XDG_CONFIG_*", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "NETRC"),
+    *("SSL_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "*_PROXY", "*_proxy"),
+)
 
 
 @dataclass(frozen=True)
@@ -133,83 +142,62 @@ class Engines:
         return self._own if base in self._ids else self._others
 
 
-class Tox:
-    """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
+class LocalEngine:
+    """pytest in the environments of `bases`, made where they are missing; with `only_make` it runs no case.
 
-    `jobs` bases run at a time, and `workers` cases on each of them, in pytest-xdist's workers. A base that it has run
-    runs again without tox, which takes 3 s to find its environment unchanged, with the variables that tox let through.
-    `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
-    `environ` are the variables from which its processes get theirs.
+    `jobs` bases run at a time, while one more is made, and `workers` cases on each of them, in pytest-xdist's workers.
+    `environ` are the variables from which its processes get theirs (PASSED).
     """
 
     def __init__(
         self,
-        jobs: int,
-        made: Mapping[str, Wheels | ReaderBase] = NO_BASES,
+        bases: Bases,
+        jobs: int = 1,
         *,
         workers: int = 1,
         only_make: bool = False,
-        say: Callable[[str], None] = lambda text: None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._jobs, self._workers, self._made, self._only_make, self._say = jobs, workers, made, only_make, say
+        self._bases, self._jobs, self._workers, self._only_make = bases, jobs, workers, only_make
         self._environ = environ
-        self._lacking: dict[str, str] = {}
-        self._variables: dict[str, dict[str, str]] = {}  # those of the pytest process of each base that tox has run
-        self._contents: dict[str, PythonEnvironment | None] = {}  # of each base that it has run: 60 ms of processor
 
     def ready(self, bases: Collection[str]) -> None:
         """Download missing interpreters where that is allowed.
 
-        Raises MatrixError if tox is missing, or the project's folder or settings can't be used.
+        Raises MatrixError if uv is missing and needed, or the project's folder or settings can't be used.
         """
-        tox_command(os.environ)
         project.folder()
         settings()
-        for base, entry in self._made.items():  # in the catalog's order: a download for one base may serve the next
-            if base in bases and base not in self._variables:
-                self._pythons.provide(entry)
+        self._bases.ready(bases)
 
     def lacks(self, base: str) -> str:
-        """Return which Python is missing; what else an environment lacks is known when tox has tried to make it."""
-        if base not in self._lacking:
-            self._lacking[base] = self._pythons.lack(self._made[base]) if base in self._made else ""
-        return self._lacking[base]
-
-    @cached_property
-    def _pythons(self) -> Pythons:
-        return Pythons(configuration.load(), self._say)
+        """Return which Python is missing; what else an environment lacks is known when uv has tried to make it."""
+        return self._bases.lack(base)
 
     def installed(self, base: str) -> PythonEnvironment | None:
-        """Return the contents of the base's tox environment, None if it does not exist yet."""
-        if base not in self._variables:
-            return environments.at(environment_folder(base))
-        if base not in self._contents:
-            self._contents[base] = environments.at(environment_folder(base))
-        return self._contents[base]
+        """Return the contents of the base's environment, None if it does not exist yet."""
+        return self._bases.installed(base)
 
     def run(self, request: EngineRequest) -> EngineResult:
-        """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
-        base = request.bases[0]
-        python = environment_folder(base) / "bin" / "python"
-        if len(request.bases) == 1 and base in self._variables and python.exists():
-            return run_pytest(python, self._workers, {**self._variables[base], **request.environ}, request.log)
-        names = ",".join(request.bases)
-        command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
-        command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
-        command += ["--notest"] if self._only_make else []
-        environment = {key: value for key, value in self._environ.items() if not key.startswith("TOX_")}
-        environment |= WITH_GPU_PACKAGES if self._only_make else {}
-        with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
-            results = Path(folder, "results.json")
-            command += ["--result-json", str(results), "--", *distribution(self._workers)]
-            environment |= {**settings(), **request.environ, VARIABLES: folder}
-            status = run_process(command, environment, request.log)
-            environments = json.loads(results.read_text("utf-8")).get("testenvs", {}) if results.is_file() else {}
-            for ran in request.bases:
-                if (variables := Path(folder, ran)).is_file():
-                    self._variables[ran] = json.loads(variables.read_text("utf-8"))
-        return EngineResult(status, unmade(request.bases, environments))
+        """Make each environment, and run its cases while the next one is made; the output is in `log`."""
+        running: list[subprocess.Popen[bytes]] = []
+        refused, statuses = dict[str, str](), list[int]()
+        try:
+            for base in request.bases:
+                statuses += ended(running, self._jobs - 1)
+                try:
+                    python = self._bases.provide(base).path
+                except MatrixError as error:
+                    refused[base] = error.brief
+                    continue
+                if python and not self._only_make:
+                    environ = {**passed(self._environ, python), **request.environ, "MEGATRIX_BASE": base}
+                    running.append(start_pytest(python, self._workers, environ, request.log))
+            statuses += ended(running, 0)
+        except BaseException:
+            stop(running)
+            raise
+        return EngineResult(next(filter(None, statuses), 0), refused)
 
 
 class HostEngine:
@@ -240,27 +228,28 @@ class HostEngine:
     def run(self, request: EngineRequest) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
         environment = {RERUN: RERUN_HERE, **self._environ, **request.environ, "MEGATRIX_BASE": ""}
-        return run_pytest(Path(sys.executable), self._workers, environment, request.log)
+        running = [start_pytest(Path(sys.executable), self._workers, environment, request.log)]
+        try:
+            (status,) = ended(running, 0)
+        except BaseException:
+            stop(running)
+            raise
+        return EngineResult(status)
 
 
-def run_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path) -> EngineResult:
-    """Run pytest over the failures with an interpreter, with its output in `log`."""
-    command = python_module(python, "pytest", "tests/failures", *distribution(workers), folder=project.folder())
-    environment = {**environ, **CELL_SETTINGS, **settings()}
-    return EngineResult(run_process(command, environment, log))
+def passed(environ: Mapping[str, str], python: Path) -> dict[str, str]:
+    """Return those of this process's variables that a cell gets; the programs of its base come first on PATH."""
+    variables = {
+        name: value for name, value in environ.items() if any(fnmatchcase(name, pattern) for pattern in PASSED)
+    }
+    return {**variables, "PATH": os.pathsep.join((str(python.parent), variables.get("PATH", os.defpath)))}
 
 
-def unmade(bases: Iterable[str], made: Mapping[str, Any]) -> dict[str, str]:
-    """Return why tox could not make the environments of bases, by base, from the `testenvs` of its result JSON."""
-    refused = {}
-    for base in bases:
-        environment = made.get(base, {})
-        failed = [step for step in environment.get("setup", ()) if step["retcode"]]
-        if failed and not environment.get("test"):
-            complaint = CommandResult(failed[-1]["retcode"], failed[-1]["output"], failed[-1]["err"]).complaint
-            why = " ".join(complaint.split())
-            refused[base] = f"tox can't make its environment: {why}; see tox run -e {base} --notest"
-    return refused
+def start_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start pytest over the failures with an interpreter, with its output in `log`."""
+    words = ["tests/failures", "-p", "no:cacheprovider", *distribution(workers)]
+    command = python_module(python, "pytest", *words, folder=project.folder())
+    return start(command, {**environ, **CELL_SETTINGS, **settings()}, log)
 
 
 def distribution(workers: int) -> list[str]:
@@ -268,27 +257,37 @@ def distribution(workers: int) -> list[str]:
     return ["-n", str(workers)] if workers > 1 else []
 
 
-def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
-    """Run a process in the project's folder to its end and return its status; its output is appended to `log`.
+def start(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process in the project's folder; its output is appended to `log`.
 
-    A Ctrl-C is forwarded; STOP_S later its process group is killed. The process and its pytest processes follow this
-    process if it dies (toxfile.py, interrupt.once), and keep their temporary files in its folder.
+    It follows this process if that dies (interrupt.once), and keeps its temporary files in its folder.
     """
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=project.folder(),
-            env=following(environment),
+            env=following(environ),
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
+
+
+def ended(running: list[subprocess.Popen[bytes]], most: int) -> list[int]:
+    """Wait until at most `most` processes run; remove those that ended and return their statuses."""
+    statuses = []
+    while len(running) > most:
+        handles = {os.pidfd_open(process.pid): process for process in running}
         try:
-            return process.wait()
-        except BaseException:
-            stop(process)
-            raise
+            for handle in wait([*handles]):
+                assert isinstance(handle, int)
+                running.remove(handles[handle])
+                statuses.append(handles[handle].wait())
+        finally:
+            for descriptor in handles:
+                os.close(descriptor)
+    return statuses
 
 
 def following(environ: Mapping[str, str]) -> dict[str, str]:
@@ -296,14 +295,17 @@ def following(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, kernel.PARENT: str(os.getpid()), **scratch.environment()}
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process as Ctrl-C does, which tox forwards; STOP_S later kill its group."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def stop(running: Collection[subprocess.Popen[bytes]]) -> None:
+    """Stop processes as Ctrl-C does; STOP_S later kill the groups of those that go on."""
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    end = time.monotonic() + STOP_S
+    for process in running:
+        try:
+            process.wait(max(end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def settings() -> dict[str, str]:
@@ -311,25 +313,3 @@ def settings() -> dict[str, str]:
     passed = {"MEGATRIX_CACHE": str(default_root()), te_wheels.VARIABLE: str(te_wheels.wheels())}
     passed[compiler.PASSED] = json.dumps(compiler.build_variables())
     return {**passed, **configuration.load().environment}
-
-
-def tox_command(environ: Mapping[str, str]) -> list[str]:
-    """Return the command for tox: with the interpreter of the calling tox ($MEGATRIX_TOX), else with this one."""
-    interpreter = environ.get("MEGATRIX_TOX", "")
-    if not interpreter and importlib.util.find_spec("tox") is None:
-        raise MatrixError(
-            "tox is needed to run",
-            got=f"no tox in {sys.prefix}",
-            fix="pip install 'megatrix[desk]'; without it, `megatrix run --here` runs this environment's own cases",
-        )
-    return python_module(interpreter or sys.executable, "tox")
-
-
-def environment_folder(base: str) -> Path:
-    """Return the folder of a base's tox environment."""
-    return work_folder(os.environ) / base
-
-
-def work_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of tox's environments: $TOX_WORK_DIR, which tox sets for its commands, or the project's."""
-    return Path(environ.get("TOX_WORK_DIR") or project.work_root())

@@ -24,8 +24,8 @@ from matrix.prove.execution.engine import STOP_S, distribution
 from matrix.prove.execution.ranks.timeouts import OVERTIME_S
 from matrix.prove.execution.reproduction import deadline
 from matrix.prove.provision import configuration, host, project
+from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
 from matrix.read.commands import TIMED_OUT, python_module
 
 COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
@@ -38,7 +38,7 @@ SETTINGS: Final = {
     "USER": "megatrix",  # torch requires a user name, and the image has none for docker's --user
 }
 # The only variables of the environment that are passed into the container.
-PASSED: Final = (SITE, "MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")
+PASSED: Final = (SITE, "MEGATRIX_DEADLINE", "MEGATRIX_COMMAND")
 
 
 class Start(Protocol):

@@ -59,7 +59,7 @@ class Installation:
                 f"this environment is not {entry.id}",
                 got=f"no torch in {sys.prefix}",
                 expected=f"torch {entry.torch}",
-                fix=f"tox run -e {entry.id}, or unset MEGATRIX_BASE",
+                fix="unset MEGATRIX_BASE",
             )
         return cls(catalog, entry.id, environment, host.look())
 

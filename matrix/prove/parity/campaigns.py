@@ -68,7 +68,7 @@ class ParityRun:
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
         """Give the cell of a core, and what judges a point there, or knows its comparison from before."""
         log = self.folder / f"{Path(source).name}.log"
-        cell = core_cell(self.catalog, source, log, self.say)
+        cell = core_cell(self.catalog, source, self.say)
         comparisons = PointResults(self.folder, cell.release, f"{cell.base} {cell.identity}")
         with cell.judge(log) as process:
 

@@ -15,30 +15,26 @@ from pathlib import Path
 from typing import IO, Final
 
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.prove.execution.engine import Tox, environment_folder, run_process, tox_command, work_folder
+from matrix.prove.execution.engine import passed
 from matrix.prove.execution.engine import settings as cell_variables
 from matrix.prove.parity.point_results import PointResult
 from matrix.prove.provision import configuration, project
+from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
-from matrix.prove.store.paths import make_folder
 from matrix.read import package_source, scratch
 from matrix.read.commands import python_module
-from matrix.read.machine import installed as environments
 
 MODULE: Final = "matrix.kit.parity.campaign"
 IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they take 3 - 20 on a busy machine
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
 SLACK_S: Final = 10.0
 CRASHES: Final = 3  # processes in a row that end without an answer
-KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")  # variables of this process that its cells have
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,8 @@ class CoreCell:
 
     def judge(self, log: Path) -> PointProcess:
         """Return the judge of this cell; its process starts with the first point."""
-        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        environment = {**kept, **CELL_SETTINGS, **cell_variables(), "PYTHONPATH": str(self.overlay)}
+        variables = {**CELL_SETTINGS, **cell_variables(), "PYTHONPATH": str(self.overlay)}
+        environment = {**passed(os.environ, self.python), **variables}
         return PointProcess(command(self.python, project.folder()), environment, log)
 
 
@@ -69,7 +65,7 @@ def base_of(catalog: Catalog, release: str) -> Wheels:
     raise MatrixError("no base of wheels for this megatron-core", got=release, expected="a released megatron-core")
 
 
-def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], None]) -> CoreCell:
+def core_cell(catalog: Catalog, source: str, say: Callable[[str], None]) -> CoreCell:
     """Return the cell of a release, a wheel, a revision or a folder; its base and overlay are made where missing.
 
     Raises MatrixError when they can't be.
@@ -78,7 +74,9 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
     contents = package_source.inspect(parsed)
     release = parse(contents.version).base_version  # a candidate's own version is in no range of its release
     base = base_of(catalog, release)
-    environment = environments.at(environment_folder(base.id)) or _made(catalog, base, log, say)
+    bases = Bases(catalog, say)
+    bases.ready([base.id])
+    environment = bases.provide(base.id)
     spec = OverlaySpec(
         (parsed,),
         environment.minor,
@@ -88,30 +86,6 @@ def core_cell(catalog: Catalog, source: str, log: Path, say: Callable[[str], Non
     overlay = Overlays(default_root()).provide(spec)
     assert environment.path
     return CoreCell(source, release, contents.identity, base.id, environment.path, overlay.path)
-
-
-def _made(catalog: Catalog, base: Wheels, log: Path, say: Callable[[str], None]) -> PythonEnvironment:
-    """Make the environment of a base with tox, and return it."""
-    Tox(1, {base.id: base}, say=say).ready([base.id])
-    name, folder = base.id, environment_folder(base.id)
-    say(f"tox makes {name}; its output: {log}")
-    make_folder(log.parent, exist_ok=True)
-    options = [
-        "--notest",
-        "--workdir",
-        str(work_folder(os.environ)),
-        "-c",
-        str(project.folder() / "tox.ini"),
-        "-e",
-        name,
-    ]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
-    status = run_process([*tox_command(os.environ), "run", *options], environment | cell_variables(), log)
-    if status == 0 and (environment_made := environments.at(folder)):
-        return environment_made
-    raise MatrixError(
-        "tox can't make this base", where=str(log), got=f"exit status {status}", fix=f"tox run -e {name} --notest"
-    )
 
 
 @dataclass

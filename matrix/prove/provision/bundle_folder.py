@@ -244,7 +244,6 @@ def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[
         "UV_DEFAULT_INDEX": NO_INDEX,
         "UV_FIND_LINKS": wheels,
         "UV_PYTHON_DOWNLOADS": "never",
-        "MEGATRIX_PYTHON_DOWNLOADS": "never",
         "MEGATRIX_PYTHON": bundle.python,
         "UV_EXCLUDE": str(folder / LEFT_OUT) if LEFT_OUT in bundle.files else "",
         **({"UV": str(uv)} if uv.is_file() else {}),

@@ -28,13 +28,13 @@ from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.supplies import Supplies
 from matrix.prove.provision import bundle_folder, clones, configuration, project
+from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
 from matrix.prove.provision.indexes import site_environment, site_options
 from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
 from matrix.prove.provision.resolution import NO_ANSWER, index_files
-from matrix.prove.provision.tox_environments import CELL_REQUIRES, EXCLUDE
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,6 +45,14 @@ def making(folder: Path) -> Iterator[Path]:
     finally:
         for path in (temporary, replaced):  # already renamed unless an error was raised
             remove(path)
+
+
+def prune(folders: Iterable[Path], kept: int) -> None:
+    """Remove the folders that were used least recently, beyond `kept`; each first gets another name, in one step."""
+    for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns, reverse=True)[kept:]:
+        dead = path.with_name(f"{path.name}.making")
+        path.rename(dead)  # no process finds half of it
+        remove(dead)
 
 
 def remove(path: Path) -> None:

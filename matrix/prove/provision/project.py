@@ -11,7 +11,6 @@ import base64
 import hashlib
 import importlib.metadata
 import os
-import shutil
 import zipfile
 from contextlib import suppress
 from functools import cache
@@ -21,7 +20,7 @@ from typing import Final
 from matrix import PACKAGE, __version__
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.cache_folders import locked, making
+from matrix.prove.provision.cache_folders import locked, making, prune, remove
 
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
 PACKAGE_NAME: Final = "megatrix"
@@ -51,11 +50,6 @@ def folder() -> Path:
 def home() -> Path:
     """Return the base folder of relative paths in the site's settings: the checkout, else the current folder."""
     return Path.cwd() if is_installed() else ROOT
-
-
-def work_root() -> Path:
-    """Return the folder of tox environments: in the checkout, else in the cache, shared by versions of the package."""
-    return default_root() / "tox" if is_installed() else ROOT / ".tox"
 
 
 def files(package: Path) -> dict[Path, Path]:
@@ -119,9 +113,6 @@ def materialise(package: Path, root: Path) -> Path:
 
 def _prune(project: Path) -> None:
     """Remove the folders that were used least recently, beyond KEPT; the caller holds the lock of their parent."""
-    folders = [path for path in project.parent.iterdir() if path.is_dir() and path != project]
-    used = sorted((path for path in folders if path.suffix != ".making"), key=lambda path: path.stat().st_mtime_ns)
-    for path in used[: max(len(used) - KEPT + 1, 0)]:  # in one step: no process finds half of it
-        path.rename(path.with_name(f"{path.name}.making"))
-    for dead in project.parent.glob("*.making"):  # also of a process that was killed
-        shutil.rmtree(dead, ignore_errors=True)
+    for dead in project.parent.glob("*.making"):  # of a process that was killed
+        remove(dead)
+    prune((path for path in project.parent.iterdir() if path.is_dir() and path != project), KEPT - 1)

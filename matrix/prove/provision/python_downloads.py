@@ -1,7 +1,7 @@
 """Download missing interpreters with uv (`uv python install`), unless the site forbids it.
 
 uv honours its own variables: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL, UV_PYTHON_INSTALL_DIR, UV_OFFLINE,
-a proxy, certificates. MEGATRIX_PYTHON_DOWNLOADS is the user's UV_PYTHON_DOWNLOADS: toxfile.py sets the latter for uv.
+UV_PYTHON_DOWNLOADS, a proxy, certificates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from matrix.prove.provision.overlays import uv
 from matrix.read.commands import Runner, run
 
 SIZE: Final = "about 30 MB, 100 MB unpacked"  # of uv's builds of CPython 3.10 to 3.13 for Linux
-SETTING: Final = "MEGATRIX_PYTHON_DOWNLOADS"
 
 
 def command(minor: str) -> str:
@@ -30,9 +29,9 @@ def command(minor: str) -> str:
 
 def forbidden(configuration: Configuration, environ: Mapping[str, str] = os.environ) -> str:
     """Return the setting that forbids downloads, "" if they are allowed."""
-    name = SETTING if SETTING in environ else "UV_PYTHON_DOWNLOADS"
-    if environ.get(name, "").lower() in ("never", "manual", "false"):
-        return f"{name}={environ[name]}"
+    setting = environ.get("UV_PYTHON_DOWNLOADS", "")
+    if setting.lower() in ("never", "manual", "false"):
+        return f"UV_PYTHON_DOWNLOADS={setting}"
     return "" if configuration.interpreters.download else f"interpreters.download = false in {FILE}"
 
 
@@ -50,6 +49,7 @@ class Pythons:
     ) -> None:
         self._forbidden = forbidden(configuration, environ)
         self._say, self._environ, self._run, self._find = say, environ, run, find
+        self._found: dict[tuple[str, ...], PythonEnvironment] = {}
         self._failed: dict[str, str] = {}  # minor -> why it can't be downloaded
 
     def provide(self, base: Wheels | ReaderBase) -> None:
@@ -74,10 +74,16 @@ class Pythons:
         tried = f" ({why})" if why else ""
         return f"needs Python {' or '.join((*base.pythons, *base.fallbacks))}{tried}: {command(minor)}"
 
+    def find(self, minors: tuple[str, ...]) -> PythonEnvironment:
+        """Return the interpreter of the first of these minors that this machine has. Raises MatrixError without one."""
+        if minors not in self._found:
+            self._found[minors] = self._find(minors, environ=self._environ)
+        return self._found[minors]
+
     def _lacks(self, minors: tuple[str, ...]) -> str:
         """Return "" if this machine has one of these minors, else what it has, and which of its Pythons do not run."""
         try:
-            self._find(minors, environ=self._environ)
+            self.find(minors)
         except MatrixError as error:
             return str(error.got)
         return ""

@@ -19,13 +19,13 @@ def small_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     monkeypatch.setenv("COLUMNS", "120")
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """A fake engine in place of tox; a test may change its outcomes."""
+    """A fake engine in place of the local one; a test may change its outcomes."""
     fake = FakeEngine(KNOWN)
-    monkeypatch.setattr(places, "Tox", lambda *_, **__: fake)
+    monkeypatch.setattr(places, "LocalEngine", lambda *_, **__: fake)
     return fake

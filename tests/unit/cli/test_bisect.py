@@ -43,14 +43,14 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
     """Set a host without GPUs and an output folder of this test."""
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """A fake engine in place of tox, and the small catalog."""
+    """A fake engine in place of the local one, and the small catalog."""
     made = FakeEngine(KNOWN)
-    monkeypatch.setattr(places, "Tox", lambda *_, **__: made)
+    monkeypatch.setattr(places, "LocalEngine", lambda *_, **__: made)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     return made
 
@@ -116,7 +116,7 @@ def test_a_repeated_bisection_runs_nothing(engine: FakeEngine, capsys: pytest.Ca
 def test_verdicts_of_a_run_are_reused(engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A bisection takes cached verdicts of `megatrix run` with the same content."""
     for torch in catalogs.TORCHES:
-        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch})
+        make_environment(tmp_path / "bases" / f"torch-{torch}", {"torch": torch})
     main(["run", "--select", "case==tp2 and mcore==0.8.0"])
     capsys.readouterr()
     ran = list(engine.ran)
@@ -222,7 +222,7 @@ def test_a_build_without_nvcc_is_refused(
 ) -> None:
     """Before anything runs, where the environment exists."""
     monkeypatch.setattr(installed, "nvcc", lambda: None)
-    make_environment(tmp_path / "tox" / "torch-2.4.0", {"torch": "2.4.0"})
+    make_environment(tmp_path / "bases" / "torch-2.4.0", {"torch": "2.4.0"})
     clone = compiled.clone(tmp_path / "clone")
     line = f"bisect break --axis te --repo {clone} --good first --bad last --torch 2.4.0 --mcore 0.8.0 --compile"
 

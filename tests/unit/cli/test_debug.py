@@ -10,7 +10,8 @@ import pytest
 
 from matrix.cli import debug
 from matrix.cli.main import main
-from matrix.prove.execution.engine import environment_folder
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.prove.provision.bases import Bases
 from matrix.prove.store.stored_run import StoredRun
 from tests.unit.cli.small_night import CELL, KEY
 
@@ -28,10 +29,11 @@ def started(small_cli: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list
     return commands
 
 
-def test_case_runs_under_pdb_in_its_environment(started: list[tuple[list[str], dict[str, str]]]) -> None:
-    python = environment_folder("torch-2.4.0") / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.touch()
+def test_case_runs_under_pdb_in_its_environment(
+    started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "bin" / "python"
+    monkeypatch.setattr(Bases, "provide", lambda self, base: PythonEnvironment("3.10.13", path=python))
     assert main(["debug", KEY, "--rank", "1"]) == 1
     ((command, variables),) = started
     assert command[0] == str(python)
@@ -46,18 +48,6 @@ def test_case_runs_under_pdb_in_its_environment(started: list[tuple[list[str], d
         "tests/failures/save_breaks",
     ]
     assert [case.key for case in StoredRun(Path(variables["MEGATRIX_RUN"])).planned] == [KEY]
-
-
-def test_missing_environment_is_made_by_tox(
-    started: list[tuple[list[str], dict[str, str]]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("matrix.cli.debug.tox_command", lambda environ: ["tox"])  # absent in the oldest environment
-    assert main(["debug", KEY]) == 2
-    ((command, _),) = started
-    assert command[-1] == "torch-2.4.0"
-    assert "no interpreter for the case" in capsys.readouterr().err
 
 
 def test_unknown_case_starts_nothing(started: list[tuple[list[str], dict[str, str]]]) -> None:

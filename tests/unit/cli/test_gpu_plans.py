@@ -137,7 +137,7 @@ def test_earlier_runs_replace_the_default_seconds(
 def test_cell_names_the_missing_requirement(
     stand_in: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
+    monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path))
     assert main(["check", "torch-2.4.0/mcore-0.8.0/te-none/driver-none", "--json"]) == 1
     (explained,) = items_of(capsys.readouterr().out, "cell")
     here = {

@@ -21,7 +21,7 @@ from tests.unit.prove.parity.fakes import NORM, SINKS, Planted
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> Planted:
     judge = Planted()
 
-    def cell(catalog: Any, source: str, log: Path, say: Any) -> Any:
+    def cell(catalog: Any, source: str, say: Any) -> Any:
         process = nullcontext(SimpleNamespace(judge=judge))
         return SimpleNamespace(release="0.19.2", base="torch-2.15.0", identity=source, judge=lambda log: process)
 

@@ -86,9 +86,8 @@ def test_ctrl_c_exits_with_130_and_names_resume(
 def test_interrupt_before_the_run_repeats_the_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the tox that this user called, and a command line of any length."""
-    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
-    monkeypatch.setenv("MEGATRIX_CALLED", "python3 -m tox")
+    """With a command line of any length."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", "python3 -m tox run -e megatrix --")
     monkeypatch.setattr(loading, "load", Mock(side_effect=KeyboardInterrupt))
     words = ["run", *(f"--case={KEY} {number}" for number in range(50)), "--no-cache"]
     assert main([*words, "--out", "reports/out"]) == 130
@@ -125,18 +124,20 @@ def test_smoke_without_cases_is_not_green(engine: FakeEngine, capsys: pytest.Cap
 
 
 def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.limit, engine.status = 0, MatrixError("tox is needed to run", fix="pip install tox")
+    engine.limit, engine.status = 0, MatrixError("uv is required", fix="pip install uv")
     assert main(["run", "--case", KEY]) == 2
-    assert capsys.readouterr().err == "megatrix: tox is needed to run\n  fix:      pip install tox\n"
+    assert capsys.readouterr().err == "megatrix: uv is required\n  fix:      pip install uv\n"
 
 
-def test_a_run_without_tox_leaves_no_run(
+def test_a_run_without_uv_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("matrix.prove.provision.overlays.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("UV", raising=False)
     assert (main(["run"]), main(["report"])) == (2, 2)
     printed = capsys.readouterr().err
-    assert "tox is needed to run" in printed
+    assert "uv is required" in printed
     assert "there is no run yet" in printed
 
 

@@ -94,10 +94,7 @@ OTHERS = {
     "matrix/prove/provision/clones.py": 1,  # settings of git
     "matrix/read/commands.py": 1,  # the one start
     "matrix/prove/provision/pyxis.py": 1,  # sh -c
-    "matrix/cli/debug.py": 1,  # tox -c tox.ini
-    "matrix/prove/execution/engine.py": 1,  # tox -c tox.ini
     "matrix/prove/execution/plugin.py": 2,  # the line that people run, as text
-    "matrix/prove/parity/core_cells.py": 1,  # tox -c tox.ini
 }
 
 

@@ -6,7 +6,7 @@
 | GPUs | hidden (matrix.prove.execution.ranks.rank_spec) |
 | locale | C.UTF-8 |
 | PYTHON*, TORCH_*, NVTE_*, NCCL_*, OMP_*, CC, CFLAGS ... | removed |
-| PYTHONPATH, user site-packages | sys.path is that of the cell's interpreter, which tox starts without them |
+| PYTHONPATH, user site-packages | sys.path is that of the cell's interpreter, which is started without them |
 
 Example: with a toolkit under /usr/local/cuda and ninja, megatron-core 0.15.3 compiles at its import, and raises
 IndexError without a GPU (Megatron-LM#2715). Level gpu is the machine as it is, so its ranks keep every variable.
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS
 
 # The variables of the machine that ranks at level cpu keep, each with its reason.
 KEPT: Final[dict[str, str]] = {
@@ -31,7 +31,7 @@ KEPT: Final[dict[str, str]] = {
     "TZ": "the times in logs",
     "USER": "torch asks for the user's name",
 }
-# Open MPI's: of an image, whose MPI may be relocated, and of its launcher. tox passes none to a base of wheels.
+# Open MPI's: of an image, whose MPI may be relocated, and of its launcher. A base of wheels gets none.
 MPI: Final = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
 # torch.cuda.is_available() then queries NVML, and does not start CUDA, which would not work in a process forked later.
 NVML_CHECK: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}

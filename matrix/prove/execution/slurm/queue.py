@@ -19,7 +19,7 @@ from matrix.prove.execution.reproduction import deadline
 from matrix.prove.execution.slurm.array_spec import ArraySpec, ResourceRequest, minutes
 from matrix.prove.execution.slurm.client import REST, Commands, Task
 from matrix.prove.provision import project
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.store.journal import utc_now
 from matrix.prove.store.paths import write_whole
 from matrix.prove.store.secrets import mask_file

@@ -37,7 +37,7 @@ POLLING: Final = Polling()
 
 
 class Slurm:
-    """Runs cases as array jobs on the nodes of `site`. `maker` makes tox environments in a folder that they share.
+    """Runs cases as array jobs on the nodes of `site`. `maker` makes environments in a folder that they share.
 
     For a base that is an image, a task first reports the contents of the image from a node.
     """
@@ -57,7 +57,7 @@ class Slurm:
         return "" if self._image(base) else self.maker.lacks(base)
 
     def installed(self, base: str) -> PythonEnvironment | None:
-        """Return the contents of a tox environment; None for an image, whose contents a node reports later."""
+        """Return the contents of a base of wheels; None for an image, whose contents a node reports later."""
         return None if self._image(base) else self.maker.installed(base)
 
     def run(self, request: EngineRequest) -> EngineResult:
@@ -71,7 +71,7 @@ class Slurm:
         batch = _Batch(self, request, images)
         try:
             reports = batch.request_contents()
-            status, unmade = batch.make(bases)
+            unmade = batch.make(bases)
             batch.submit_left([base for base in bases if base not in unmade])
             if reports:
                 batch.wait(reports)
@@ -88,7 +88,7 @@ class Slurm:
             raise
         finally:
             batch.close()
-        return EngineResult(status or int(bool(lost)), refused)
+        return EngineResult(int(bool(lost)), refused)
 
     def _image(self, base: str) -> Ref | None:
         declared = self.site.catalog.bases.get(base)
@@ -155,19 +155,16 @@ class _Batch:
                 silent[base] = f"no node reported the contents of {base}: {end}; log: {parts}/{ASK}{base}-0.log"
         return refused, silent
 
-    def make(self, bases: Sequence[str]) -> tuple[int, dict[str, str]]:
+    def make(self, bases: Sequence[str]) -> dict[str, str]:
         """Make environments and overlays on this machine, which has a network.
 
-        Returns tox's exit status, and for each base without an environment the reason.
+        Returns why a base has no environment, by base.
         """
         result = self._maker.run(replace(self._request, bases=bases)) if bases else EngineResult()
-        unmade = {}
         for base in bases:
             if contents := self._maker.installed(base):
                 self._lay_out(base, contents)
-            else:
-                unmade[base] = f"tox made no environment of {base}: see its output in {self._request.log}"
-        return result.status, unmade
+        return dict(result.refused)
 
     def _lay_out(self, base: str, contents: PythonEnvironment) -> None:
         """Make the overlays of a base's cases."""

@@ -443,7 +443,7 @@ def test_container_limits_memory_at_level_gpu(level: Level, kind: Kind | None) -
 
 
 def test_known_contents_replace_the_catalogs_te() -> None:
-    """The environments that tox makes hold the Python of Transformer Engine only."""
+    """The environments of wheels hold the Python of Transformer Engine only."""
     built = Image("debian", "2.4.0", "3.11", ())  # type: ignore[arg-type]  # not from TOML
     known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),), images=(built,))
     bases = ("ngc-24.07", "torch-2.4.0", "debian", "host", "gone")

@@ -46,7 +46,6 @@ OWN: Final = {
     "matrix/ground/catalog/regular_file.py": (1, "the function"),
     "matrix/ask/check/probe.py": (1, "a script of this package"),
     "matrix/cli/results.py": (1, "the summary that this process wrote"),
-    "matrix/prove/execution/engine.py": (2, "the results of the tox that this process started"),
     "matrix/prove/execution/gpus.py": (3, "claims and their pipes: opened without following links, and checked there"),
     "matrix/prove/execution/inside.py": (1, "a log that this process wrote"),
     "matrix/prove/execution/ranks/cgroup.py": (1, "the kernel's files"),

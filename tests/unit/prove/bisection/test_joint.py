@@ -43,7 +43,7 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
     stacks = read_pair(SUBJECT, GOOD, BAD, lambda base: "")
-    answer = jointly(stacks, plan or Plan(), session, lambda item, session: True)
+    answer = jointly(stacks, plan or Plan(), session)
     return summarize(answer, session)
 
 
@@ -163,7 +163,7 @@ def separated(
         f"torch-{torch}/mcore-{core}/te-none/driver-none" for torch, core in (("2.4.0", "0.7.0"), ("2.5.1", "0.9.0"))
     )
     stacks = read_pair(subject, good, bad, lambda base: "")
-    return summarize(jointly(stacks, Plan(), session, lambda item, session: True), session)
+    return summarize(jointly(stacks, Plan(), session), session)
 
 
 def numpy_two(stack: Stack) -> bool:

@@ -61,8 +61,8 @@ class OwnEngine(FakeEngine):
         self.workers = self.made = 0
         self.environ: Mapping[str, str] = {}
 
-    def tox(self, *_: Any, workers: int, environ: Mapping[str, str], **__: Any) -> OwnEngine:
-        """Replaces the engine of tox."""
+    def local(self, *_: Any, workers: int = 1, environ: Mapping[str, str], **__: Any) -> OwnEngine:
+        """Replaces the local engine."""
         self.workers, self.environ = workers, environ
         self.made += 1
         return self
@@ -79,12 +79,12 @@ def run(
     """Run a bisection on an engine with these outcomes: exit status, standard output, standard error, engine."""
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     monkeypatch.setattr(loading, "load", known)
 
     def bisect(line: str, ends: Callable[[Planned], Outcome]) -> tuple[int, str, str, OwnEngine]:
         made = OwnEngine(ends)
-        monkeypatch.setattr(places, "Tox", made.tox)
+        monkeypatch.setattr(places, "LocalEngine", made.local)
         status = main(["bisect", *shlex.split(line)])
         printed = capsys.readouterr()
         return status, printed.out, printed.err, made
@@ -112,7 +112,7 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 
 
 def test_one_engine_serves_ends_and_search(run: Callable[..., Any]) -> None:
-    """A new one would let tox check its environments again, after the signature is learned."""
+    """A new one would look for its bases again, after the signature is learned."""
     assert run(f"{STACKS} -- python save.py", planner)[3].made == 1
 
 
@@ -195,7 +195,7 @@ def test_the_draft_and_the_issue_hold_no_secrets(
 def test_a_repeated_run_ignores_cached_verdicts(run: Callable[..., Any], tmp_path: Path) -> None:
     """The verdict cache of `megatrix run` has the first run of a point: a second one from there would show nothing."""
     for torch in catalogs.TORCHES:
-        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch})
+        make_environment(tmp_path / "bases" / f"torch-{torch}", {"torch": torch})
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 {} -- x"
     ran = run(line.format(""), planner)[3].ran
     numbers = run(line.format("--metric 'time (.*)' --worse-than 5%"), seconds)[3].ran
@@ -524,7 +524,7 @@ def test_a_failing_engine_stops_the_search(run: Callable[..., Any], monkeypatch:
     status, _, err, _ = run(line, stops)
     assert status == 2
     assert "the engine ended without a result" in err
-    assert "what tox printed" in err
+    assert "what pytest printed" in err
     monkeypatch.setattr(FakeEngine, "run", original)
     assert run(line, planner)[3].ran.count(started[0]) == 1  # the second run of both sides of the change alone
 

@@ -44,7 +44,7 @@ TIMES = 70  # mutations of each kind
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of an interrupted run in the output folder tmp_path, with a history."""
     monkeypatch.setattr(host, "look", lambda: HOST)
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     for limit in (None, 3):
         execute(Request(CASES, tmp_path), KNOWN, FakeEngine(KNOWN, limit=limit))
     return max(Paths(tmp_path).run("").iterdir())

@@ -1,17 +1,14 @@
-"""A process stops in order at a signal, and when the process that started it dies; tox does so as its commands do."""
+"""A process stops in order at a signal, and when the process that started it dies."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from matrix.prove.execution.interrupt import called
 from matrix.prove.provision.project import ROOT
 from matrix.read import kernel
 
@@ -83,77 +80,3 @@ def test_process_outlives_a_parent_without_name() -> None:
     started.process.wait()
     os.kill(started.pid, signal.SIGUSR1)
     assert started.rest() == "not interrupted\n"
-
-
-# As toxfile.py: a tox that provisions waits for its command, another one stops it at KeyboardInterrupt.
-TOX = """
-import subprocess, sys
-from matrix.prove.execution import interrupt
-interrupt.once_in_tox(provisions=sys.argv[2] == "provisions")
-try:
-    child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-    child.wait()
-    subprocess.run([sys.executable, "-c", "print('the next command')"])
-except KeyboardInterrupt:
-    child.send_signal(2)
-    child.wait()
-print("the report of tox")
-sys.exit(254)
-"""
-COMMAND = """
-import os, time
-from matrix.prove.execution import interrupt
-interrupt.once()
-try:
-    print(os.getppid(), flush=True)
-    time.sleep(600)
-except KeyboardInterrupt:
-    interrupt.leave_hint("interrupted; continue with: x")
-    raise SystemExit(130)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("kind", ["provisions", "runs"])
-def test_tox_ends_with_the_hint_of_its_command(kind: str, number: signal.Signals) -> None:
-    """Its command has ended before it, and it starts no other."""
-    tox = Started(f"import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n{TOX}", COMMAND, kind)
-    tox.process.send_signal(number)
-    assert tox.rest() == "the report of tox\nmegatrix: interrupted; continue with: x\n"
-    assert tox.process.returncode == 130
-
-
-def test_provisioning_tox_forwards_every_signal() -> None:
-    """The first may come before the command has a handler."""
-    second = "signal.signal(2, signal.SIG_DFL), os.write(1, b'1\\n')"  # print may be interrupted, and refuses another
-    command = f"import os, signal, time; signal.signal(2, lambda *_: ({second})); print(os.getppid(), flush=True)"
-    tox = Started(TOX, f"{command}\ntime.sleep(600)", "provisions")
-    assert tox.process.stdout
-    tox.process.send_signal(signal.SIGTERM)
-    assert tox.process.stdout.readline() == "1\n"
-    tox.process.send_signal(signal.SIGTERM)
-    assert "continue with: " in tox.rest()
-    assert tox.process.returncode == 130
-
-
-def test_tox_without_a_command_prints_its_own_line() -> None:
-    """Before a run exists the same command line continues."""
-    arguments = [TOX, "import os, time; print(os.getppid(), flush=True); time.sleep(600)", "runs"]
-    tox = Started(*arguments)
-    os.kill(tox.pid, signal.SIGTERM)
-    assert tox.rest().endswith(f"continue with: {shlex.join([sys.executable, '-c', *arguments])}\n")
-    assert tox.process.returncode == 130
-
-
-@pytest.mark.parametrize(
-    ("command", "start"),
-    [
-        ("python3 -m tox run -e nightly", "python3 -m tox"),
-        ("/venv/bin/python -P -m tox run -e nightly", "/venv/bin/python -P -m tox"),
-        ("/venv/bin/python /venv/bin/tox run -e nightly", "/venv/bin/tox"),
-        ("/usr/bin/python3 /usr/bin/tox run -e nightly", "tox"),
-    ],
-)
-def test_command_of_tox_as_the_user_called_it(command: str, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", {"tox": "/usr/bin/tox"}.get)
-    assert called(command.split(), ["run", "-e", "nightly"]) == start

@@ -44,9 +44,9 @@ STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raise
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set up a host without GPUs and a folder for tox environments."""
+    """Set up a host without GPUs and a folder for environments."""
     monkeypatch.setattr(host, "look", lambda: HOST)
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
 
 
 class Runs:
@@ -78,10 +78,10 @@ def runs(tmp_path: Path) -> Runs:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """Make the tox environments of both bases."""
+    """Make the environments of both bases."""
     for torch in ("2.3.1", "2.4.0"):
-        make_environment(tmp_path / "tox" / f"torch-{torch}", {"torch": torch, "numpy": "1.26.4"})
-    return tmp_path / "tox"
+        make_environment(tmp_path / "bases" / f"torch-{torch}", {"torch": torch, "numpy": "1.26.4"})
+    return tmp_path / "bases"
 
 
 def test_each_planned_case_runs_and_is_reported_once(runs: Runs) -> None:
@@ -98,11 +98,11 @@ def test_engine_gets_each_base_once_and_a_log(runs: Runs) -> None:
     engine = FakeEngine(KNOWN)
     runs.run(engine)
     assert engine.bases == ["torch-2.3.1", "torch-2.4.0"]
-    assert (runs.folder() / "engine.log").read_text() == "what tox printed\n"
+    assert (runs.folder() / "engine.log").read_text() == "what pytest printed\n"
 
 
 def test_secrets_are_masked_in_the_engine_log(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INDEX_TOKEN", "tox printed")
+    monkeypatch.setenv("INDEX_TOKEN", "pytest printed")
     runs.run(FakeEngine(KNOWN))
     assert (runs.folder() / "engine.log").read_text() == "what [masked]\n"
 
@@ -300,16 +300,16 @@ def test_time_limit_leaves_cases_not_reached(runs: Runs) -> None:
 
 
 def test_run_of_a_failed_engine_is_reported(runs: Runs) -> None:
-    engine = FakeEngine(KNOWN, limit=0, status=MatrixError("tox failed"))
-    with pytest.raises(MatrixError, match="tox failed"):
+    engine = FakeEngine(KNOWN, limit=0, status=MatrixError("uv failed"))
+    with pytest.raises(MatrixError, match="uv failed"):
         runs.run(engine)
     assert Paths(runs.out).page.is_file()
     assert runs.folder().is_dir()
 
 
 def test_unready_engine_leaves_no_run(runs: Runs) -> None:
-    engine = FakeEngine(KNOWN, unready=MatrixError("tox is needed to run"))
-    with pytest.raises(MatrixError, match="tox is needed to run"):
+    engine = FakeEngine(KNOWN, unready=MatrixError("uv is required"))
+    with pytest.raises(MatrixError, match="uv is required"):
         runs.run(engine)
     assert list(Paths(runs.out).run("").glob("*")) == []
     assert (runs.shown, engine.bases) == ([], [])

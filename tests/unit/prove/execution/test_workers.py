@@ -50,7 +50,6 @@ class Site:
             **os.environ,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # to import hypothesis takes a second
             "PYTHONPATH": str(ROOT),
-            "TOX_ENV_DIR": str(self.folder),  # pytest's cache is in it, and other tests would write what failed last
             "SMALL_PLAN": str(self.folder),
             "DO": json.dumps(do or {}),
             "MEGATRIX_OUT": str(self.folder / "out"),

@@ -1,126 +1,198 @@
-"""The tox environments: one per base, and one per line."""
+"""The bases of wheels: what they are made of, when they are made, and what a failure leaves."""
 
 from __future__ import annotations
 
-import re
-import runpy
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from configparser import ConfigParser
+import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from matrix.cli import COMMANDS
-from matrix.prove.planning.catalog_lines import lines
-from matrix.prove.provision.project import ROOT
-from matrix.prove.provision.tox_environments import (
-    CELL_REQUIRES,
-    EXCLUDE,
-    WITH_GPU_PACKAGES,
-    Turn,
-    environments,
-    has_driver,
-    left_out,
-    requirements,
-)
+from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.errors import MatrixError
+from matrix.prove.provision import bases as module
+from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, WITH_GPU_PACKAGES, Bases, has_driver, left_out
+from matrix.read.commands import CommandResult
 from matrix.read.machine.nvidia import nvml
-from tests.unit.catalogs import catalog, reader, real, wheels
+from tests.unit.catalogs import catalog, reader, wheels
+from tests.unit.engines import make_environment
 
-SMALL = catalog(wheels=tuple(wheels(torch, requires=("numpy<2",)) for torch in ("2.3.1", "2.4.0")), readers=(reader(),))
-
-
-def test_every_base_has_an_environment() -> None:
-    made = {name: requirements(base) for name, base in environments(SMALL).items()}
-    assert made == {
-        "torch-2.3.1": ("torch==2.3.1", "numpy<2", *CELL_REQUIRES),
-        "torch-2.4.0": ("torch==2.4.0", "numpy<2", *CELL_REQUIRES),
-        "no-torch": CELL_REQUIRES,
-    }
+SMALL = catalog(
+    wheels=tuple(wheels(torch, requires=("numpy<2",), gpu_only=("triton",)) for torch in ("2.3.1", "2.4.0")),
+    readers=(reader(),),
+)
 
 
-def test_a_line_and_its_base_have_two_names() -> None:
-    """What people type runs `megatrix run`, which makes the environments of bases with tox."""
-    assert not {*environments(real())} & {*lines(real())}
+class Uv:
+    """Makes environments as uv does, and keeps its commands; `fails` are words of a command that fails."""
+
+    def __init__(self) -> None:
+        self.fails, self.interrupts = "", ""
+        self.commands: list[str] = []
+        self.excluded: list[str] = []
+
+    def __call__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> CommandResult:
+        line = " ".join(command)
+        self.commands.append(line)
+        if self.interrupts and self.interrupts in line:
+            raise KeyboardInterrupt
+        if self.fails and self.fails in line:
+            return CommandResult(1, err="error: no solution\n  cause: https://me:secret@index/simple fails")
+        if "venv" in command:
+            make_environment(Path(command[-1]), {})
+            (Path(command[-1]) / "bin").mkdir()
+            (Path(command[-1]) / "bin" / "python").touch()
+        elif "--excludes" in command:
+            self.excluded += Path(command[command.index("--excludes") + 1]).read_text().split()
+        return CommandResult(0)
 
 
-def test_lines_start_a_run() -> None:
-    settings = ConfigParser(interpolation=None)
-    settings.read(ROOT / "tox.ini", encoding="utf-8")
-    assert settings["line"]["commands"] == "python -m matrix run --line {env_name} {posargs}"
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch) -> list[PythonEnvironment]:
+    """The Python of this machine; a test may replace it."""
+    found = [PythonEnvironment("3.10.13", path=Path("/usr/bin/python3.10"))]
+    monkeypatch.setattr("matrix.prove.provision.python_downloads.Pythons.find", lambda self, minors: found[0])
+    monkeypatch.setattr(module, "has_driver", lambda: False)
+    return found
 
 
-def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.9, which RHEL 9 has: the project's own modules do not import there."""
-    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
-    with pytest.raises(SystemExit, match=r"needs Python 3\.10 or later; this tox runs on 3\.9\.18\n  fix: .*uvx"):
-        runpy.run_path(str(ROOT / "toxfile.py"))
+@pytest.fixture
+def uv(python: list[PythonEnvironment]) -> Uv:
+    """A stand-in for uv, which needs an index."""
+    return Uv()
 
 
-def test_commands_of_tox_exist() -> None:
-    named = re.findall(r"python -m matrix (\w+)", (ROOT / "tox.ini").read_text(encoding="utf-8"))
-    assert named
-    assert {*named} <= COMMANDS.keys()
+def of(uv: Uv, root: Path, known: object = SMALL, **environ: str) -> Bases:
+    """Return the bases that a new process has."""
+    return Bases(known, root=root, environ={"UV": "/uv", **environ}, run=uv)  # type: ignore[arg-type]
 
 
-NAMES = st.sampled_from(["a", "b", "c"])
+def made_in(root: Path) -> list[Path]:
+    """Return the environments there, complete or not."""
+    return [path for path in (root / "bases").iterdir() if path.is_dir()]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["begin", "end"]), NAMES)))
-def test_only_the_holder_ends_its_turn(steps: list[tuple[str, str]]) -> None:
-    """Ends without a turn, and several of them, change nothing: tox reports the end of an environment twice."""
-    turn, holder = Turn(), ""
-    for step, name in steps:
-        if step == "end":
-            turn.end(name)
-            holder = "" if holder == name else holder
-        elif holder in ("", name):  # another one would wait
-            turn.begin(name)
-            holder = name
-    if holder:
-        turn.end(holder)
-    turn.begin("next")
+def test_base_is_made_once_for_its_content(uv: Uv, tmp_path: Path) -> None:
+    assert of(uv, tmp_path).installed("torch-2.4.0") is None
+    made = of(uv, tmp_path).provide("torch-2.4.0")
+    assert made.path
+    folder = made.path.parents[1]
+    venv, install = uv.commands
+    root = tmp_path / "bases"
+    assert venv == f"/uv --quiet --directory {root} venv --python /usr/bin/python3.10 {folder}"
+    assert install.startswith(f"/uv --quiet --directory {root} pip install --python {made.path} --excludes ")
+    assert install.endswith(" ".join(["torch==2.4.0", "numpy<2", *CELL_REQUIRES]))
+    assert uv.excluded == ["triton"]
+    again = of(uv, tmp_path)
+    assert (again.installed("torch-2.4.0"), again.provide("torch-2.4.0").path) == (made, made.path)
+    assert len(uv.commands) == 2
 
 
-def test_one_party_at_a_time_works() -> None:
-    turn, inside, most = Turn(), list[str](), list[int]()
-    start = threading.Barrier(4)
-
-    def work(name: str) -> None:
-        start.wait()
-        for _ in range(200):
-            turn.begin(name)
-            inside.append(name)
-            most.append(len(inside))
-            inside.remove(name)
-            turn.end(name)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, "abcd"))
-    assert (max(most), len(most)) == (1, 800)
+def test_a_reader_has_no_torch(uv: Uv, tmp_path: Path) -> None:
+    of(uv, tmp_path).provide("no-torch")
+    assert uv.commands[1].endswith(f"python {' '.join(CELL_REQUIRES)}")
 
 
-def test_a_driver_keeps_the_packages(tmp_path: Path) -> None:
-    file = tmp_path / "work" / "names.txt"
-    assert left_out(["triton"], file, {}, driver=True) == {}
-    assert not file.exists()
-    assert left_out(["triton", "nvidia-cusolver"], file, {}, driver=False) == {EXCLUDE: str(file)}
-    assert file.read_text(encoding="utf-8").split() == ["triton", "nvidia-cusolver"]
+def test_other_content_is_another_environment(
+    uv: Uv, tmp_path: Path, python: list[PythonEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requirements, another Python, a driver, what the user or a bundle leaves out."""
+    (tmp_path / "own.txt").write_text("nvidia-cusolver")
+    folders = [of(uv, tmp_path).provide("torch-2.4.0").path]
+    newer = catalog(wheels=(wheels("2.4.0", requires=("numpy<3",), gpu_only=("triton",)),), readers=(reader(),))
+    folders.append(of(uv, tmp_path, newer).provide("torch-2.4.0").path)
+    folders.append(of(uv, tmp_path, **{EXCLUDE: str(tmp_path / "own.txt")}).provide("torch-2.4.0").path)
+    folders.append(of(uv, tmp_path, **WITH_GPU_PACKAGES).provide("torch-2.4.0").path)
+    python[0] = PythonEnvironment("3.10.14", path=Path("/usr/bin/python3.10"))
+    folders.append(of(uv, tmp_path).provide("torch-2.4.0").path)
+    assert len({*folders}) == 5
+    assert len(made_in(tmp_path)) == module.KEPT  # the older ones are gone
+
+
+def test_the_least_recently_used_are_removed(uv: Uv, tmp_path: Path, python: list[PythonEnvironment]) -> None:
+    versions = [PythonEnvironment(f"3.10.{patch}", path=Path("/python")) for patch in (1, 2, 3)]
+    made = []
+    for version in (versions[0], versions[1], versions[0], versions[2]):
+        python[0] = version
+        made.append(of(uv, tmp_path).provide("torch-2.4.0").path)
+        os.utime(made[-1].parents[1], (len(made), len(made)))  # type: ignore[union-attr]
+    assert [bool(path and path.exists()) for path in made] == [True, False, True, True]
+    assert of(uv, tmp_path).provide("torch-2.3.1").path != made[-1]
+    assert made[-1]
+    assert made[-1].exists()
+
+
+@pytest.mark.parametrize("damage", ["record", "python"])
+def test_unfinished_environment_is_made_anew(uv: Uv, tmp_path: Path, damage: str) -> None:
+    """Of a killed process, or whose interpreter is gone."""
+    made = of(uv, tmp_path).provide("torch-2.4.0").path
+    assert made
+    (made if damage == "python" else made.parents[1] / module.RECORD).unlink()
+    (made.parent / "left").touch()
+    assert of(uv, tmp_path).installed("torch-2.4.0") is None
+    assert of(uv, tmp_path).provide("torch-2.4.0").path == made
+    assert not (made.parent / "left").exists()
+    assert json.loads((made.parents[1] / module.RECORD).read_text())["requires"][0] == "torch==2.4.0"
+
+
+@pytest.mark.parametrize("step", ["venv", "pip install"])
+def test_failure_of_uv_is_the_reason(uv: Uv, tmp_path: Path, step: str) -> None:
+    uv.fails = step
+    with pytest.raises(MatrixError, match="uv can't make this base") as caught:
+        of(uv, tmp_path).provide("torch-2.4.0")
+    assert caught.value.got == "error: no solution cause: https://***@index/simple fails"
+    assert not made_in(tmp_path)
+    uv.fails = ""
+    assert of(uv, tmp_path).provide("torch-2.4.0").path
+
+
+def test_ctrl_c_leaves_no_half_environment(uv: Uv, tmp_path: Path) -> None:
+    uv.interrupts = "pip install"
+    with pytest.raises(KeyboardInterrupt):
+        of(uv, tmp_path).provide("torch-2.4.0")
+    assert not made_in(tmp_path)
+
+
+def test_base_without_python_is_not_made(uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: object, minors: object) -> PythonEnvironment:
+        raise MatrixError("no Python 3.10 found", got="3.12")
+
+    monkeypatch.setattr("matrix.prove.provision.python_downloads.Pythons.find", missing)
+    known = of(uv, tmp_path)
+    assert known.lack("torch-2.4.0").startswith("needs Python 3.10")
+    assert known.installed("torch-2.4.0") is None
+    with pytest.raises(MatrixError, match=r"no Python 3\.10 found"):
+        known.provide("torch-2.4.0")
+
+
+def test_image_is_no_base_of_wheels(uv: Uv, tmp_path: Path) -> None:
+    known = of(uv, tmp_path)
+    assert (known.lack("ngc-24.07"), known.installed("ngc-24.07")) == ("", None)
+    with pytest.raises(MatrixError, match="no such base of wheels"):
+        known.provide("ngc-24.07")
+
+
+def test_missing_uv_is_reported_before_a_run(uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of(uv, tmp_path).provide("torch-2.4.0")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    without = Bases(SMALL, root=tmp_path, environ={"PATH": ""}, run=uv)
+    without.ready(["torch-2.4.0", "ngc-24.07"])
+    with pytest.raises(MatrixError, match="uv is required"):
+        without.ready(["torch-2.3.1"])
+
+
+def test_packages_for_gpus_need_a_driver() -> None:
+    assert left_out(["triton"], {}, driver=True) == ()
+    assert left_out(["triton", "nvidia-cusolver"], {}, driver=False) == ("triton", "nvidia-cusolver")
 
 
 @pytest.mark.parametrize("environ", [{EXCLUDE: ""}, {EXCLUDE: "/my/own.txt"}, {**WITH_GPU_PACKAGES}])
-def test_an_earlier_choice_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_an_earlier_choice_stays(environ: dict[str, str]) -> None:
     """The user's, or that of a run on a cluster."""
-    assert left_out(["triton"], tmp_path / "names.txt", environ, driver=False) == {}
-
-
-def test_nothing_is_left_out_below_spaces(tmp_path: Path) -> None:
-    """uv 0.13 reads the variable as several files, and has no way to write a space."""
-    assert left_out(["triton"], tmp_path / "my project" / "names.txt", {}, driver=False) == {}
-    assert left_out([], tmp_path / "names.txt", {}, driver=False) == {}
+    assert left_out(["triton"], environ, driver=False) == ()
 
 
 def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ import pytest
 from matrix import __version__
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import cache_folders, configuration, project
-from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, materialise, work_root
+from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, materialise
 
 INSTALLED = {
     "ground/errors.py": "errors",
     "ground/catalog/facts/bases.toml": "bases",
     "failures/save_breaks/failure.toml": "failure",
-    "project/tox.ini": "tox",
+    "project/conftest.py": "door",
     "project/containers/Containerfile": "containers",
     "project/tests/__init__.py": "",
 }
@@ -26,7 +26,7 @@ LAID_OUT = {
     "matrix/ground/errors.py": "errors",
     "matrix/ground/catalog/facts/bases.toml": "bases",
     "tests/failures/save_breaks/failure.toml": "failure",
-    "tox.ini": "tox",
+    "conftest.py": "door",
     "containers/Containerfile": "containers",
     "tests/__init__.py": "",
 }
@@ -66,7 +66,7 @@ def content(root: Path) -> dict[str, str]:
 
 
 def test_the_project_folder_is_the_checkout() -> None:
-    assert (is_installed(), folder(), home(), work_root()) == (False, ROOT, ROOT, ROOT / ".tox")
+    assert (is_installed(), folder(), home()) == (False, ROOT, ROOT)
     assert (ROOT / "tox.ini").is_file()
 
 
@@ -86,9 +86,9 @@ def test_every_file_has_a_place(package: Path) -> None:
 
 def test_the_same_content_is_laid_out_once(package: Path, tmp_path: Path) -> None:
     made = materialise(package, tmp_path)
-    before = (made / "tox.ini").stat()
+    before = (made / "conftest.py").stat()
     assert materialise(package, tmp_path) == made
-    assert (made / "tox.ini").stat() == before
+    assert (made / "conftest.py").stat() == before
 
 
 @pytest.mark.parametrize("name", INSTALLED)
@@ -151,7 +151,6 @@ def test_an_unwritable_cache_has_a_fix(package: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("from_a_wheel")
 def test_an_installed_project_is_in_the_cache(tmp_path: Path) -> None:
     assert folder().parent == tmp_path / "cache" / "projects"
-    assert work_root() == tmp_path / "cache" / "tox"
 
 
 @pytest.mark.usefixtures("from_a_wheel")

@@ -124,9 +124,7 @@ def test_without_any_python_the_command_is_named() -> None:
         ({}, False, "interpreters.download = false in megatrix.toml"),
         ({"UV_PYTHON_DOWNLOADS": "never"}, True, "UV_PYTHON_DOWNLOADS=never"),
         ({"UV_PYTHON_DOWNLOADS": "automatic"}, True, ""),
-        # toxfile.py sets uv's own variable for tox-uv, and keeps the user's in this one.
-        ({"UV_PYTHON_DOWNLOADS": "never", "MEGATRIX_PYTHON_DOWNLOADS": ""}, True, ""),
-        ({"MEGATRIX_PYTHON_DOWNLOADS": "manual"}, True, "MEGATRIX_PYTHON_DOWNLOADS=manual"),
+        ({"UV_PYTHON_DOWNLOADS": "manual"}, True, "UV_PYTHON_DOWNLOADS=manual"),
     ],
 )
 def test_a_setting_forbids_downloads(environ: dict[str, str], download: bool, setting: str) -> None:

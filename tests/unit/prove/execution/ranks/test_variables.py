@@ -9,7 +9,7 @@ import pytest
 
 from matrix.prove.execution.ranks import variables
 from matrix.prove.execution.ranks.supervisor import Supervisor
-from matrix.prove.provision.tox_environments import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS
 from tests.unit.prove.execution.ranks.test_rank_group import MakeJob
 
 # What a machine may set that changes a verdict.

@@ -11,11 +11,13 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.execution.engine import EngineRequest, EngineResult, Tox
+from matrix.prove.execution.engine import EngineRequest, EngineResult
 from matrix.prove.execution.slurm.client import CommandOutput
 from matrix.prove.planning.night import everything
 from matrix.prove.store import journal, stored_run
+from matrix.read.machine import installed as environments
 from tests.unit.catalogs import case, catalog, clause, failure
+from tests.unit.engines import environment_folder
 
 ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(5)))
 KNOWN = catalog(ENTRY, torches=("2.4.0",))
@@ -88,7 +90,7 @@ def work_off(part: Path, index: int, whole: bool) -> None:
 
 
 class Maker:
-    """Makes no environments; the test has made them before."""
+    """Makes no environments; the test has made them before, or they can't be made."""
 
     def ready(self, bases: Collection[str]) -> None:
         pass
@@ -97,10 +99,12 @@ class Maker:
         return ""
 
     def installed(self, base: str) -> PythonEnvironment | None:
-        return Tox(1).installed(base)
+        return environments.at(environment_folder(base))
 
     def run(self, request: EngineRequest) -> EngineResult:
-        return EngineResult()
+        return EngineResult(
+            0, {base: f"{base}: uv can't make it" for base in request.bases if not self.installed(base)}
+        )
 
 
 def passed() -> Record:

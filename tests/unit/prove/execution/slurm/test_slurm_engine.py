@@ -24,9 +24,9 @@ from tests.unit.prove.execution.slurm.memory import CASES, KNOWN, Cluster, Maker
 @pytest.fixture
 def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
     """Return a function that runs CASES on a cluster."""
-    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     monkeypatch.setattr("matrix.prove.provision.case_overlays.overlay_specs", lambda *_: ())
-    make_environment(tmp_path / "tox" / "torch-2.4.0", {"torch": "2.4.0"})
+    make_environment(tmp_path / "bases" / "torch-2.4.0", {"torch": "2.4.0"})
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
         site = ClusterSite(KNOWN, HOST, Commands(call=cluster))
@@ -57,12 +57,12 @@ def test_one_array_returns_each_result_once(run_cases: Callable[..., list[Record
     assert sorted(record.key for record in run_cases.shown) == sorted(item.key for item in CASES)  # type: ignore[attr-defined]
 
 
-def test_unmade_tox_environment_is_not_reached(run_cases: Callable[..., list[Record]], tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "tox")
+def test_unmade_base_is_not_reached(run_cases: Callable[..., list[Record]], tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "bases")
     cluster = Cluster()
     records = run_cases(cluster)
     assert verdicts(records) == ["not-reached"] * len(CASES)
-    assert "tox made no environment of torch-2.4.0" in records[0].outcome.reason
+    assert "torch-2.4.0: uv can't make it" in records[0].outcome.reason
     assert cluster.jobs == {}
 
 

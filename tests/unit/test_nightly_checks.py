@@ -171,7 +171,9 @@ def test_further_options_need_one_suite(suites: list[str], capsys: pytest.Captur
 
 
 def test_suite_gets_further_options(tmp_path: Path) -> None:
-    suite = of_code("import sys; print(*sys.argv[1:])", counts="", short=lambda: ("short",), unless=lambda: "no short form")
+    suite = of_code(
+        "import sys; print(*sys.argv[1:])", counts="", short=lambda: ("short",), unless=lambda: "no short form"
+    )
     run_all([suite], tmp_path, 1, lambda line: None, ["-k", "kill"])
     assert (tmp_path / "x.log").read_text() == "-k kill\n"
 

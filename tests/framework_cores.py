@@ -58,8 +58,8 @@ HEAD: Final = """# Which core does a framework want?
 Read on 2026-11-26. The newest wheel of each framework on PyPI, and the newest tag of NeMo-RL and slime, which have
 none, held against the releases that its metadata declares and all newer ones (`megatrix contract --consumer`); where it
 declares no megatron-core, against all. A break is a call that raises or is misbound where a job reaches it: many need
-an option or a model. `tests/framework_breaks.json` names each; `tox run -e nightly-checks -- frameworks` reports what is new, and
-`python -m tests.framework_cores --write` writes this page.
+an option or a model. `tests/framework_breaks.json` names each; `tox run -e nightly-checks -- frameworks` reports what
+is new, and `python -m tests.framework_cores --write` writes this page.
 
 | framework | package | declares | no break found | with breaks |
 |---|---|---|---|---|

@@ -105,5 +105,5 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _uncompiled(function: Any = None, **_: Any) -> Any:
-    """Replace torch.compile or torch.jit.script, as `@torch.compile` and as `@torch.compile(...)`, without compiling."""
+    """Replace torch.compile and torch.jit.script, as `@torch.compile` and `@torch.compile(...)`; compile nothing."""
     return function if function is not None else lambda decorated: decorated

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,22 +214,33 @@ def command_words(parsed: argparse.Namespace, resume: str = "") -> list[str]:
     return words
 
 
-def prepare(parsed: argparse.Namespace) -> None:
-    """Check the settings; with --bundle, also the bundle, which then gives packages, clones, and the default cases."""
+def bundled(parsed: argparse.Namespace) -> tuple[bundle_folder.Bundle | None, Mapping[str, str]]:
+    """Return the checked bundle, if one is given, and the variables of the run.
+
+    With a bundle they name its packages and clones alone. Raises MatrixError for a damaged bundle, and for a mistake in
+    the settings, which is thus reported once, not by each case.
+    """
+    bundle: bundle_folder.Bundle | None = None
+    environ: Mapping[str, str] = os.environ
     if parsed.bundle:
         folder = parsed.bundle.absolute()
-        content = bundle_folder.verified(folder)
-        settings = bundle_folder.variables(folder, content, os.environ)
-        os.environ.clear()
-        os.environ.update(settings)
-        selects = (parsed.select, parsed.within, parsed.smoke, parsed.case, parsed.here, parsed.line)
-        if parsed.resume is None and not any(selects):
-            parsed.level, parsed.here = parsed.level or [content.level], content.base == HOST
-            if parsed.here or content.select:
-                parsed.select = content.select if parsed.here else selection(content.base, content.select)
-            else:
-                parsed.within = selection(content.base)
-    configuration.load()  # a mistake in it is reported once, not by each case
+        bundle = bundle_folder.verified(folder)
+        environ = bundle_folder.variables(folder, bundle, os.environ)
+    configuration.load(environ)
+    return bundle, environ
+
+
+def cases_of_bundle(parsed: argparse.Namespace, bundle: bundle_folder.Bundle) -> CaseRequest:
+    """Return the request of a run from a bundle: that of the options, else the cases for which it was made."""
+    request = request_of(parsed)
+    if any((parsed.select, parsed.within, parsed.smoke, parsed.case, parsed.here, parsed.line)):
+        return request
+    here = bundle.base == HOST
+    levels = requested_levels(parsed.level or [bundle.level], on_cluster=request.on_cluster, has_gpu=False)
+    if here or bundle.select:
+        select = bundle.select if here else selection(bundle.base, bundle.select)
+        return replace(request, levels=levels, here=here, select=select)
+    return replace(request, levels=levels, within=selection(bundle.base))
 
 
 def checked_limit(parsed: argparse.Namespace) -> float | None:
@@ -242,6 +254,16 @@ def checked_limit(parsed: argparse.Namespace) -> float | None:
         expected = f"minutes above 0 and at most {LONGEST_MIN:,}"
         raise MatrixError("no such --time-limit", got=f"{parsed.time_limit}", expected=expected, fix="--time-limit 60")
     return 60 * float(parsed.time_limit)
+
+
+def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
+    """Return the request that the options of a run make. Raises MatrixError."""
+    limit_s = checked_limit(parsed)
+    bundle, environ = bundled(parsed)
+    request = resumed(parsed) if parsed.resume is not None else new(catalog, parsed, bundle)
+    if parsed.here:  # for the rerun commands of the plan; its pytest sets the same
+        environ = {RERUN: RERUN_HERE, **environ}
+    return replace(request, limit_s=limit_s, environ=environ)
 
 
 def resumed(parsed: argparse.Namespace) -> runner.Request:
@@ -262,12 +284,11 @@ def resumed(parsed: argparse.Namespace) -> runner.Request:
     return runner.Request(stored.planned, parsed.out, not parsed.no_cache, stored, parsed.engine == "slurm")
 
 
-def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
+def new(catalog: Catalog, parsed: argparse.Namespace, bundle: bundle_folder.Bundle | None) -> runner.Request:
     """Return the request for a new run of the selected cases; --break has its own folder. Raises MatrixError."""
-    if parsed.here:
-        os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
-    planned, label = selected(catalog, request_of(parsed))
-    label = PART if label == NIGHT and (parsed.within or parsed.smoke or parsed.level or parsed.k) else label
+    request = cases_of_bundle(parsed, bundle) if bundle else request_of(parsed)
+    planned, label = selected(catalog, request)
+    label = PART if label == NIGHT and (request.within or parsed.smoke or parsed.level or parsed.k) else label
     planned = results.last_red(planned, parsed.out, label) if parsed.lf else planned
     planned = results.durations(catalog, parsed.out).timed(planned)
     if not parsed.break_:

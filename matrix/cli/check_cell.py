@@ -30,11 +30,11 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
         fix = "leave it out, or name the versions: megatrix check mcore=0.8.0 torch=2.4.1"
         raise MatrixError("a cell is a stack alone", got=f"--{given[0]}".replace("--own", "--"), fix=fix)
     catalog, cases = loading.load(), None
-    configuration.load()
+    settings = configuration.load()
     if cell.startswith(f"{HOST}/"):
         catalog, cases = environment_cases(catalog)
     machine, engines = host.look(), places.engines(catalog, 1)
-    offer = cache(lambda base: offer_of(catalog, engines, base))
+    offer = cache(lambda base: offer_of(catalog, engines, base, settings))
     explained = cell_explanation.explain(
         catalog,
         cell,

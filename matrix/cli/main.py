@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from matrix import __version__
 from matrix.cli import COMMANDS
 from matrix.cli.usage import Help, Parser
-from matrix.ground.errors import ExitStatus, MatrixError, closest
+from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
 OWN = {"bisect", "check"}  # commands that take another command after --
@@ -67,8 +67,9 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
+        hint = error.hint if isinstance(error, Interrupted) else parsed.resume_hint
         stop = MatrixError("interrupted")
-        stop.what += parsed.resume_hint and f"; {parsed.resume_hint}"
+        stop.what += hint and f"; {hint}"
         stop.args = (stop.what,)  # whole: it is a command line
         return failed(parsed, stop, ExitStatus.INTERRUPTED)
     except MatrixError as error:

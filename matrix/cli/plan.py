@@ -58,11 +58,11 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
     """
     jobs, machine = os.cpu_count() or 1, host.look()
     engine, ids = places.engines(known, jobs), {image.id for image in missing}
-    clones = configuration.load().sources
+    settings = configuration.load()
 
     @cache
     def offer(base: str) -> BaseOffer:
-        return offered(known, base, clones=clones) if base in ids else offer_of(known, engine, base)
+        return offered(known, base, clones=settings.sources) if base in ids else offer_of(known, engine, base, settings)
 
     machines = {level: machine.offers(level) for level in {item.level for item in planned}}
     parallel = statistics.Parallel(jobs, places.workers_for(planned, machine), jobs)

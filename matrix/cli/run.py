@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.case_options import add_run, checked_limit, command_words, prepare, requested, resumed
+from matrix.cli.case_options import add_run, command_words, requested
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, Interrupted
 from matrix.prove.authoring import breaking
 from matrix.prove.bisection.probe_session import exit_code
 from matrix.prove.execution import interrupt, runner
@@ -42,40 +42,34 @@ def add_parser(commands: Any) -> None:
 def run_command(parsed: argparse.Namespace) -> int:
     """Run the cases and print the summary; return the exit status of the run (docs/runs.md)."""
     interrupt.once()
-    prepare(parsed)
-    parsed.resume_hint = f"continue with: {command_line(parsed)}"
-    limit_s = checked_limit(parsed)
-    if parsed.results and (lack := results.lacking_gpu()):
-        warn(f"not run: {lack}")
-        if parsed.json:
-            print(json_object("records/1", ()))
-        return ExitStatus.NOTHING
-    catalog = loading.load()
-    request = resumed(parsed) if parsed.resume is not None else requested(catalog, parsed)
-    finished = executed(replace(request, limit_s=limit_s), catalog, parsed)
+    begun: list[str] = []  # the name of the run, once it can be resumed
+    try:
+        if parsed.results and (lack := results.lacking_gpu()):
+            return nothing(lack, parsed)
+        catalog = loading.load()
+        request = requested(catalog, parsed)
+        return reported(executed(request, catalog, parsed, begun), request, parsed)
+    except KeyboardInterrupt:
+        raise Interrupted(f"continue with: {command_line(parsed, *begun)}") from None
+
+
+def nothing(lack: str, parsed: argparse.Namespace) -> ExitStatus:
+    """Print why nothing was run."""
+    warn(f"not run: {lack}")
     if parsed.json:
-        print(json_object("records/1", (record.to_json() for record in finished.records)))
-    else:
-        results.print_summary(finished, request.out)
-    say = warn if parsed.json else print
-    if parsed.results:
-        say(f"results: {results.write_gpu_results(parsed.results, finished)}")
-    if parsed.break_:
-        broken, text = breaking.outcome(finished.records)
-        say(text)
-        return ExitStatus.GOOD if broken else ExitStatus.BAD
-    results.add_step_summary(parsed.out, finished.run)
-    status = runner.exit_status(finished, whole=bool(parsed.smoke))
-    if parsed.smoke and status is ExitStatus.NOTHING:
-        warn("not every case of the smoke ran: it shows nothing")
-    return exit_code(finished.records) if parsed.exit_code else status
+        print(json_object("records/1", ()))
+    return ExitStatus.NOTHING
 
 
-def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespace) -> stored_run.Night:
-    """Run a request where the options say, with its progress on the screen, and return the night."""
-    on_slurm = parsed.engine == "slurm"
-    workers = parsed.workers or (1 if on_slurm else places.workers_for(request.planned, host.look()))
-    engine, site = places.engine_of(catalog, parsed, parsed.jobs, workers)
+def executed(
+    request: runner.Request, catalog: Catalog, parsed: argparse.Namespace, begun: list[str]
+) -> stored_run.Night:
+    """Run a request where the options say, with its progress on the screen, and return the night.
+
+    When it has ended, or was interrupted, `begun` gets its name.
+    """
+    workers = parsed.workers or (1 if parsed.engine == "slurm" else places.workers_for(request.planned, host.look()))
+    engine, site = places.engine_of(catalog, parsed, parsed.jobs, workers, request.environ)
     if parsed.pull:
         places.pull(catalog, request.planned, parsed, warn)
     request = replace(request, site=site)
@@ -83,7 +77,7 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
 
     def report(stored: stored_run.StoredRun, history: History) -> stored_run.Night:
         if not parsed.break_:  # such a run has its own folder
-            parsed.resume_hint = f"continue with: {command_line(parsed, stored.folder.name)}"
+            begun.append(stored.folder.name)
         return output.render(stored, request.out, history, catalog)
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
@@ -92,6 +86,28 @@ def executed(request: runner.Request, catalog: Catalog, parsed: argparse.Namespa
     events = runner.Events(screen.show, screen.begin, warn, report, lambda *cases: screen.open(cases[0], line(*cases)))
     with screen.animated():
         return runner.execute(request, catalog, engine, events)
+
+
+def reported(night: stored_run.Night, request: runner.Request, parsed: argparse.Namespace) -> int:
+    """Print what a run showed, and return its exit status."""
+    say = warn if parsed.json else print
+    if parsed.json:
+        print(json_object("records/1", (record.to_json() for record in night.records)))
+    else:
+        results.print_summary(night, request.out)
+    if parsed.results:
+        say(f"results: {results.write_gpu_results(parsed.results, night)}")
+    if parsed.break_:
+        broken, text = breaking.outcome(night.records)
+        say(text)
+        return ExitStatus.GOOD if broken else ExitStatus.BAD
+    results.add_step_summary(parsed.out, night.run)
+    if parsed.exit_code:
+        return exit_code(night.records)
+    status = runner.exit_status(night, whole=bool(parsed.smoke))
+    if parsed.smoke and status is ExitStatus.NOTHING:
+        warn("not every case of the smoke ran: it shows nothing")
+    return status
 
 
 def command_line(parsed: argparse.Namespace, resume: str = "") -> str:

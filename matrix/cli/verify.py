@@ -45,7 +45,7 @@ def verify_command(parsed: argparse.Namespace) -> int:
     early = [one for one in entry.problems(catalog, failure, request.planned) if not one.of_example]
     if early:
         return _end(early, ["nothing was run"])
-    night = executed(request, catalog, options)
+    night = executed(request, catalog, options, [])
     records = [record for record in night.records if record.failure == failure.id]
     missing = any(one.of_example for one in entry.problems(catalog, failure, request.planned))
     kept = keep(failure, records) if missing else []
@@ -76,7 +76,7 @@ def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     case_options.add_run(parser)
     words = ["--within", f"failure=={parsed.id}", "--out", str(parsed.out)]
-    return parser.parse_args(words, argparse.Namespace(resume_hint=""))
+    return parser.parse_args(words)
 
 
 def keep(failure: Failure, records: Sequence[Record]) -> list[Path]:

@@ -20,6 +20,14 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 130  # as in a shell
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a command that can go on: `hint` says how."""
+
+    def __init__(self, hint: str) -> None:
+        super().__init__(hint)
+        self.hint = hint
+
+
 class MatrixError(Exception):
     """An error in the input or the environment that the user can fix.
 

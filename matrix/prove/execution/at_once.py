@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -27,12 +28,24 @@ from matrix.prove.store.history import History
 
 
 class AtOnce:
-    """Returns the records of cases that need no process; `run` is the name of the run that they belong to."""
+    """Returns the records of cases that need no process.
 
-    def __init__(self, catalog: Catalog, engine: Engine, site: ExecutionSite, history: History, run: str) -> None:
+    `run` is the name of the run that they belong to, `environ` its variables.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        engine: Engine,
+        site: ExecutionSite,
+        history: History,
+        run: str,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         self._catalog, self._site, self._history, self._run = catalog, site, history, run
+        self._environ, self._settings = environ, configuration.load(environ)
         self._installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
-        self._offer = cache(lambda base: offer_of(catalog, engine, base))
+        self._offer = cache(lambda base: offer_of(catalog, engine, base, self._settings))
 
     def unavailable(self, planned: Planned) -> Record | None:
         """Return the record of a case that lacks something, with all that it lacks; None if it can run."""
@@ -55,8 +68,8 @@ class AtOnce:
             return None
         case = on_python(self._catalog, planned, contents.minor)
         try:
-            settings, parts = configuration.load(), filter(None, (case, case.writer))
-            specs = [spec for part in parts for spec in overlay_specs(part, contents, settings)]
+            parts = filter(None, (case, case.writer))
+            specs = [spec for part in parts for spec in overlay_specs(part, contents, self._settings)]
             digests = map(overlay_digest, specs)
             failure = self._catalog.failure(case.failure)
             content = case_key(case, failure, contents, digests, self._site, contents.image)
@@ -65,5 +78,5 @@ class AtOnce:
             return None
         if record is None or record.key != case.key:
             return None
-        line = reproduce_line(case, with_site(os.environ, *self._catalog.site))
+        line = reproduce_line(case, with_site(self._environ, *self._catalog.site))
         return replace(record, planned=case, run=self._run, reproduce=line)

@@ -98,13 +98,12 @@ class Engine(Protocol):
         """Run the bases and return after all processes have ended."""
 
 
-def offer_of(catalog: Catalog, engine: Engine, base: str) -> BaseOffer:
+def offer_of(catalog: Catalog, engine: Engine, base: str, settings: configuration.Configuration) -> BaseOffer:
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
     packages, features = (contents.packages, contents.features) if contents else (None, None)
-    clones = configuration.load().sources
-    cuda = contents.torch_cuda if contents else None
+    cuda, clones = contents.torch_cuda if contents else None, settings.sources
     return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones, cuda=cuda)
 
 
@@ -167,7 +166,7 @@ class LocalEngine:
         Raises MatrixError if uv is missing and needed, or the project's folder or settings can't be used.
         """
         project.folder()
-        settings()
+        settings(self._environ)
         self._bases.ready(bases)
 
     def lacks(self, base: str) -> str:
@@ -191,7 +190,8 @@ class LocalEngine:
                     refused[base] = error.brief
                     continue
                 if python and not self._only_make:
-                    environ = {**passed(self._environ, python), **request.environ, "MEGATRIX_BASE": base}
+                    environ = passed(self._environ, python) | settings(self._environ) | request.environ
+                    environ["MEGATRIX_BASE"] = base
                     running.append(start_pytest(python, self._workers, environ, request.log))
             statuses += ended(running, 0)
         except BaseException:
@@ -215,7 +215,7 @@ class HostEngine:
                 fix="pip install pytest-xdist, or leave -n out",
             )
         project.folder()
-        settings()
+        settings(self._environ)
 
     def lacks(self, base: str) -> str:
         """Return "": the environment is used unchanged."""
@@ -227,8 +227,14 @@ class HostEngine:
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
-        environment = {RERUN: RERUN_HERE, **self._environ, **request.environ, "MEGATRIX_BASE": ""}
-        running = [start_pytest(Path(sys.executable), self._workers, environment, request.log)]
+        environ = {
+            RERUN: RERUN_HERE,
+            **self._environ,
+            **settings(self._environ),
+            **request.environ,
+            "MEGATRIX_BASE": "",
+        }
+        running = [start_pytest(Path(sys.executable), self._workers, environ, request.log)]
         try:
             (status,) = ended(running, 0)
         except BaseException:
@@ -249,7 +255,7 @@ def start_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Pa
     """Start pytest over the failures with an interpreter, with its output in `log`."""
     words = ["tests/failures", "-p", "no:cacheprovider", *distribution(workers)]
     command = python_module(python, "pytest", *words, folder=project.folder())
-    return start(command, {**environ, **CELL_SETTINGS, **settings()}, log)
+    return start(command, {**environ, **CELL_SETTINGS}, log)
 
 
 def distribution(workers: int) -> list[str]:
@@ -308,8 +314,11 @@ def stop(running: Collection[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def settings() -> dict[str, str]:
+def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
-    passed = {"MEGATRIX_CACHE": str(default_root()), te_wheels.VARIABLE: str(te_wheels.wheels())}
-    passed[compiler.PASSED] = json.dumps(compiler.build_variables())
-    return {**passed, **configuration.load().environment}
+    return {
+        "MEGATRIX_CACHE": str(default_root(environ)),
+        te_wheels.VARIABLE: str(te_wheels.wheels(environ)),
+        compiler.PASSED: json.dumps(compiler.build_variables(environ)),
+        **configuration.load(environ).environment,
+    }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.model import HOST, Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import ExitStatus, MatrixError, closest
@@ -31,7 +33,7 @@ from matrix.prove.store.secrets import mask_file
 from matrix.prove.store.stored_run import Night, StoredRun
 
 LOG_LINES: Final = 12  # of the engine, in an error
-ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
+ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of pytest
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Request:
     """What a run does. `resume` is an earlier run to finish with its own plan.
 
     With `attach` the engine uses the processes of that run that still run; otherwise they are awaited first. After
-    `limit_s` seconds the run stops; cases without a result are not reached. `site` defaults to this machine.
+    `limit_s` seconds the run stops; cases without a result are not reached. `site` defaults to this machine. `environ`
+    are the variables from which its processes get theirs, and in which its clones and settings are named.
     """
 
     planned: Sequence[Planned] = ()
@@ -50,6 +53,7 @@ class Request:
     label: str = NIGHT
     limit_s: float | None = None
     site: host.ExecutionSite | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
 def ignore(event: object) -> None:
@@ -116,7 +120,7 @@ def start(request: Request, catalog: Catalog, warn: Callable[[str], None]) -> tu
     if run is None:
         folder = Paths(request.out).new_run(request.label)
         lock = RunLock(folder)
-        return StoredRun.create(folder, request.planned, catalog.site), lock
+        return StoredRun.create(folder, request.planned, with_site(request.environ, *catalog.site)), lock
     lock = RunLock(run.folder)
     for case in run.planned:
         check(case, catalog)
@@ -152,7 +156,8 @@ class Work:
 
     def finish(self, history: History) -> None:
         """Give each case a result, unless the engine ends early."""
-        at_once = AtOnce(self._catalog, self._engine, self._request.site or host.look(), history, self._run.folder.name)
+        request, name = self._request, self._run.folder.name
+        at_once = AtOnce(self._catalog, self._engine, request.site or host.look(), history, name, request.environ)
         waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
             for planned in self._run.pending():

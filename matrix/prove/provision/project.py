@@ -1,4 +1,4 @@
-"""The project's folder, which holds the package, the failures and their settings for tox, cells, containers and nodes.
+"""The project's folder, which holds the package, the failures and their settings for cells, containers and nodes.
 
 It is the checkout where there is one. An installed package has the other files of the checkout as data
 (pyproject.toml); they are written to the user's cache as a checkout, in a folder named by its content that never

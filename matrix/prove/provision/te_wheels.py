@@ -138,7 +138,7 @@ def reason_of(ended: CommandResult) -> str:
 
 def wheels(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder that keeps wheels: $MEGATRIX_WHEELS, else one in the cache."""
-    return Path(environ.get(VARIABLE) or default_root() / "wheels").absolute()
+    return Path(environ.get(VARIABLE) or default_root(environ) / "wheels").absolute()
 
 
 def machine_memory(file: Path = MEMORY) -> int | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import MalformedError, decode
-from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.regular_file import read_regular
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
@@ -50,10 +49,9 @@ class StoredRun:
         self.folder, self.journals = folder, journal.Journals(folder)
 
     @classmethod
-    def create(cls, folder: Path, cases: Sequence[Planned], site: Sequence[Path] = ()) -> StoredRun:
-        """Write the plan of a new run; `site` are folders of failures besides those that this process loads."""
+    def create(cls, folder: Path, cases: Sequence[Planned], environ: Mapping[str, str] = os.environ) -> StoredRun:
+        """Write the plan of a new run; `environ` are the variables of its processes."""
         run = cls(folder)
-        environ = with_site(os.environ, *site)
         run.entries = {case.key: PlanEntry(case, reproduce_line(case, environ)) for case in cases}
         write_plan(folder, [entry.to_plain() for entry in run.entries.values()])
         return run

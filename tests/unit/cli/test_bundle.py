@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from matrix.cli import case_options
 from matrix.cli.main import main, whole_parser
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import bundle_folder
+from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
 from tests.founding import SAVE
+from tests.unit.engines import HOST
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -55,12 +55,9 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """Return a bundle of one file; the variables of this process are restored afterwards, and new ones removed."""
-    before = dict(os.environ)
-    yield write(tmp_path, "torch-2.13.0", "")
-    os.environ.clear()
-    os.environ.update(before)
+def folder(tmp_path: Path) -> Path:
+    """Return a bundle of one file."""
+    return write(tmp_path, "torch-2.13.0", "")
 
 
 def write(folder: Path, base: str, select: str) -> Path:
@@ -73,33 +70,37 @@ def write(folder: Path, base: str, select: str) -> Path:
 @pytest.mark.parametrize(
     ("base", "select", "words", "expected"),
     [
-        ("torch-2.13.0", "", (), (["cpu"], None, "base==torch-2.13.0", False)),
-        ("torch-2.13.0", "a==1 or b==2", (), (["cpu"], "base==torch-2.13.0 and (a==1 or b==2)", None, False)),
-        ("host", "", (), (["cpu"], "", None, True)),
-        ("host", "a==1", (), (["cpu"], "a==1", None, True)),
-        ("torch-2.13.0", "", ("--select", "c==3"), (None, "c==3", None, False)),
-        ("torch-2.13.0", "", ("--level", "gpu"), (["gpu"], None, "base==torch-2.13.0", False)),
-        ("torch-2.13.0", "", ("--resume",), (None, None, None, False)),
+        ("torch-2.13.0", "", (), ("cpu", "", "base==torch-2.13.0", False)),
+        ("torch-2.13.0", "a==1 or b==2", (), ("cpu", "base==torch-2.13.0 and (a==1 or b==2)", "", False)),
+        ("host", "", (), ("cpu", "", "", True)),
+        ("host", "a==1", (), ("cpu", "a==1", "", True)),
+        ("torch-2.13.0", "", ("--select", "c==3"), ("contract cpu", "c==3", "", False)),
+        ("torch-2.13.0", "", ("--level", "gpu"), ("gpu", "", "base==torch-2.13.0", False)),
     ],
 )
 def test_run_takes_the_cases_of_its_bundle(
-    base: str, select: str, words: tuple[str, ...], expected: object, folder: Path
+    base: str, select: str, words: tuple[str, ...], expected: object, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(host, "look", lambda: HOST)
     write(folder, base, select)
     options = parsed("--bundle", str(folder), *words)
-    case_options.prepare(options)
-    assert (options.level, options.select, options.within, options.here) == expected
+    bundle, _ = case_options.bundled(options)
+    assert bundle
+    request = case_options.cases_of_bundle(options, bundle)
+    levels = " ".join(level.value for level in request.levels)
+    assert (levels, request.select, request.within, request.here) == expected
 
 
 def test_run_has_the_variables_of_its_bundle_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_INDEX", "https://theirs.example")
     monkeypatch.setenv("PIP_FIND_LINKS", "/theirs")
-    case_options.prepare(parsed("--bundle", str(folder)))
-    assert "UV_INDEX" not in os.environ
-    assert os.environ["PIP_FIND_LINKS"] == f"{folder}/wheels"
+    _, environ = case_options.bundled(parsed("--bundle", str(folder)))
+    assert "UV_INDEX" not in environ
+    assert environ["PIP_FIND_LINKS"] == f"{folder}/wheels"
+    assert (os.environ["UV_INDEX"], os.environ["PIP_FIND_LINKS"]) == ("https://theirs.example", "/theirs")
 
 
 def test_damaged_bundle_runs_nothing(folder: Path) -> None:
     (folder / "file").write_text("changed")
     with pytest.raises(MatrixError, match="this bundle is damaged"):
-        case_options.prepare(parsed("--bundle", str(folder)))
+        case_options.bundled(parsed("--bundle", str(folder)))

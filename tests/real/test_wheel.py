@@ -47,7 +47,7 @@ COMMANDS = {
     "surface record no-such-folder": 2,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
     "build no-such-image": 2,
-    "run": 2,  # tox is missing
+    "run --line te199": 2,
     "report": 2,  # nothing has run
     f"run --here --level contract --select 'failure=={BEHIND_MPI} and mcore==0.8.0'": 0,
     "report --format markdown": 0,

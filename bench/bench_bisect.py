@@ -69,7 +69,7 @@ BUILD = "import transformer_engine.pytorch as te; te.MultiheadAttention(64, 4, u
 COMMAND = ("v2.6", "v2.7", "374849e355")  # good, bad, the commit that renamed the argument
 
 
-def command(clone: str) -> None:
+def own_command(clone: str) -> None:
     """Compare the bisection of a command over commits of Transformer Engine; its environment is made before."""
     good, bad, expected = COMMAND
     with tempfile.TemporaryDirectory() as made:
@@ -209,6 +209,6 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     if sys.argv[1] == "--command":
-        command(sys.argv[2])
+        own_command(sys.argv[2])
     else:
         main(dict(zip(("mcore", "te"), sys.argv[1:], strict=False)))

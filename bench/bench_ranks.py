@@ -29,8 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.ground.verdicts.outcome import OutcomeKind
-from matrix.prove.execution.ranks.job import RankJob
-from matrix.prove.execution.ranks.rank_spec import free_port
+from matrix.prove.execution.ranks.rank_spec import RankJob, free_port
 from matrix.prove.execution.ranks.supervisor import Supervisor
 
 HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from matrix.ground.catalog import loading
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.campaigns import ParityRun
-from matrix.prove.parity.point_results import EQUAL
+from matrix.prove.parity.points import EQUAL
 
 
 def main() -> int:

@@ -34,13 +34,13 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("statements", 27_791, 15_000, "lines without blanks, comments, docstrings, imports, signatures, raises"),
-    Budget("modules", 363, 250, "each is a name that a reader must know"),
+    Budget("lines", 38_376, 36_000, "without blanks, comments and docstrings; all of it is read"),
+    Budget("statements", 27_791, 26_500, "those lines without imports, signatures and errors: what the code does"),
+    Budget("modules", 318, 270, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
     Budget("pronoun-like locals %", 3, 3, "a local that names nothing has to be looked up at every use"),
     Budget("fmt: skip", 0, 0, "the formatter decides the form of code"),
-    Budget("shared module names", 0, 0, "a module name in two packages: an import does not say which"),
     Budget("shared class names", 0, 0, "one noun, one class: public classes of matrix/, tests/failures/, toxfile.py"),
     Budget(
         "classes for a stack", 6, 6, "one value for what is installed: public classes that map components to versions"
@@ -63,7 +63,7 @@ UNTESTED: Final = {
         [f"matrix/kit/parity/{name}.py" for name in ("boundaries", "gathered", "layout_step", "local_layers")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
-    "matrix/show/findings/findings.py": "frozen values; the tests of each format hold it against them",
+    "matrix/show/findings.py": "frozen values; the tests of each format hold it against them",
 }
 
 
@@ -95,26 +95,33 @@ def read_modules(root: Path, pattern: str) -> list[Module]:
     return modules
 
 
-def statements(text: str) -> int:
-    """Return the lines of a source that do something.
+def statements(text: str, *, whole: bool = False) -> int:
+    """Return the lines of a source that do something; with `whole` those of imports, signatures and errors as well.
 
     Left out are blank lines, comments, docstrings, imports, the signatures of classes and functions, and `raise
     MatrixError(...)`: an error message with four parts takes five lines and nobody should save them.
     """
     lines = [bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines()]
     for node in ast.walk(ast.parse(text)):
-        for first, last in _without_effect(node):
+        for first, last in _docstring(node) if whole else _without_effect(node):
             lines[first - 1 : last] = [False] * (last - first + 1)
     return sum(lines)
 
 
+def _docstring(node: ast.AST) -> Iterator[tuple[int, int]]:
+    """Yield the first and last line of a node's docstring."""
+    if (
+        isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and ast.get_docstring(node, clean=False) is not None
+    ):
+        yield node.body[0].lineno, node.body[0].end_lineno or 0
+
+
 def _without_effect(node: ast.AST) -> Iterator[tuple[int, int]]:
     """Yield the first and last lines of a node's imports, docstring, signature, or error."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        if ast.get_docstring(node, clean=False) is not None:
-            yield node.body[0].lineno, node.body[0].end_lineno or 0
-        if not isinstance(node, ast.Module):
-            yield node.lineno, max(node.lineno, node.body[0].lineno - 1)
+    yield from _docstring(node)
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.lineno, max(node.lineno, node.body[0].lineno - 1)
     elif isinstance(node, ast.Import | ast.ImportFrom) or (
         isinstance(node, ast.Raise)
         and isinstance(node.exc, ast.Call)
@@ -158,8 +165,8 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return names
 
 
-def _statements(modules: Sequence[Module]) -> Count:
-    items = [(statements(module.text), str(module.path)) for module in modules]
+def _statements(modules: Sequence[Module], *, whole: bool = False) -> Count:
+    items = [(statements(module.text, whole=whole), str(module.path)) for module in modules]
     return Count(sum(count for count, _ in items), items)
 
 
@@ -204,10 +211,6 @@ def _shared(places: Iterable[tuple[str, str]]) -> Count:
     return Count(len(items), items)
 
 
-def _shared_module_names(modules: Sequence[Module]) -> Count:
-    return _shared((module.path.stem, str(module.path)) for module in modules if module.path.stem != "__init__")
-
-
 def _shared_class_names(modules: Sequence[Module]) -> Count:
     return _shared(
         (node.name, str(module.path))
@@ -250,13 +253,13 @@ def counts(root: Path) -> dict[str, Count]:
     modules = read_modules(root, "matrix/**/*.py")
     folders = [module for module in read_modules(root, "tests/failures/*/*.py") if "test_" not in module.path.stem]
     return {
+        "lines": _statements(modules, whole=True),
         "statements": _statements(modules),
         "modules": Count(len(modules), [(1, str(module.path)) for module in modules]),
         "fan-out": _fan_out(modules),
         "long functions": _long_functions(modules),
         "pronoun-like locals %": _pronouns(modules),
         "fmt: skip": _fmt_skips(modules),
-        "shared module names": _shared_module_names(modules),
         "shared class names": _shared_class_names([*modules, *folders, *read_modules(root, "toxfile.py")]),
         "classes for a stack": _stack_classes(modules),
         "modules without tests": _untested(modules, root),

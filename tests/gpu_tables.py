@@ -18,10 +18,9 @@ from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning import covering
-from matrix.prove.planning.estimates import Durations
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.night import night, of_base
-from matrix.prove.planning.statistics import Availability, Parallel, availability
+from matrix.prove.planning.statistics import Availability, Durations, Parallel, availability
 from tests.unit.cli.test_gpu_plans import MACHINES
 from tests.unit.prove.planning.test_gpu_machines import A100, B200, CLONES, ENGINE, FEATURES, GIB, H100, PACKAGES
 

@@ -59,8 +59,10 @@ for name in sys.argv[1:]:
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/prove/bisection/ancestry.py": ("tests/unit/prove/bisection/test_ancestry.py",),
     "matrix/prove/bisection/attribution.py": ("tests/unit/prove/bisection/test_attribution.py",),
-    "matrix/prove/bisection/metric.py": ("tests/unit/prove/bisection/test_metric.py",),
-    "matrix/prove/bisection/noise.py": ("tests/unit/prove/bisection/test_noise.py",),
+    "matrix/prove/bisection/noise.py": (
+        "tests/unit/prove/bisection/test_metric.py",
+        "tests/unit/prove/bisection/test_noise.py",
+    ),
     "matrix/prove/bisection/search.py": ("tests/unit/prove/bisection/test_search.py",),
     "matrix/ground/catalog/cell.py": ("tests/unit/ground/catalog/test_cell.py",),
     "matrix/ground/catalog/failure.py": ("tests/unit/ground/catalog/test_failure.py",),
@@ -80,7 +82,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/prove/planning/catalog_lines.py": ("tests/unit/prove/planning/test_catalog_lines.py",),
     "matrix/prove/planning/covering.py": ("tests/unit/prove/planning/test_covering.py",),
     "matrix/ground/cases/driver_fit.py": ("tests/unit/ground/cases/test_driver_fit.py",),
-    "matrix/prove/planning/estimates.py": ("tests/unit/prove/planning/test_estimates.py",),
+    "matrix/prove/planning/statistics.py": ("tests/unit/prove/planning/test_estimates.py",),
     "matrix/ground/cases/machine_requirements.py": ("tests/unit/ground/cases/test_machine_requirements.py",),
     "matrix/prove/planning/night.py": (
         "tests/unit/prove/planning/test_night.py",

@@ -26,11 +26,10 @@ from matrix.prove.bisection.result_summary import BisectionSummary, summarize
 from matrix.prove.execution import interrupt
 from matrix.prove.store.paths import Paths, write_whole
 from matrix.show.bisection import bisection_page, issue_text, render
+from matrix.show.finding_sources import of_bisection
 from matrix.show.findings import FORMATS
-from matrix.show.findings.from_bisection import of_bisection
-from matrix.show.json_object import json_object
 from matrix.show.known import statement
-from matrix.show.terminal import Prose, show, warn
+from matrix.show.terminal import Prose, json_object, show, warn
 
 
 def add_parser(commands: Any) -> None:

@@ -21,10 +21,11 @@ from matrix.prove.planning.case_request import (
     CaseRequest,
     InstalledBase,
     PackageSource,
+    cases_here,
     requested_cases,
     requested_levels,
+    with_host,
 )
-from matrix.prove.planning.host_cases import cases_here, with_host
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.planning.supplies import selection
 from matrix.prove.provision import bundle_folder, configuration, host

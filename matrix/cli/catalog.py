@@ -17,12 +17,11 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.loading import NIGHT_FILE
 from matrix.ground.errors import ExitStatus, MatrixError, closest
-from matrix.prove.authoring import entry, entry_schema, examples, export, overview, skeleton
+from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.paths import Paths, is_night, write_whole
 from matrix.show import known
-from matrix.show.json_object import json_object
-from matrix.show.terminal import paragraphs, show, table
+from matrix.show.terminal import json_object, paragraphs, show, table
 
 ACTIONS: Final = {
     "new": Command(
@@ -112,7 +111,7 @@ def add_parser(commands: Any) -> None:
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure, and print the next step."""
-    folder = skeleton.create(parsed.id, FAILURES, read_log, contract=parsed.contract, log=parsed.log)
+    folder = draft.create(parsed.id, FAILURES, read_log, contract=parsed.contract, log=parsed.log)
     left = "replace every TODO, then: " if [*entry.todo_problems(folder)] else ""
     print(f"{folder}: {left}megatrix catalog verify {parsed.id}")
     return ExitStatus.GOOD
@@ -177,7 +176,7 @@ def list_command(parsed: argparse.Namespace) -> int:
 def export_command(parsed: argparse.Namespace) -> int:
     """Print every entry, or the schema of an entry's file."""
     if parsed.schema:
-        print(json.dumps(entry_schema.entry_schema(), indent=1))
+        print(json.dumps(entry.entry_schema(), indent=1))
         return ExitStatus.GOOD
-    print(json_object("catalog/1", map(export.failure_to_json, loading.load().failures)))
+    print(json_object("catalog/1", map(overview.failure_to_json, loading.load().failures)))
     return ExitStatus.GOOD

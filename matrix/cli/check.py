@@ -19,8 +19,7 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import known_component
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.show.check_text import brief, render_all
-from matrix.show.json_object import json_object
-from matrix.show.terminal import console, rendered, show, warn
+from matrix.show.terminal import console, json_object, rendered, show, warn
 
 
 def add_parser(commands: Any) -> None:
@@ -92,8 +91,8 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
     elif parsed.format:
+        from matrix.show.finding_sources import of_check
         from matrix.show.findings import FORMATS
-        from matrix.show.findings.from_check import of_check
 
         print(FORMATS[parsed.format](of_check(results, parsed.what)))
     elif parsed.own:  # stdout belongs to the command

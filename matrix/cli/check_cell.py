@@ -17,9 +17,8 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import cell_explanation, covering, night
 from matrix.prove.provision import configuration, host
-from matrix.show import check_text, explanation
-from matrix.show.json_object import json_object
-from matrix.show.terminal import show
+from matrix.show import check_text
+from matrix.show.terminal import json_object, show
 
 OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python")
 
@@ -47,5 +46,5 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
         answer = {**explained.to_json(), "calls": listed, "calls_problem": result.calls_problem}
         print(json_object("cell/1", [answer]))
     else:
-        show(*explanation.render(explained), "", *check_text.calls(result.calls, result.calls_problem))
+        show(*check_text.explained_cell(explained), "", *check_text.calls(result.calls, result.calls_problem))
     return result.answer.status(allow_unknown=parsed.allow_unknown)

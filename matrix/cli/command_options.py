@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog.job_options import JobOption
+from matrix.ground.catalog.reach import JobOption
 from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.paths import OUT, Paths
 from matrix.show.terminal import warn

@@ -20,11 +20,10 @@ from matrix.read.api.provider import TRANSFORMER_ENGINE
 from matrix.read.api.recording import MCORE, SUFFIX, TE
 from matrix.read.api.relevance import is_yanked
 from matrix.show import contract_table
+from matrix.show.finding_sources import of_contract
 from matrix.show.findings import FORMATS
-from matrix.show.findings.from_contract import of_contract
-from matrix.show.json_object import json_object
 from matrix.show.known import statement
-from matrix.show.terminal import paragraphs, show
+from matrix.show.terminal import json_object, paragraphs, show
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 

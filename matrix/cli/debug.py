@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from matrix.cli import case_options, places
+from matrix.cli import case_options
 from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
@@ -17,11 +17,12 @@ from matrix.ground.catalog.model import HOST, Catalog
 from matrix.ground.errors import ExitStatus
 from matrix.prove.planning.case_request import CaseRequest
 from matrix.prove.provision import project
-from matrix.prove.provision.bases import CELL_SETTINGS
+from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read.commands import python_module
 from matrix.read.machine import installed
+from matrix.show.terminal import warn
 
 
 def add_parser(commands: Any) -> None:
@@ -52,6 +53,6 @@ def debug_command(parsed: argparse.Namespace) -> int:
 
 def interpreter(catalog: Catalog, base: str) -> Path:
     """Return the Python of a base, which is made where it is missing. Raises MatrixError for an image."""
-    environment = installed.current() if base == HOST else places.bases(catalog).provide(base)
+    environment = installed.current() if base == HOST else Bases(catalog, warn).provide(base)
     assert environment.path
     return environment.path

@@ -17,8 +17,7 @@ from matrix.ground.catalog.distributions import read_builds, read_distributions
 from matrix.ground.catalog.stack import PYTHON
 from matrix.prove.provision.resolution import Resolution, resolve
 from matrix.show.fit_text import constraints, render, to_json
-from matrix.show.json_object import json_object
-from matrix.show.terminal import show
+from matrix.show.terminal import json_object, show
 
 
 def add_parser(commands: Any) -> None:

@@ -67,7 +67,7 @@ def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
-        hint = error.hint if isinstance(error, Interrupted) else parsed.resume_hint
+        hint = str(error) if isinstance(error, Interrupted) else parsed.resume_hint
         stop = MatrixError("interrupted")
         stop.what += hint and f"; {hint}"
         stop.args = (stop.what,)  # whole: it is a command line
@@ -94,7 +94,7 @@ def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -
 
     print(f"megatrix: {visible(str(error))}", file=sys.stderr)  # it may quote an input with control characters
     if parsed.json:
-        from matrix.show.json_object import json_object
+        from matrix.show.terminal import json_object
 
         print(json_object("error/1", [problem.to_json() for problem in error.errors]))
     return status

@@ -12,8 +12,7 @@ from matrix.cli.usage import add_command
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.errors import ExitStatus
 from matrix.show import log_matches
-from matrix.show.json_object import json_object
-from matrix.show.terminal import show
+from matrix.show.terminal import json_object, show
 
 
 def add_parser(commands: Any) -> None:

@@ -16,15 +16,14 @@ from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.text import visible
 from matrix.kit.parity.factors import Point
-from matrix.prove.authoring import parity_entry, skeleton
+from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun
 from matrix.prove.provision import configuration
 from matrix.prove.store.paths import OUT
 from matrix.read import package_source
-from matrix.show.json_object import json_object
 from matrix.show.parity_text import core_json, layout_lines, search_lines
-from matrix.show.terminal import show
+from matrix.show.terminal import json_object, show
 
 SECONDS = 600  # of a search, for all cores together
 
@@ -82,7 +81,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
     if parsed.entry:
         if not parsed.layout:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
-        skeleton.new_folder(parsed.entry, FAILURES)
+        draft.new_folder(parsed.entry, FAILURES)
     catalog = loading.load()
     search = {"unaided": parsed.unaided, "covers": parsed.covers, "twice": parsed.twice}
     campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, **search)

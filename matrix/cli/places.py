@@ -62,7 +62,8 @@ def engine_of(
             )
         commands = slurm.of(parsed.partition, parsed.sbatch)
         cluster = ClusterSite(known, host.look(), commands)
-        maker = LocalEngine(bases(known, {**environ, **WITH_GPU_PACKAGES}), only_make=True, environ=environ)
+        made = Bases(known, warn, environ={**environ, **WITH_GPU_PACKAGES})
+        maker = LocalEngine(made, only_make=True, environ=environ)
         return Slurm(cluster, maker, environ=environ), cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
@@ -74,7 +75,7 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
 
     `workers` cases run at a time on each base; in an image that has pytest-xdist.
     """
-    local = LocalEngine(bases(known, environ), jobs, workers=workers, environ=environ)
+    local = LocalEngine(Bases(known, warn, environ=environ), jobs, workers=workers, environ=environ)
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(
         ids,
@@ -94,11 +95,6 @@ def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
         return 1
     gpus = len(here.offers(Level.GPU).gpus or ())
     return gpus + min(AHEAD, (os.cpu_count() or 1) // 4) if gpus else 1
-
-
-def bases(known: Catalog, environ: Mapping[str, str] = os.environ) -> Bases:
-    """Return the bases of wheels; notices of downloads go to stderr, since stdout may be JSON."""
-    return Bases(known, warn, environ=environ)
 
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:

@@ -22,11 +22,9 @@ from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import catalog_lines, ci_jobs, statistics
-from matrix.prove.planning.estimates import DEFAULT_TEXT, Basis
-from matrix.prove.planning.statistics import Availability
+from matrix.prove.planning.statistics import DEFAULT_TEXT, Availability, Basis
 from matrix.prove.provision import configuration, host
-from matrix.show.json_object import json_object
-from matrix.show.terminal import Part, Prose, show, table
+from matrix.show.terminal import Part, Prose, json_object, show, table
 
 
 def add_parser(commands: Any) -> None:

@@ -21,10 +21,9 @@ from matrix.prove.store.paths import NIGHT, Paths, write_whole
 from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import output, site
 from matrix.show.changes import Changes, changes
-from matrix.show.job_summary import job_summary
-from matrix.show.json_object import json_object
+from matrix.show.run_summary import job_summary
 from matrix.show.stack_map import stack_map
-from matrix.show.terminal import warn
+from matrix.show.terminal import json_object, warn
 
 
 def add_parser(commands: Any) -> None:

@@ -14,13 +14,13 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.bisection.probing import RUN_LABEL as BISECTION
 from matrix.prove.execution.engine import Engine
-from matrix.prove.planning.estimates import Durations, statement
+from matrix.prove.planning.statistics import Durations, statement
 from matrix.prove.provision import host
 from matrix.prove.store import stored_run
 from matrix.prove.store.history import History, with_history
 from matrix.prove.store.paths import Paths, unwritable
 from matrix.prove.store.stored_run import Night
-from matrix.show import gpu_results
+from matrix.show import run_summary
 from matrix.show.run_summary import summary
 from matrix.show.terminal import Prose, show, warn
 
@@ -99,10 +99,10 @@ def write_gpu_results(folder: Path, finished: Night) -> Path:
     """Write the page of a run at level gpu; return its path."""
     machine = host.look()
     gpus = machine.offers(Level.GPU).gpus or ()
-    path = folder / gpu_results.name(finished, gpus)
+    path = folder / run_summary.name(finished, gpus)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(gpu_results.page(finished, gpus, machine.machine.driver or "unknown"), encoding="utf-8")
+        path.write_text(run_summary.page(finished, gpus, machine.machine.driver or "unknown"), encoding="utf-8")
     except OSError as error:
         raise unwritable(path, error) from error
     return path

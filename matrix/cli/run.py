@@ -23,9 +23,8 @@ from matrix.prove.provision import host
 from matrix.prove.store import stored_run
 from matrix.prove.store.history import History
 from matrix.show import output
-from matrix.show.json_object import json_object
 from matrix.show.screen import Screen
-from matrix.show.terminal import warn
+from matrix.show.terminal import json_object, warn
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
 OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
@@ -68,7 +67,8 @@ def executed(
 
     When it has ended, or was interrupted, `begun` gets its name.
     """
-    workers = parsed.workers or (1 if parsed.engine == "slurm" else places.workers_for(request.planned, host.look()))
+    usual = 1 if parsed.engine == "slurm" else places.workers_for(request.planned, host.look())
+    workers = parsed.workers or usual
     engine, site = places.engine_of(catalog, parsed, parsed.jobs, workers, request.environ)
     if parsed.pull:
         places.pull(catalog, request.planned, parsed, warn)

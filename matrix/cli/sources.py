@@ -17,7 +17,7 @@ from matrix.prove.execution import interrupt
 from matrix.prove.provision import clones, configuration
 from matrix.prove.provision.configuration import CLONES, Configuration, variable
 from matrix.read.commands import redacted
-from matrix.show.json_object import json_object
+from matrix.show.terminal import json_object
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.

@@ -21,11 +21,7 @@ class ExitStatus(IntEnum):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a command that can go on: `hint` says how."""
-
-    def __init__(self, hint: str) -> None:
-        super().__init__(hint)
-        self.hint = hint
+    """Ctrl-C in a command that can go on, with the text that states how."""
 
 
 class MatrixError(Exception):

@@ -1,4 +1,4 @@
-"""The answer of `megatrix check`, for the terminal."""
+"""The answer of `megatrix check` for the terminal: about a stack, and about one cell."""
 
 from __future__ import annotations
 
@@ -9,11 +9,48 @@ from itertools import groupby
 from matrix.ask.check.answer import MEGATRON, CheckAnswer, CheckResult
 from matrix.ask.check.remedies import UpgradeStep
 from matrix.ask.check.rulings import BreakingCalls, FailureInStack, Standing
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT, UNKNOWN, component_title
+from matrix.ground.catalog.model import HOST
+from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title
 from matrix.kit.preflight import Answer
+from matrix.prove.planning.cell_explanation import Explanation, FailureInCell
 from matrix.show.known import advice, title
 from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
+
+
+def explained_cell(explanation: Explanation) -> Iterator[Part]:
+    """Yield the cell, then each failure with its expectation, rule, reason and cases of the night, or here."""
+    cell = explanation.cell
+    yield cell.id
+    yield Prose(
+        f"base: {explanation.base}, torch {cell.stack[TORCH]}, Python {cell.stack[PYTHON]}; {explanation.twin}", 2
+    )
+    if explanation.excluded:
+        yield Prose(f"excluded: {explanation.excluded}", 2)
+    if explanation.driver:
+        yield Prose(f"driver {cell.stack[DRIVER]}: {explanation.driver.fit.value}; {explanation.driver.reason}", 2)
+    for failure in explanation.failures:
+        yield ""
+        yield table([(f"{failure.failure.id}:", failure.failure.title)], indent=2)
+        yield table(_facts(failure, "here:" if cell.base == HOST else "night:"), indent=4)
+
+
+def _facts(failure: FailureInCell, cases: str) -> Iterator[tuple[str, str]]:
+    yield "expected:", failure.ruling.expectation.value
+    if failure.ruling.rule:
+        yield "rule:", str(failure.ruling.rule)
+    yield "reason:", failure.reason
+    if failure.masked:
+        yield "masked:", f"{failure.masked}; not planned in this cell"
+    for case in failure.night:
+        planned = case.planned
+        expected = (
+            "" if planned.expectation is failure.ruling.expectation else f", expected: {planned.expectation.value}"
+        )
+        yield cases, f"{planned.case} at level {planned.level.value}{expected} ({case.here})"
+        yield from (("", str(why)) for why in planned.why)
+    if not failure.night:
+        yield cases, "no case"
+
 
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}

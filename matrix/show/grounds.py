@@ -8,7 +8,7 @@ from matrix.ground.cases.cells import masked_by
 from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Expectation, Failure, Rule
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.verdicts.reason import ReasonKind
+from matrix.ground.verdicts.planned import ReasonKind
 from matrix.ground.verdicts.record import Record
 
 NO_RULE = "no rule"

@@ -16,9 +16,9 @@ from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show.cell_page import cell_page
 from matrix.show.changes import changes
 from matrix.show.failure_page import failure_page
-from matrix.show.findings.junit import night_junit
-from matrix.show.job_summary import job_summary
+from matrix.show.findings import night_junit
 from matrix.show.page import page
+from matrix.show.run_summary import job_summary
 from matrix.show.site import upgrade_page
 from matrix.show.stack_map import stack_map
 from matrix.show.words import group_by

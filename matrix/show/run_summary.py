@@ -1,28 +1,152 @@
-"""The night in the terminal: from records to parts of the output."""
+"""A run in sum: for the terminal, for the job of a CI service, and as a page of level gpu that can be committed.
+
+In Markdown, text from logs appears only in code spans and code blocks, where it is neither markup nor a mention.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import Gpu
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.text import one_line, visible
+from matrix.prove.store.stored_run import Night
+from matrix.show.changes import Changes, changes
+from matrix.show.escaping import code
+from matrix.show.findings import markdown_table
 from matrix.show.terminal import RED, Alternative, Part, Prose, Styled, table, text
 from matrix.show.words import (
     MEANING,
     NONE_MISSING,
+    WORST_FIRST,
     beside_mcore,
     causes,
     group_by,
     headline,
+    is_red,
     label,
     row_order,
     silent,
     verdict_counts,
+    verdict_reason,
 )
+
+ROWS: Final = 50  # of a table; GitHub accepts 1 MiB for a job's summary
+
+
+def job_summary(night: Night, changes: Changes) -> str:
+    """Return the night for the page of a CI job: a row per cause of red cases, missing results, counts."""
+    summary = headline(night.records, night.missing)
+    counts = Counter(record.verdict for record in night.records)
+    largest = silent(night.records)[:ROWS]
+    parts = [
+        f"## Megatrix: {summary.colour}",
+        f"{summary.text}; {summary.sources}. Run {code(night.run)}.",
+        _table_of_causes(_causes(night.records, changes)),
+        "\n".join(f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in largest),
+        "| verdict | cases | meaning |\n| --- | ---: | --- |\n"
+        + "\n".join(
+            f"| {verdict.value} | {counts[verdict]} | {MEANING[verdict]} |"
+            for verdict in WORST_FIRST
+            if counts[verdict]
+        ),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:
+    """Return the red cases grouped by cause, new causes first, then the largest.
+
+    With a signature, rank, line and text of the cases may differ; without one the text has to be equal.
+    """
+    causes = group_by(
+        lambda red: (
+            red.failure,
+            red.verdict,
+            red.signature,
+            red.other,
+            red.signature or red.other or verdict_reason(red),
+        ),
+        filter(is_red, records),
+    ).values()
+    return sorted(causes, key=lambda reds: (not _is_new(reds, changes), -len(reds)))
+
+
+def _is_new(reds: Sequence[Record], changes: Changes) -> bool:
+    return not changes.since or any(red.key in changes.newly_red for red in reds)
+
+
+def _table_of_causes(causes: Sequence[Sequence[Record]]) -> str:
+    rows = [
+        [reds[0].verdict.value, code(reds[0].failure), str(len(reds)), code(verdict_reason(reds[0])), _case(reds[0])]
+        for reds in causes[:ROWS]
+    ]
+    further = f"\n\n{len(causes) - ROWS} more causes." if len(causes) > ROWS else ""
+    return markdown_table(["verdict", "failure", "cases", "outcome", "first case"], rows) + further
+
+
+def _case(record: Record) -> str:
+    return code(f"{label(record.cell)} {record.case} {record.level.value}")
+
+
+FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend")  # of a record
+
+
+def name(night: Night, gpus: Sequence[Gpu]) -> str:
+    """Return the name of the file: 2026-01-31-8x-nvidia-h100.md."""
+    models = Counter(gpu.name for gpu in gpus)
+    text = " ".join(f"{count}x {model}" for model, count in models.items())
+    return f"{night.began[:10]}-{re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')}.md"
+
+
+def page(night: Night, gpus: Sequence[Gpu], driver: str) -> str:
+    """Return the page: the machine, the packages of each base, the verdicts of each failure, the summary of the run."""
+    kinds = Counter(f"{gpu.name}, SM {gpu.sm}{', multicast' if gpu.multicast else ''}" for gpu in gpus)
+    ran = [record for record in night.records if record.verdict not in SILENT]
+    used = sum(held(record) * record.outcome.seconds for record in ran)
+    took = (datetime.fromisoformat(night.ended) - datetime.fromisoformat(night.began)).total_seconds() if ran else 0.0
+    share = f", {used / (len(gpus) * took):.0%} of those of the machine" if took and gpus else ""
+    facts = [
+        f"- GPUs: {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}",
+        f"- kernel driver: {driver}",
+        f"- {len(ran)} of {len(night.records)} cases ran in {took / 60:.0f} minutes; "
+        f"{used / 60:.0f} GPU-minutes{share}",
+    ]
+    counts = Counter((record.failure, record.verdict) for record in night.records)
+    failures = [
+        [code(failure), *(str(counts[failure, verdict] or "") for verdict in WORST_FIRST)]
+        for failure in dict.fromkeys(record.failure for record in night.records)
+    ]
+    parts = [
+        f"# Level gpu, {night.began[:10]}",
+        "\n".join(facts),
+        markdown_table(["base", "cases", *FACTS], bases(ran)),
+        markdown_table(["failure", *(verdict.value for verdict in WORST_FIRST)], failures),
+        job_summary(night, changes(night.records, {})),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def held(record: Record) -> int:
+    """Return the number of GPUs that a case held, from the fact "2 of 8 x NVIDIA H100, SM 9.0"."""
+    count = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
+    return int(count[1]) if count else 0
+
+
+def bases(ran: Sequence[Record]) -> list[list[str]]:
+    """Return a row for each base: the number of its cases, and the values of FACTS."""
+    rows = []
+    for base, records in group_by(lambda record: record.cell.base, ran).items():
+        values = (dict.fromkeys(run.resolved[fact] for run in records if fact in run.resolved) for fact in FACTS)
+        rows.append([code(base), str(len(records)), *(", ".join(value) or "-" for value in values)])
+    return rows
+
 
 DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; not used below level gpu
 # Styles of rich for the colours of verdicts and of the night.

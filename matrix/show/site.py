@@ -16,15 +16,15 @@ from matrix.ground.catalog.stack import MCORE
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import SILENT, Record
-from matrix.prove.authoring.export import failure_to_json
+from matrix.prove.authoring.overview import failure_to_json
 from matrix.prove.store.paths import write_whole
 from matrix.prove.store.stored_run import Night
 from matrix.show.document import document
 from matrix.show.escaping import json_text
 from matrix.show.failure_page import failure_page
-from matrix.show.json_object import json_object
 from matrix.show.known import size
 from matrix.show.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known
+from matrix.show.terminal import json_object
 from matrix.show.words import verdict_counts
 
 

@@ -2,6 +2,8 @@
 
 Nothing is cut: what does not fit the terminal is wider than it. rich is imported for a terminal, for colours, and for
 characters that may be wider than one column: other output is laid out here, in a tenth of rich's time.
+
+The one shape of JSON that commands print.
 """
 
 from __future__ import annotations
@@ -12,14 +14,25 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
+from matrix import __version__
 from matrix.ground.verdicts.text import visible
-from matrix.show.escaping import escape_markers
+from matrix.show.escaping import escape_markers, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
+
+
+def json_object(schema: str, items: Iterable[Mapping[str, Any]], **beside: Any) -> str:
+    """Return one line: an object with the keys schema, version (of Megatrix) and items, and those `beside` them.
+
+    A schema is written NAME/N: docs/schema/NAME.json describes it, and N increases when a key changes its meaning.
+    """
+    # ASCII: texts may not be UTF-8.
+    return json_text({"schema": f"megatrix/{schema}", "version": __version__, "items": list(items)} | beside)
+
 
 UNLIMITED: Final = 1 << 16  # columns, where no terminal limits a line
 RED: Final = "bold red"  # the style of what fails

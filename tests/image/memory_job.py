@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from matrix.ground.catalog.limits import Limits
+from matrix.ground.catalog.failure import Limits
 from matrix.ground.catalog.schema import Size
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 
 if __name__ == "__main__":

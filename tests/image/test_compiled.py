@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.prove.provision.tools import Tool
-from matrix.read.machine.compiler import nvcc
+from matrix.read.machine.installed import nvcc
 from tests import compiled
 
 TOOLKIT = Path("/usr/local/cuda")

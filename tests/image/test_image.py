@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.failure import Expectation, Level
-from matrix.ground.catalog.limits import MIB
+from matrix.ground.catalog.failure import MIB, Expectation, Level
 from matrix.ground.catalog.loading import load
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.covering import pairwise

@@ -79,9 +79,9 @@ def wrong_mask() -> None:
 
     import torch
 
-    from matrix.kit.parity import global_batch
+    from matrix.kit.parity import layout_step
 
-    original = global_batch.micro_batches
+    original = layout_step.micro_batches
 
     def batches(*arguments: Any) -> Any:
         for batch in original(*arguments):
@@ -91,7 +91,7 @@ def wrong_mask() -> None:
                 batch = dataclasses.replace(batch, mask=mask)
             yield batch
 
-    global_batch.micro_batches = batches  # type: ignore[assignment]
+    layout_step.micro_batches = batches  # type: ignore[assignment]
 
 
 def other_replica() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.read.machine.compiler import nvcc
+from matrix.read.machine.installed import nvcc
 from tests import compiled
 
 if nvcc() is None:

@@ -11,7 +11,7 @@ import pytest
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read.package_source import pinned

@@ -11,7 +11,7 @@ from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import installation, session
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.reproduction import Reproduction
 from tests.rehearsal.sizes import small
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matrix.ground.catalog.failure import Case
-from matrix.ground.catalog.limits import NO_LIMITS
+from matrix.ground.catalog.failure import NO_LIMITS, Case
 
 
 def small(case: Case) -> Case:

@@ -19,7 +19,7 @@ from matrix.ground.catalog.versions import parse, position
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.provision import configuration
 from matrix.read.git import Repository
 from tests.founding import OVERLAP, SAVE

@@ -8,7 +8,7 @@ from pathlib import Path
 from matrix.ground.catalog.failure import Failure
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.ground.verdicts.traceback_styles import HEADER
+from matrix.ground.verdicts.tracebacks import HEADER
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 MODULES = {"CheckpointException": "torch.distributed.checkpoint.api."}

@@ -64,6 +64,11 @@ def test_statements_of_snippets(text: str, lines: int) -> None:
     assert budgets.statements(text) == lines
 
 
+def test_lines_count_imports_signatures_and_errors() -> None:
+    text = "import json\n\n# why\ndef f() -> None:\n    '''Text.'''\n    raise MatrixError(\n        1\n    )\n"
+    assert (budgets.statements(text, whole=True), budgets.statements(text)) == (5, 0)
+
+
 @pytest.mark.parametrize(
     ("text", "modules"),
     [
@@ -127,13 +132,13 @@ def test_counts_of_a_checkout(tmp_path: Path) -> None:
     (tests / "test_one.py").touch()
     counted = budgets.counts(root)
     assert {name: count.value for name, count in counted.items()} == {
+        "lines": 2 * budgets.MOST_LINES + 3 + 2 + 4 + 5,
         "statements": 2 * budgets.MOST_LINES - 1 + 2 + 4,
         "modules": 4,
         "fan-out": 2,
         "long functions": 1,
         "pronoun-like locals %": 50,
         "fmt: skip": 1,
-        "shared module names": 1,
         "shared class names": 1,
         "classes for a stack": 1,
         "modules without tests": 3,

@@ -20,8 +20,8 @@ PURE: Final = (
     "matrix/show/findings/*.py",
     "matrix/prove/bisection/ancestry.py",
     "matrix/prove/bisection/attribution.py",
-    "matrix/prove/bisection/differences.py",
-    "matrix/prove/bisection/metric.py",
+    "matrix/prove/bisection/joint.py",
+    "matrix/prove/bisection/noise.py",
     "matrix/prove/bisection/noise.py",
     "matrix/prove/bisection/search.py",
     "matrix/ask/check/answer.py",
@@ -34,9 +34,8 @@ PURE: Final = (
 # The edges inside these folders, each with what it does there.
 EDGES: Final = {
     "matrix/ground/catalog/folders.py": "finds the folders of failures",
-    "matrix/ground/catalog/loading.py": "reads the catalog",
     "matrix/ground/catalog/regular_file.py": "opens files",
-    "matrix/ground/catalog/snapshot.py": "keeps the decoded catalog in the cache",
+    "matrix/ground/catalog/loading.py": "reads the catalog, and keeps it decoded in the cache",
     "matrix/show/document.py": "reads templates",
     "matrix/show/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
     "matrix/show/output.py": "writes the pages",

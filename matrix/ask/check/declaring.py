@@ -12,8 +12,7 @@ from matrix.ask.check.files.shell import SHELLS
 from matrix.ask.check.training_job import UserJob, job_of, jobs_of
 from matrix.ask.check.user_stack import UserStack, build, image_contents, parse_text
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import component_named
+from matrix.ground.catalog.stack import Place, component_named
 from matrix.ground.errors import MatrixError
 
 if TYPE_CHECKING:  # not needed for files: 0.1 s

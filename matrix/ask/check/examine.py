@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matrix.ask.check.training_job import ANY_SIZE, UserJob
 from matrix.ground.catalog.failure import Failure
-from matrix.ground.catalog.job_options import JobOption, OptionKind, PreflightOptions, read_options
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
+from matrix.ground.catalog.reach import JobOption, OptionKind, PreflightOptions, read_options
 from matrix.ground.catalog.stack import BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
 from matrix.ground.errors import MatrixError
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of

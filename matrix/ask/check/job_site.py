@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from matrix.ground.catalog.limits import GIB, MIB
+from matrix.ground.catalog.failure import GIB, MIB
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml, PythonEnvironment
 from matrix.kit.launch import world_of
 from matrix.kit.preflight import Answer, Status, status_of

@@ -15,9 +15,20 @@ from matrix.ground.cases.cells import masked_by
 from matrix.ground.cases.driver_fit import Fit, fit_of, minimum_driver
 from matrix.ground.catalog.failure import Expectation, Failure, Rule, Ruling
 from matrix.ground.catalog.model import Catalog, Container
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached
-from matrix.ground.catalog.stack import ABSENT, BASE, CUDA, DRIVER, MCORE, TE, TOOLKIT, TORCH, Stack, component_title
+from matrix.ground.catalog.stack import (
+    ABSENT,
+    BASE,
+    CUDA,
+    DRIVER,
+    MCORE,
+    TE,
+    TOOLKIT,
+    TORCH,
+    Place,
+    Stack,
+    component_title,
+)
 from matrix.ground.catalog.versions import spans
 from matrix.kit.preflight import Answer, Report
 

@@ -8,8 +8,8 @@ from posixpath import basename
 from typing import Any, Final
 
 from matrix.ask.check.files.declared import UserCommand
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.reach import JobArguments
+from matrix.ground.catalog.stack import Place
 from matrix.kit.launch import UNKNOWN, Launcher, World, environment_of, world_of
 
 ANY_SIZE: Final = 2  # processes of a job of unknown size: all sizes above 1 behave alike

@@ -12,7 +12,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from matrix.ask.check.files.declared import Declared, ImageUse, Statement, Unread, UnreadKind, not_read
 from matrix.ground.catalog.cell import Bound
 from matrix.ground.catalog.model import Base, Catalog, Container
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.stack import (
     ABSENT,
     BASE,
@@ -25,6 +24,7 @@ from matrix.ground.catalog.stack import (
     TORCH,
     UNKNOWN,
     WRITER,
+    Place,
     Stack,
     Value,
     component_title,

@@ -1,4 +1,8 @@
-"""The answer of `megatrix fit`: the best set, its evidence, what is a wheel, the nearest image; or what conflicts."""
+"""The answer of `megatrix fit`: the best set, its evidence, what is a wheel, the nearest image; or what conflicts.
+
+The search backtracks, and jumps back to an axis of the conflict. It finds the first set in lexicographic order: the axis
+that matters most first, on each axis the best candidate first.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from matrix.ask.check.calls import calls_of
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.user_stack import COMMAND_LINE, UserStack
 from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package
-from matrix.ask.fit.choosing import ReleaseSearch
 from matrix.ask.fit.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.ask.fit.wishes import Wishes
 from matrix.ground.cases.driver_fit import Fit, fitting, minimum_driver, wheels_fitting
@@ -34,6 +37,47 @@ from matrix.ground.catalog.stack import (
 )
 from matrix.ground.catalog.versions import minor
 from matrix.ground.errors import ExitStatus
+
+# Whether the candidate on an axis goes with those chosen before it: a rejection, or None.
+Reject = Callable[[Mapping[str, Candidate], str], "Rejection | None"]
+
+
+@dataclass
+class ReleaseSearch:
+    """One search. `rejections` are those met, by text, in order; `tried` counts the candidates."""
+
+    axes: Mapping[str, Sequence[Candidate]]
+    reject: Reject
+    rejections: dict[str, Rejection] = field(default_factory=dict)
+    tried: int = 0
+
+    def best(self) -> dict[str, Candidate] | None:
+        """Return the first set in order that nothing rejects, None where there is none."""
+        found, _ = self._extend({}, list(self.axes))
+        return found
+
+    def _extend(
+        self, chosen: dict[str, Candidate], open_axes: Sequence[str]
+    ) -> tuple[dict[str, Candidate] | None, frozenset[str]]:
+        """Return the first set that extends the chosen ones; without one, the axes that are to blame."""
+        if not open_axes:
+            return chosen, frozenset()
+        axis, blamed = open_axes[0], frozenset[str]()
+        for candidate in self.axes[axis]:
+            self.tried += 1
+            extended = {**chosen, axis: candidate}
+            if rejection := self.reject(extended, axis):
+                self.rejections.setdefault(rejection.text, rejection)
+                blamed |= rejection.axes - {axis}
+                continue
+            result, inner = self._extend(extended, open_axes[1:])
+            if result is not None:
+                return result, frozenset()
+            if axis not in inner:
+                return None, inner
+            blamed |= inner - {axis}
+        return None, blamed
+
 
 COMPARED: Final = (TORCH, TE, MCORE, CUDA, "flash-attn", PYTHON)  # with the contents of an image
 MOST_ANSWERS: Final = 6  # where wishes conflict

@@ -14,15 +14,13 @@ from typing import Final
 from matrix.ground.cases import driver_fit
 from matrix.ground.cases.cells import CLONE
 from matrix.ground.catalog import te_builds
-from matrix.ground.catalog.failure import Case, CaseNeed, Level
-from matrix.ground.catalog.limits import GIB
+from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.model import Catalog, Container, Image, Wheels
 from matrix.ground.catalog.stack import DRIVER, SM, TE
 from matrix.ground.catalog.te_builds import Toolkit
 from matrix.ground.catalog.versions import NONE, minor, parse
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind, Lack
+from matrix.ground.verdicts.planned import Kind, Lack, Planned
 
 MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program
 

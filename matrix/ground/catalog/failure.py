@@ -1,22 +1,47 @@
-"""A catalog entry: one upstream failure, its affected cells, its signatures and its cases."""
+"""A catalog entry: one upstream failure, its affected cells, its signatures, its cases and their limits."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.ground.catalog.cell import DECIDED, Clause, Decide, undecided
-from matrix.ground.catalog.job_options import NO_OPTIONS, PreflightOptions
-from matrix.ground.catalog.limits import NO_LIMITS, Limits
-from matrix.ground.catalog.reach import JobArguments, Reached, ReachedBy, reached
+from matrix.ground.catalog.reach import NO_OPTIONS, JobArguments, PreflightOptions, Reached, ReachedBy, reached
 from matrix.ground.catalog.schema import Identifier, Month, Pattern, Size, VersionText
 from matrix.ground.catalog.stack import ABSENT, COMPONENT_KEYS, SM, TOOLKIT, Stack
 from matrix.ground.catalog.versions import Range
+from matrix.ground.errors import MatrixError
+
+MIB: Final = 2**20  # bytes
+GIB: Final = 2**30  # bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits in bytes, None = no limit. Raises MatrixError for a size below 1.
+
+    `address_space` applies to each process (RLIMIT_AS): its mappings, libraries included, can be much larger than the
+    memory it uses. `memory` applies to all ranks of the job and their child processes together (a memory cgroup). `shm`
+    gives each rank its own /dev/shm of that size.
+    """
+
+    address_space: Size | None = None
+    memory: Size | None = None
+    shm: Size | None = None
+
+    def __post_init__(self) -> None:
+        for name, size in asdict(self).items():
+            if size is not None and size < 1:
+                raise MatrixError("a limit below 1 byte", got=f"{name} {size}", expected="bytes, or None")
+
+
+NO_LIMITS: Final = Limits()
+
 
 PARITY: Final = "parity"  # the `run` of a case without a reproduction of its own
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks

@@ -1,4 +1,4 @@
-"""Stacks: the components that are installed, those that are absent, and those that nothing states."""
+"""Stacks: the components that are installed, those that are absent, and those that nothing states; where a text states them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ from packaging.utils import canonicalize_name
 from matrix.ground.catalog.codec import KeyedField, decode
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.errors import MatrixError, closest
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source and its line, counted from 1; line 0 is a source without lines, such as "command line" or an image."""
+
+    path: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        """Return "path:line", or the path alone without a line."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
 
 TABLE: Final = Path(__file__).parent / "facts" / "components.toml"
 # The components that code names; every other one is data.

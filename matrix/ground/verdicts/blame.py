@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from matrix.ground.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.ground.verdicts.rank_stacks import stand_in, standing
+from matrix.ground.verdicts.rank_logs import stand_in, standing
 
 # s by which a death is dated back. The kernel closes a dying process's sockets before it reports the death, so a peer's
 # exception, with any message, can be reported first. On gloo it came 2 to 21 ms after the death in 12 of 12 tries; on

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import BinaryIO, Final
 
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.traceback_styles import HEADER, RICH_HEADER
+from matrix.ground.verdicts.tracebacks import HEADER, RICH_HEADER
 
 CHUNK: Final = 2**20  # bytes per read, and at most of one step of unpacking
 LINE: Final = 65_536  # characters kept of a line: a JSON line holds a whole traceback

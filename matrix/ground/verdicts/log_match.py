@@ -20,14 +20,11 @@ from matrix.ground.catalog.kinds import KindTable
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
-from matrix.ground.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen, gathered
+from matrix.ground.verdicts.kind_match import EvidenceScan, KindIndex, KindSighting, VersionsSeen, gathered
 from matrix.ground.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.ground.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
-from matrix.ground.verdicts.rank_facts import RankFacts, rank_of
-from matrix.ground.verdicts.rank_logs import RankLog
-from matrix.ground.verdicts.rank_stacks import is_dump
-from matrix.ground.verdicts.signature_index import Entry, SignatureIndex
-from matrix.ground.verdicts.stack_evidence import EvidenceScan
+from matrix.ground.verdicts.rank_logs import RankFacts, RankLog, is_dump, rank_of
+from matrix.ground.verdicts.signature_match import Entry, SignatureIndex
 from matrix.ground.verdicts.tracebacks import LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters

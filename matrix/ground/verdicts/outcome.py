@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from matrix.ground.verdicts.reason import Lack
+from matrix.ground.verdicts.planned import Lack
 
 # What Python appends to an exception's last line: `Did you mean: 'x'?` since 3.10 to attributes and names, `Did you
 # forget to import 'x'?` since 3.12 to names of modules, `Did you mean 'x'?` since 3.13 to keyword arguments.

@@ -11,8 +11,7 @@ from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.verdicts.outcome import Outcome
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason
+from matrix.ground.verdicts.planned import Planned, Reason
 
 
 class Verdict(str, Enum):

@@ -1,17 +1,38 @@
-"""The catalog by topic: of each failure, when it was first reported and last reproduced, and which releases fix it."""
+"""The catalog for readers: by topic, with when each failure was first reported and last reproduced; and as JSON."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Failure, Rule
 from matrix.ground.catalog.loading import night_of
 from matrix.ground.catalog.model import Catalog, Topic
 from matrix.ground.catalog.schema import Identifier
 from matrix.ground.catalog.stack import PYTHON, WRITER, component_title
 from matrix.ground.catalog.versions import parse
+
+
+def failure_to_json(failure: Failure) -> dict[str, Any]:
+    """Return one entry as it was loaded: groups of cases and shared stand-ins spelled out, no empty key.
+
+    Version ranges are PEP 440 texts, sizes bytes.
+    """
+    entry: dict[str, Any] = _without_empty(encode(failure))
+    entry.pop("folder", None)
+    return entry
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    table = {key: _without_empty(item) for key, item in value.items()}
+    return {key: item for key, item in table.items() if item not in (None, [], {}, "")}
+
 
 _BELOW: Final = re.compile(r"<(?!=) *([^,\s]+)")  # the exclusive upper bound of a range
 _NO_FIX: Final = (PYTHON, *WRITER)  # nobody upgrades these to get rid of a failure

@@ -14,10 +14,9 @@ from matrix.ground.catalog.failure import PARITY
 from matrix.ground.catalog.folders import ENTRY
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point, Value, factors, shown
-from matrix.prove.authoring.draft import template
-from matrix.prove.authoring.skeleton import new_folder
+from matrix.prove.authoring.draft import new_folder, template
 from matrix.prove.parity.campaigns import CoreResult
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, PointResult
 from matrix.prove.store.paths import write_whole
 
 

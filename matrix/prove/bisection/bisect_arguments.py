@@ -12,8 +12,7 @@ from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.learning import of_log
 from matrix.kit.command import Repeats, last_printed
-from matrix.prove.bisection.metric import LEAST
-from matrix.prove.bisection.noise import Noise
+from matrix.prove.bisection.noise import LEAST, Noise
 from matrix.prove.bisection.own import ONCE, OwnCommand, read_signatures
 from matrix.prove.bisection.question import BisectionQuestion
 from matrix.prove.store.paths import Paths

@@ -16,11 +16,10 @@ from matrix.ground.verdicts.learning import learned
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.ground.verdicts.record import Record
 from matrix.ground.verdicts.text import tail
-from matrix.prove.bisection import metric as metrics
+from matrix.prove.bisection import noise as metrics
 from matrix.prove.bisection.axes import Subject
 from matrix.prove.bisection.joint import BisectionAnswer
-from matrix.prove.bisection.metric import Metric
-from matrix.prove.bisection.noise import Noise, ProbeResult
+from matrix.prove.bisection.noise import Metric, Noise, ProbeResult
 from matrix.prove.bisection.probe_session import (
     NOT_STORED,
     Bisection,

@@ -1,4 +1,7 @@
-"""Two stacks, one of them good: attribute the failure to the packages that differ, then bisect their versions."""
+"""Two stacks, one of them good: attribute the failure to the packages that differ, then bisect their versions.
+
+Some packages can change one by one, the others only together.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,66 @@ from matrix.ground.catalog.cell import parse_cell_id
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, Container, Wheels
-from matrix.ground.catalog.stack import ABSENT, BASE, DRIVER, MCORE, NOTHING, PYTHON, TE, TORCH, WRITER, component_named
+from matrix.ground.catalog.stack import (
+    ABSENT,
+    BASE,
+    DRIVER,
+    MCORE,
+    NOTHING,
+    PYTHON,
+    TE,
+    TORCH,
+    WRITER,
+    component_named,
+    components,
+)
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.bisection.attribution import Attribution, Packages, WrongStackError, attribute
 from matrix.prove.bisection.axes import Subject, axis_word, releases
-from matrix.prove.bisection.differences import Differences, differences
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.prove.bisection.search import Plan
+
+VENDOR: Final = "nvidia-"  # names of CUDA's libraries on PyPI, which the metadata of a torch pins
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The differences of two environments, by component: its version in the good and in the bad one.
+
+    Each of `alone` can be another than its environment's. `together` change with the base alone: what follows torch,
+    and what one of the environments lacks, "none" there.
+    """
+
+    alone: Mapping[str, tuple[str, str]]
+    together: Mapping[str, tuple[str, str]]
+
+
+def differences(good: Mapping[str, str], bad: Mapping[str, str], *, separable: bool) -> Differences:
+    """Compare the packages of two environments, each with the minor of its Python.
+
+    Without `separable` (a container, of which a part is known) nothing changes alone. A package that one side lacks
+    can't be taken from the other, so that it changes with its environment.
+    """
+    names = {*good, *bad} if separable else good.keys() & bad.keys()
+    versions = {
+        name: (good.get(name, "none"), bad.get(name, "none"))
+        for name in sorted(names - {BASE, TORCH})
+        if good.get(name) != bad.get(name)
+    }
+    alone = {name: pair for name, pair in versions.items() if separable and "none" not in pair and not follows(name)}
+    return Differences(alone, {name: pair for name, pair in versions.items() if name not in alone})
+
+
+def follows(name: str) -> bool:
+    """Return whether torch's own wheel fixes the version of a component, so that it has no other one beside it."""
+    component = components().get(name)
+    if component is None:
+        return name.startswith(VENDOR)
+    return component.follows == TORCH or not (component.distribution or name == PYTHON)
+
 
 AXES: Final = (TORCH, MCORE, TE, DRIVER)  # the components that a stack names, and what its base is known for
 Contents = Callable[[str], Mapping[str, str]]  # the packages of a base by component, with the minor of its Python

@@ -31,7 +31,7 @@ from matrix.prove.execution.reproduction import brief
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.paths import make_folder, unwritable
-from matrix.prove.store.run_lock import RunLock
+from matrix.prove.store.stored_run import RunLock
 
 NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
 

@@ -1,32 +1,90 @@
-"""The context of a case in this process: its overlays, what it lacks, its notes, its cache key."""
+"""What a case has in this process: its overlays, what it lacks, its notes, its cache key, its versions and hardware."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from matrix.ground.cases.driver_fit import driver_note, user_mode_driver
 from matrix.ground.cases.machine_requirements import Placement, offered, place
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.cache_key import case_key
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
-from matrix.prove.execution.resolved import Resolved
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.provision import case_overlays as provision
 from matrix.prove.provision import configuration
 from matrix.prove.provision.case_overlays import Provision
+from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
+from matrix.read.machine.nvidia import devices
 from matrix.read.package_source import Source
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The facts of a case: its interpreter, its overlays, the machine, its GPUs. `image` is the digest of its image."""
+
+    environment: PythonEnvironment
+    host: LocalSite
+    placement: Placement
+    image: str
+
+    @property
+    def cuda(self) -> Cuda | None:
+        """Return the report of the user-mode driver, None for a case without GPUs."""
+        return self.host.user_mode() if self.placement.gpus else None
+
+    def packages(self, overlays: Iterable[Overlay]) -> dict[str, str]:
+        """Return package -> version, with python, image, host, drivers and GPUs."""
+        versions = dict(self.environment.packages)
+        for overlay in overlays:
+            versions |= overlay.packages
+        versions["python"] = self.environment.python or "unknown"
+        if self.image:
+            versions["image"] = self.image
+        driver = self.host.machine.driver
+        versions["host"] = self.host.machine.architecture
+        if driver and driver != NONE:
+            versions["host driver"] = driver
+        if (cuda := self.cuda) is None:
+            return versions
+        if user := user_mode_driver(cuda, driver, inside=bool(self.image)):
+            versions["user-mode driver"] = user
+        return versions | self._devices(cuda)
+
+    def notes(self, catalog: Catalog, planned: Planned) -> list[str]:
+        """Return the notes on the GPUs and the driver."""
+        driver = driver_note(catalog, planned, self.host.machine.driver, self.cuda)
+        return list(filter(None, (self.placement.note, driver)))
+
+    def _devices(self, cuda: Cuda) -> dict[str, str]:
+        """Return how many GPUs are held, their model, SM and NVLinks, NCCL, the backend."""
+        kinds = dict.fromkeys(f"{gpu.name}, SM {gpu.sm}" for gpu in cuda.gpus)
+        cards = (devices.management() or Nvml()).gpus
+        links = dict.fromkeys(f"{card.up} of {card.links} links up" if card.links else "none" for card in cards)
+        packages = self.environment.packages.items()
+        versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]
+        nccl = next(iter(versions), os.environ.get("NCCL_VERSION", ""))
+        return {
+            "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
+            "NVLink": " and ".join(links) or "unknown",
+            **({"NCCL": nccl} if nccl else {}),
+            "backend": self.placement.backend,
+        }
 
 
 @dataclass(frozen=True)

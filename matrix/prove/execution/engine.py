@@ -31,7 +31,7 @@ from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
 from matrix.read.commands import python_module
-from matrix.read.machine import compiler
+from matrix.read.machine import installed
 from matrix.read.machine import installed as environments
 
 STOP_S: Final = 4.0  # s after Ctrl-C, or at the end, for pytest to stop its ranks and close its journal
@@ -103,8 +103,8 @@ def offer_of(catalog: Catalog, engine: Engine, base: str, settings: configuratio
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
     packages, features = (contents.packages, contents.features) if contents else (None, None)
-    cuda, clones = contents.torch_cuda if contents else None, settings.sources
-    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones, cuda=cuda)
+    cuda = contents.torch_cuda if contents else None
+    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=settings.sources, cuda=cuda)
 
 
 class Engines:
@@ -319,6 +319,6 @@ def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         "MEGATRIX_CACHE": str(default_root(environ)),
         te_wheels.VARIABLE: str(te_wheels.wheels(environ)),
-        compiler.PASSED: json.dumps(compiler.build_variables(environ)),
+        installed.PASSED: json.dumps(installed.build_variables(environ)),
         **configuration.load(environ).environment,
     }

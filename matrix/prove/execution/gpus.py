@@ -24,7 +24,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.kit.rank import LackError
-from matrix.prove.execution.ranks.job import Admission, RankJob
+from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.planning.packing import Card, Demand, Free, grants, shared
 from matrix.prove.provision import host
 

@@ -25,7 +25,7 @@ from matrix.prove.provision.image_builds import Builder
 from matrix.prove.provision.overlays import Overlays
 from matrix.prove.provision.tools import NO_TOOL, Ref, Tool, find
 from matrix.read.commands import CommandResult, Runner, run
-from matrix.read.machine.compiler import build_variables
+from matrix.read.machine.installed import build_variables
 
 XDIST: Final = "pytest-xdist"  # NGC's PyTorch images have it; without it, an image runs one case at a time
 

@@ -21,7 +21,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import gpus
 from matrix.prove.execution.engine import STOP_S, distribution
-from matrix.prove.execution.ranks.timeouts import OVERTIME_S
+from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.prove.execution.reproduction import deadline
 from matrix.prove.provision import configuration, host, project
 from matrix.prove.provision.bases import CELL_SETTINGS

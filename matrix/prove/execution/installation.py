@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,10 +14,10 @@ from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import HOST, LABEL, Base, Catalog, ReaderBase, Wheels
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning.estimates import Durations
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.selection import select
-from matrix.prove.provision import host, python_downloads
+from matrix.prove.planning.statistics import Durations
+from matrix.prove.provision import host, interpreters
 from matrix.prove.provision.host import LocalSite
 from matrix.read.machine import installed
 
@@ -53,15 +52,7 @@ class Installation:
             label = os.environ.get(LABEL, "")
             catalog = with_host(catalog, environment.packages, environment.minor, label)
             return cls(catalog, HOST, environment, host.look())
-        entry = catalog.base(base)
-        if isinstance(entry, Wheels) and "torch" not in environment.packages:
-            raise MatrixError(
-                f"this environment is not {entry.id}",
-                got=f"no torch in {sys.prefix}",
-                expected=f"torch {entry.torch}",
-                fix="unset MEGATRIX_BASE",
-            )
-        return cls(catalog, entry.id, environment, host.look())
+        return cls(catalog, catalog.base(base).id, environment, host.look())
 
     @property
     def header(self) -> str:
@@ -98,4 +89,4 @@ class Installation:
         entry = self.entry
         if not isinstance(entry, Wheels) or self.environment.minor not in entry.fallbacks:
             return ""
-        return f"; Python {entry.pythons[0]} can run it: {python_downloads.command(entry.pythons[0])}"
+        return f"; Python {entry.pythons[0]} can run it: {interpreters.command(entry.pythons[0])}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Case, ContractCall, Failure
-from matrix.ground.catalog.job_options import read_options
 from matrix.ground.catalog.machine import Machine
+from matrix.ground.catalog.reach import read_options
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.kit.launch import Launcher, environment_of, world_of

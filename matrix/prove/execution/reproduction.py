@@ -22,7 +22,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.text import visible
 from matrix.prove.execution.ranks import in_process
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.provision.cache_folders import locked
 

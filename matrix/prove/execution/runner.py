@@ -28,9 +28,8 @@ from matrix.prove.store import stored_run
 from matrix.prove.store.history import History, with_history
 from matrix.prove.store.journal import Journal, settle
 from matrix.prove.store.paths import NIGHT, Paths
-from matrix.prove.store.run_lock import RunLock
 from matrix.prove.store.secrets import mask_file
-from matrix.prove.store.stored_run import Night, StoredRun
+from matrix.prove.store.stored_run import Night, RunLock, StoredRun
 
 LOG_LINES: Final = 12  # of the engine, in an error
 ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of pytest

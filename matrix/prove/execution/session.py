@@ -28,9 +28,8 @@ from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.case_overlays import replaced
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import OUT, Paths, make_folder
-from matrix.prove.store.run_lock import RunLock
 from matrix.prove.store.secrets import values
-from matrix.prove.store.stored_run import StoredRun
+from matrix.prove.store.stored_run import RunLock, StoredRun
 
 
 class Session:

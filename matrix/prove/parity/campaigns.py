@@ -15,8 +15,7 @@ from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.cause_search import Cause, CauseSearch, JudgePoint
 from matrix.prove.parity.core_cells import CoreCell, core_cell
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult, PointResults
-from matrix.prove.parity.points import Space
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, PointResults, Space
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from matrix.kit.parity.factors import Point, factors
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
-from matrix.prove.parity.points import Cover, Space
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cover, PointResult, Space
 
 JudgePoint = Callable[[Point, int], PointResult]
 SECOND_SEED = 1_000_003  # further on: other weights and data

@@ -22,7 +22,7 @@ from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.prove.execution.engine import passed
 from matrix.prove.execution.engine import settings as cell_variables
-from matrix.prove.parity.point_results import PointResult
+from matrix.prove.parity.points import PointResult
 from matrix.prove.provision import configuration, project
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.provision.case_overlays import PRELOADED

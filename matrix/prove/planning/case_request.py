@@ -1,23 +1,28 @@
-"""The cases that a command requests. Pure: sources are read and the environment is looked up by functions passed in."""
+"""The cases that a command requests, also those of the base `host`, the current environment.
+
+Pure: sources are read and the environment is looked up by functions passed in.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import ne
 from typing import Final
 
 from matrix.ground.cases.cells import excluded
 from matrix.ground.catalog.failure import Expectation, Level
-from matrix.ground.catalog.model import HOST, Catalog
+from matrix.ground.catalog.model import HOST, Catalog, ReaderBase, Wheels
+from matrix.ground.catalog.schema import Identifier, VersionText
 from matrix.ground.catalog.stack import MCORE, TE, WRITER_MCORE
+from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning import catalog_lines, covering
 from matrix.prove.planning import night as plan
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.night import of_base
 from matrix.prove.planning.selection import (
     Test,
     exclusions,
@@ -29,6 +34,42 @@ from matrix.prove.planning.selection import (
     select_possible,
     without_exclusions,
 )
+
+
+def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label: str = "") -> Catalog:
+    """Return the catalog with the base `host`: `packages` (name -> version) on a minor of Python ("3.10").
+
+    With the torch of a container, it stands in that container; `label` is the value of LABEL, if any. Without torch,
+    the base only reads sources (level contract).
+    """
+    host, pythons = Identifier(HOST), (python,)
+    if torch := packages.get("torch"):
+        image = catalog.container_of(torch, label)
+        stands_in = image.id if image else NONE
+        open_ = dict.fromkeys(name for failure in catalog.failures for name in failure.open)
+        requires = tuple(f"{name}=={packages[name]}" for name in open_ if name in packages)
+        base = Wheels(host, VersionText(torch), pythons, image=stands_in, requires=requires, variant=HOST)
+        return replace(catalog, wheels=(*catalog.wheels, base))
+    return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
+
+
+def cases_here(catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level]) -> list[Planned]:
+    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
+    core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
+    reader = base
+    if base == HOST and isinstance(catalog.base(base), ReaderBase):
+        reader = catalog.readers[0].id  # failures name the reader of the catalog
+        levels = [level for level in levels if level is Level.CONTRACT]
+    cases = of_base(catalog, reader, levels, core=core, engine=engine)
+    cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
+    if not cases:
+        raise MatrixError(
+            "the catalog has no case for this environment",
+            got=f"base {base}, megatron-core {core or 'any'}",
+            expected="a base and a release that a reproduction is written for",
+        )
+    return cases
+
 
 OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
 

@@ -21,8 +21,7 @@ from matrix.ground.catalog.model import Catalog, Container, ReaderBase, Wheels
 from matrix.ground.catalog.stack import ABSENT, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.ground.catalog.versions import minor, parse, position
 from matrix.ground.errors import MatrixError, closest
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.planning.night import newest_patches, of_base
 
 

@@ -40,8 +40,7 @@ from matrix.ground.catalog.stack import (
 )
 from matrix.ground.catalog.versions import minor, parse, position
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 
 SMOKE: Final = 5  # failures in a smoke: its ten cases took a second each, at level cpu with the environments made
 ANY_LINE: Final = "*"  # the minor of an installed Transformer Engine that is unknown

@@ -15,7 +15,7 @@ from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning import covering
-from matrix.prove.planning.host_cases import with_host
+from matrix.prove.planning.case_request import with_host
 from matrix.prove.planning.night import ANY_LINE, night, of_base
 from matrix.prove.planning.selection import select, select_possible, without_exclusions
 

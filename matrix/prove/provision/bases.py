@@ -25,8 +25,8 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.provision import configuration
 from matrix.prove.provision.cache_folders import flush, locked, prune, remove
 from matrix.prove.provision.indexes import site_environment
+from matrix.prove.provision.interpreters import Pythons
 from matrix.prove.provision.overlays import uv
-from matrix.prove.provision.python_downloads import Pythons
 from matrix.read.commands import Runner, run
 from matrix.read.machine import installed
 from matrix.read.machine.nvidia import nvml
@@ -51,9 +51,9 @@ def requirements(base: Wheels | ReaderBase) -> tuple[str, ...]:
     return (f"torch=={base.torch}", *base.requires, *CELL_REQUIRES) if isinstance(base, Wheels) else CELL_REQUIRES
 
 
-def left_out(packages: Collection[str], environ: Mapping[str, str], *, driver: bool) -> tuple[str, ...]:
+def left_out(base: Wheels | ReaderBase, environ: Mapping[str, str], *, driver: bool) -> tuple[str, ...]:
     """Return the packages of a base that only GPUs need; () with a driver, and where $UV_EXCLUDE is set, even to ""."""
-    return () if driver or EXCLUDE in environ else tuple(packages)
+    return () if driver or EXCLUDE in environ or isinstance(base, ReaderBase) else tuple(base.gpu_only)
 
 
 def has_driver(proc: Path = Path("/proc")) -> bool:
@@ -77,10 +77,8 @@ class Bases:
             str(base.id): base for base in (*catalog.made, *catalog.by_python.values())
         }
         self.root = (root or default_root()) / "bases"
-        self._environ, self._run = environ, run
+        self._environ, self._run, self._driver = environ, run, has_driver()
         self._pythons = Pythons(configuration.load(), say, environ=environ)
-        self._driver = has_driver()
-        self._lacking: dict[str, str] = {}
         self._contents: dict[Path, PythonEnvironment] = {}  # by folder: 60 ms of processor each
 
     def ready(self, ids: Collection[str]) -> None:
@@ -96,15 +94,13 @@ class Bases:
 
     def lack(self, id: str) -> str:
         """Return which Python is missing; what else a base lacks is known when uv has tried to make it."""
-        if id not in self._lacking:
-            self._lacking[id] = self._pythons.lack(self._made[id]) if id in self._made else ""
-        return self._lacking[id]
+        return self._pythons.lack(self._made[id]) if id in self._made else ""
 
     def installed(self, id: str) -> PythonEnvironment | None:
         """Return the contents of a base, None for one that is not made yet, or that can't be."""
         if id not in self._made or self.lack(id):
             return None
-        return self._complete(self._folder(id)[0])
+        return self._complete(self._folder(id))
 
     def provide(self, id: str) -> PythonEnvironment:
         """Return the environment of a base, made if it is missing; concurrent processes make it once.
@@ -113,49 +109,39 @@ class Bases:
         """
         if id not in self._made:
             raise MatrixError("no such base of wheels", got=id, expected="a base that uv makes")
-        folder, ingredients = self._folder(id)
+        folder = self._folder(id)
         if not (environment := self._complete(folder)):
             with locked(folder.with_name(f"{folder.name}.lock")):
-                environment = self._complete(folder) or self._make(id, folder, ingredients)
+                environment = self._complete(folder) or self._make(id, folder)
         with suppress(OSError):  # a read-only cache, or one of another user
             os.utime(folder)  # the time of its last use
         return environment
 
-    def _folder(self, id: str) -> tuple[Path, dict[str, object]]:
-        """Return the folder of a base and what it is made of."""
-        base = self._made[id]
-        python = self._pythons.find((*base.pythons, *base.fallbacks))
-        gpu_only = base.gpu_only if isinstance(base, Wheels) else ()
-        ingredients: dict[str, object] = {
-            "layout": LAYOUT,
-            "python": f"{python.python} {python.path}",
-            "machine": platform.machine(),
-            "requires": [*requirements(base)],
-            "without": [*left_out(gpu_only, self._environ, driver=self._driver)],
-            "uv leaves out": [read_regular_text(Path(file)) for file in self._environ.get(EXCLUDE, "").split()],
-        }
-        digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()
-        return self.root / f"{id}-{digest[:16]}", ingredients
+    def _folder(self, id: str) -> Path:
+        """Return the folder of a base, named by what it is made of."""
+        base, python = self._made[id], self._python(id)
+        excluded = [read_regular_text(Path(file)) for file in self._environ.get(EXCLUDE, "").split()]
+        made_of = [LAYOUT, python.python, str(python.path), platform.machine(), requirements(base), excluded]
+        made_of.append(left_out(base, self._environ, driver=self._driver))
+        return self.root / f"{id}-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
+
+    def _python(self, id: str) -> PythonEnvironment:
+        return self._pythons.find((*self._made[id].pythons, *self._made[id].fallbacks))
 
     def _complete(self, folder: Path) -> PythonEnvironment | None:
         """Return the contents of an environment whose record was written, and whose interpreter is still there."""
-        if folder in self._contents:
-            return self._contents[folder]
         complete = (folder / RECORD).is_file() and (folder / "bin" / "python").exists()
-        if environment := installed.at(folder) if complete else None:
+        if folder not in self._contents and complete and (environment := installed.at(folder)):
             self._contents[folder] = environment
-        return environment
+        return self._contents.get(folder)
 
-    def _make(self, id: str, folder: Path, ingredients: Mapping[str, object]) -> PythonEnvironment:
+    def _make(self, id: str, folder: Path) -> PythonEnvironment:
         """Make an environment and return it; the caller holds its lock."""
-        base = self._made[id]
-        python = self._pythons.find((*base.pythons, *base.fallbacks)).path
-        environ = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "never"}
+        wanted, names = requirements(self._made[id]), left_out(self._made[id], self._environ, driver=self._driver)
         remove(folder)
         try:
+            self._uv(id, "venv", "--python", str(self._python(id).path), str(folder))
             with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as excluded:
-                names = ingredients["without"]
-                assert isinstance(names, list)
                 excluded.write("\n".join(names))
                 excluded.flush()
                 options = [
@@ -163,20 +149,19 @@ class Bases:
                     str(folder / "bin" / "python"),
                     *(["--excludes", excluded.name] if names else []),
                 ]
-                self._uv(id, environ, "venv", "--python", str(python), str(folder))
-                self._uv(id, environ, "pip", "install", *options, *requirements(base))
-            (folder / RECORD).write_text(json.dumps(ingredients, indent=1) + "\n", encoding="utf-8")
+                self._uv(id, "pip", "install", *options, *wanted)
+            (folder / RECORD).write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             flush(folder / RECORD)
         except BaseException:
             remove(folder)
             raise
         same_base = re.compile(rf"{re.escape(id)}-[0-9a-f]{{16}}")
         prune([path for path in self.root.iterdir() if same_base.fullmatch(path.name) and path != folder], KEPT - 1)
-        if not (environment := self._complete(folder)):
-            raise MatrixError("the environment of this base has no packages", where=str(folder), fix="remove it")
-        return environment
+        self._complete(folder)
+        return self._contents[folder]
 
-    def _uv(self, id: str, environ: Mapping[str, str], *words: str) -> None:
+    def _uv(self, id: str, *words: str) -> None:
+        environ = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "never"}
         # --directory: the current folder may hold uv settings of another project.
         result = self._run([*uv(environ), "--quiet", "--directory", str(self.root), *words], environment=environ)
         if result.code:

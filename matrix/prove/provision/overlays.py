@@ -32,7 +32,7 @@ from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import extension, te_wheels
 from matrix.prove.provision.cache_folders import locked, making
-from matrix.prove.provision.helpers import build_helper, compiler
+from matrix.prove.provision.extension import build_helper, compiler
 from matrix.prove.provision.indexes import site_environment
 from matrix.read.commands import CommandResult, Runner, python_module, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack

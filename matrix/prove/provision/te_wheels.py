@@ -26,7 +26,7 @@ from matrix.prove.provision.cache_folders import locked, making
 from matrix.prove.provision.extension import SHOWN, compiler_errors
 from matrix.prove.provision.indexes import pip_environment
 from matrix.read.commands import CommandResult, Runner, python_code, redacted, run
-from matrix.read.machine.compiler import CUDA, build_variables, nvcc_version
+from matrix.read.machine.installed import CUDA, build_variables, nvcc_version
 
 VARIABLE: Final = "MEGATRIX_WHEELS"
 REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the compiler

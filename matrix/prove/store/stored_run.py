@@ -1,13 +1,18 @@
-"""A night: its plan joined with its journals, so that every report has every planned case."""
+"""A run: its plan joined with its journals, so that every report has every planned case; and the lock of its folder."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import socket
+import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import MalformedError, decode
@@ -19,7 +24,62 @@ from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.prove.planning.rerun import PlanEntry, reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.history import History
-from matrix.prove.store.paths import PLAN, is_night, write_whole
+from matrix.prove.store.paths import PLAN, is_night, unwritable, write_whole
+from matrix.prove.store.secrets import bare, values
+
+FILE: Final = "run.lock"  # in the folder; its content names the holder, without secrets of its command
+
+
+class RunLock(AbstractContextManager["RunLock"]):
+    """Holds the folder of a `work` (run, bisection) until `release` or the end of this process, also by kill -9.
+
+    Child processes do not inherit it.
+    Raises MatrixError at once, with the holder's pid, if another process holds it.
+    """
+
+    def __init__(self, folder: Path, work: str = "run") -> None:
+        path = folder / FILE
+        try:
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": bare(" ".join(sys.argv), values())}
+            os.ftruncate(self._held, 0)
+            os.pwrite(self._held, json.dumps(holder).encode(), 0)
+        except BlockingIOError:
+            pid, owner = _holder(self._held)
+            os.close(self._held)
+            raise MatrixError(
+                f"another process works on this {work}",
+                where=str(folder),
+                got=owner,
+                expected="one process at a time",
+                fix=f"wait until it ends, or stop it (kill -INT {pid}), then repeat the command",
+            ) from None
+        except OSError as error:
+            os.close(self._held)
+            raise unwritable(path, error) from error
+
+    def release(self) -> None:
+        """Release the folder."""
+        os.close(self._held)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _holder(held: int) -> tuple[str, str]:
+    """Return the pid of the holder and its description; it may not have written them yet."""
+    try:
+        holder = json.loads(os.pread(held, 65536, 0))
+        return str(holder["pid"]), f"process {holder['pid']} on {holder['host']}: {holder['command']}"
+    except (ValueError, KeyError, TypeError, OSError):
+        return "PID", "a process that has just started"
+
 
 LARGEST: Final = 2**30  # bytes of a plan; one of 100,000 cases has 100 MB
 

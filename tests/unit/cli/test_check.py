@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ask.check import environment, probe
+from matrix.ask.check import environment
 from matrix.ask.check.job_site import JobSite
 from matrix.cli.check import start
 from matrix.cli.main import main
@@ -29,7 +29,7 @@ def empty_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on(monkeypatch: pytest.MonkeyPatch, host: JobSite) -> None:
     """Let this environment and machine be `host`."""
-    monkeypatch.setattr(probe, "job_site", lambda environ, variables, interpreter: host)
+    monkeypatch.setattr(environment, "job_site", lambda environ, variables, interpreter: host)
     monkeypatch.setattr(environment, "own_python", lambda further: host.python)
 
 
@@ -188,7 +188,7 @@ def breaking_clone(tmp_path: Path) -> str:
     """Return a folder with a Megatron-LM whose mask drops documents if two flags are given."""
     info = tmp_path / environment.PACKAGE_INFO
     info.parent.mkdir(parents=True)
-    info.write_text("MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = ''\n")
+    info.write_text("MAJOR = 0\nMINOR = 9\nPATCH = 0\nPRE_RELEASE = ''\n")
     return str(tmp_path)
 
 

@@ -14,7 +14,7 @@ from matrix.cli.main import main
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.errors import ExitStatus
-from matrix.prove.planning.estimates import DEFAULT_S, Basis
+from matrix.prove.planning.statistics import DEFAULT_S, Basis
 from matrix.prove.provision import host
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.store.history import History

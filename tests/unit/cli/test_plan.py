@@ -14,12 +14,10 @@ from matrix.cli.plan import counts, pulls
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import MCORE
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind
+from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.planning import statistics
-from matrix.prove.planning.estimates import Basis
 from matrix.prove.planning.night import everything
-from matrix.prove.planning.statistics import Availability, TeBuild
+from matrix.prove.planning.statistics import Availability, Basis, TeBuild
 from tests.schemas import items_of
 from tests.unit.catalogs import image
 from tests.unit.cli.small_night import KEY, KNOWN, NIGHT

@@ -13,8 +13,7 @@ from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE, TORCH
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import NO_PASTS, Pasts
 from matrix.prove.bisection.noise import ProbeResult

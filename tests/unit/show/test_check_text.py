@@ -14,9 +14,8 @@ from matrix.ask.check.training_job import job_of
 from matrix.ask.check.user_stack import build, parse_text
 from matrix.ground.catalog.loading import NIGHT_FILE
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.schema import read_toml
-from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.catalog.stack import MCORE, TE, Place
 from matrix.show.check_text import brief, headed, render, render_all, summary
 from tests.founding import MASK, MPI, QUANTIZED_CALL, SAVE, SETUPTOOLS, TRANSFORMERS
 from tests.unit.catalogs import few, real

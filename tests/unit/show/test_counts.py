@@ -17,8 +17,7 @@ from matrix.prove.store.stored_run import Night
 from matrix.show import known, page, site
 from matrix.show.changes import Changes
 from matrix.show.check_text import render
-from matrix.show.job_summary import job_summary
-from matrix.show.run_summary import summary
+from matrix.show.run_summary import job_summary, summary
 from tests import readme_facts
 from tests.unit.catalogs import few
 from tests.unit.show.samples import cell, record, stack_map

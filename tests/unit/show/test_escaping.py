@@ -28,15 +28,12 @@ from matrix.show.escaping import (
     markdown_text,
     xml_document,
 )
-from matrix.show.findings import FORMATS
-from matrix.show.findings.findings import Findings
-from matrix.show.findings.from_bisection import of_bisection
-from matrix.show.findings.junit import night_junit
-from matrix.show.job_summary import job_summary
-from matrix.show.json_object import json_object
-from matrix.show.run_summary import summary
+from matrix.show.finding_sources import of_bisection
+from matrix.show.findings import FORMATS, Findings, night_junit
+from matrix.show.run_summary import job_summary, summary
+from matrix.show.terminal import json_object
 from tests.profiles import tries
-from tests.unit.show.findings.samples import hostile
+from tests.unit.show.finding_samples import hostile
 from tests.unit.show.samples import bisection, record
 from tests.unit.terminals import piped
 

@@ -8,7 +8,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Gpu
 from matrix.ground.verdicts.record import Verdict
 from matrix.prove.store.stored_run import Night
-from matrix.show import gpu_results
+from matrix.show import run_summary
 from tests.unit.show.samples import record
 
 GPUS = tuple(Gpu("NVIDIA H100 80GB HBM3", "9.0", multicast=True, uuid=f"GPU-{place}") for place in range(8))
@@ -20,11 +20,11 @@ NIGHT = Night("20260131-night", (RAN, MISSING), "2026-01-31T22:00:00+00:00", "20
 
 
 def test_name_has_date_and_gpus() -> None:
-    assert gpu_results.name(NIGHT, GPUS) == "2026-01-31-8x-nvidia-h100-80gb-hbm3.md"
+    assert run_summary.name(NIGHT, GPUS) == "2026-01-31-8x-nvidia-h100-80gb-hbm3.md"
 
 
 def test_page_has_machine_packages_and_counts() -> None:
-    page = gpu_results.page(NIGHT, GPUS, "550.54.14").splitlines()
+    page = run_summary.page(NIGHT, GPUS, "550.54.14").splitlines()
     assert page[:5] == [
         "# Level gpu, 2026-01-31",
         "",
@@ -39,5 +39,5 @@ def test_page_has_machine_packages_and_counts() -> None:
 
 
 def test_run_without_results_has_a_page() -> None:
-    page = gpu_results.page(replace(NIGHT, records=(MISSING,)), GPUS, "550.54.14")
+    page = run_summary.page(replace(NIGHT, records=(MISSING,)), GPUS, "550.54.14")
     assert "- 0 of 1 cases ran in 0 minutes; 0 GPU-minutes\n" in page

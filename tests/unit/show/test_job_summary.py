@@ -14,7 +14,7 @@ from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.stored_run import Night
 from matrix.show.changes import Changes, changes
 from matrix.show.escaping import block, code
-from matrix.show.job_summary import job_summary
+from matrix.show.run_summary import job_summary
 from tests.unit.show.samples import cell, night, record
 
 NOTHING_BEFORE = Changes("", (), ())

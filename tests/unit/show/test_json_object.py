@@ -16,7 +16,7 @@ from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.ground.verdicts.record import Verdict
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.read.api.finding import FindingKind
-from matrix.show.json_object import json_object
+from matrix.show.terminal import json_object
 from tests.schemas import SCHEMAS, items_of, validator
 from tests.unit.show.samples import record
 

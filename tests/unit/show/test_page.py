@@ -15,13 +15,13 @@ from matrix.ground.catalog.cell import DECIDED
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import Stack
 from matrix.ground.verdicts.outcome import Raised
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.paths import page_name
 from matrix.prove.store.stored_run import Night
 from matrix.show.changes import Changes, changes
-from matrix.show.findings.junit import night_junit
+from matrix.show.findings import night_junit
 from matrix.show.page import page
 from matrix.show.run_summary import summary
 from matrix.show.screen import Screen

@@ -9,8 +9,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import UNKNOWN, Value
+from matrix.ground.catalog.stack import UNKNOWN, Place, Value
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
 

@@ -23,7 +23,7 @@ from matrix.ask.check.files.declared import (
     total,
 )
 from matrix.ask.check.files.shell import Shell
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 
 # Instructions that neither install nor start anything.
 OTHERS: Final = frozenset({"LABEL", "MAINTAINER", "EXPOSE", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "SHELL"})

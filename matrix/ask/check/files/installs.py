@@ -12,11 +12,18 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, total
-from matrix.ask.check.files.locks import read_conda, read_environment, read_pipfile_lock, read_pyproject, read_toml_lock
-from matrix.ask.check.files.requirements import VALUED, from_location, read_arguments
+from matrix.ask.check.files.requirements import (
+    VALUED,
+    from_location,
+    read_arguments,
+    read_conda,
+    read_environment,
+    read_pipfile_lock,
+    read_pyproject,
+    read_toml_lock,
+)
 from matrix.ask.check.files.yaml_text import load_yaml
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT
+from matrix.ground.catalog.stack import ABSENT, Place
 from matrix.ground.errors import MatrixError
 
 Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files

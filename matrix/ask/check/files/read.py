@@ -11,10 +11,9 @@ from typing import Final
 
 from matrix.ask.check.files.declared import Declared, Open
 from matrix.ask.check.files.dockerfile import read_dockerfile
-from matrix.ask.check.files.locks import read_pipfile_lock, read_pyproject, read_toml_lock
-from matrix.ask.check.files.requirements import read_requirements
+from matrix.ask.check.files.job_yaml import read_yaml
+from matrix.ask.check.files.requirements import read_pipfile_lock, read_pyproject, read_requirements, read_toml_lock
 from matrix.ask.check.files.shell import read_script
-from matrix.ask.check.files.yaml_file import read_yaml
 from matrix.ground.catalog.regular_file import read_regular, within_limits
 from matrix.ground.errors import MatrixError
 

@@ -26,7 +26,7 @@ from matrix.ask.check.files.declared import (
     total,
 )
 from matrix.ask.check.files.installs import CONDA, Installs
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)

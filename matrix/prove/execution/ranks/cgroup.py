@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.kit.rank import LackError
-from matrix.read.machine.memory import LIMITS, allowed, available, memberships
+from matrix.read.machine.hardware import LIMITS, allowed, available, memberships
 
 # Limits on swap too: a job above its limit must be killed, not slowed down by swapping.
 WITH_SWAP: Final = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}  # None: the limit itself

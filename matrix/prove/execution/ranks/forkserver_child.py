@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn, cast
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution.ranks.descendants import end_below
 from matrix.prove.execution.ranks.rank_main import open_streams, work
-from matrix.prove.execution.ranks.timeouts import OVERTIME_S
+from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.read import kernel
 from matrix.read.commands import python_code
 from matrix.read.machine.nvidia import cuda

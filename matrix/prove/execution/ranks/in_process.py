@@ -23,9 +23,8 @@ from matrix.kit.rank import Rank
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.forkserver import import_path
 from matrix.prove.execution.ranks.forkserver_child import FRESH
-from matrix.prove.execution.ranks.job import RankJob
 from matrix.prove.execution.ranks.rank_main import imported
-from matrix.prove.execution.ranks.rank_spec import GroupRequest
+from matrix.prove.execution.ranks.rank_spec import GroupRequest, RankJob
 from matrix.read import kernel
 from matrix.read.commands import python_code
 

@@ -20,12 +20,11 @@ from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.ground.catalog.limits import NO_LIMITS
+from matrix.ground.catalog.failure import NO_LIMITS
 from matrix.prove.execution.ranks import forkserver_child
 from matrix.prove.execution.ranks.forkserver import Forkserver, empty_main, import_path, readable
-from matrix.prove.execution.ranks.job import RankJob
 from matrix.prove.execution.ranks.rank_group import started
-from matrix.prove.execution.ranks.rank_spec import environment_of_device
+from matrix.prove.execution.ranks.rank_spec import RankJob, environment_of_device
 from matrix.prove.provision.project import ROOT
 
 START: Final = "megatron.start"  # a call of matrix.kit.megatron.start

@@ -31,8 +31,7 @@ from matrix.prove.execution.ranks.rank_process import (
     parse_report,
     spy_on,
 )
-from matrix.prove.execution.ranks.rank_spec import GroupRequest
-from matrix.prove.execution.ranks.timeouts import Timeouts
+from matrix.prove.execution.ranks.rank_spec import GroupRequest, Timeouts
 from matrix.prove.store.secrets import bare_bytes
 
 REPORT: Final = 2**23  # bytes of a rank's report to read; the largest chain is under 4 MB (chain.py)

@@ -17,13 +17,11 @@ from matrix.kit.rank import LackError
 from matrix.prove.execution.ranks.cgroup import memory_group
 from matrix.prove.execution.ranks.descendants import end_below
 from matrix.prove.execution.ranks.forkserver import Forkserver, import_path
-from matrix.prove.execution.ranks.job import Admission, RankJob
 from matrix.prove.execution.ranks.overlay_server import OverlayServers
 from matrix.prove.execution.ranks.rank_group import RankGroup
-from matrix.prove.execution.ranks.rank_spec import GroupRequest
-from matrix.prove.execution.ranks.timeouts import Timeouts
+from matrix.prove.execution.ranks.rank_spec import Admission, GroupRequest, RankJob, Timeouts
 from matrix.prove.store.secrets import masked_outcome, values
-from matrix.read.machine.memory import oom_kills, rise
+from matrix.read.machine.hardware import oom_kills, rise
 
 # What cases import of torch; megatron-core itself differs from case to case. The checkpoint imports sympy: a rank then
 # imports megatron-core 0.8 in 0.1 s, else in 5 s. An optimizer on torch 2.13 imports dynamo, megatron-core >= 0.14

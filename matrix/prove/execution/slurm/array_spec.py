@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from matrix.ground.catalog.failure import Case, Level
-from matrix.ground.catalog.limits import MIB
+from matrix.ground.catalog.failure import MIB, Case, Level
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.gpus import JOB_WAIT_S
 from matrix.prove.execution.slurm.client import Node

@@ -10,8 +10,7 @@ from matrix.ground.cases.machine_requirements import BaseOffer, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind, Lack
+from matrix.ground.verdicts.planned import Kind, Lack, Planned
 from matrix.prove.execution.slurm.array_spec import ResourceRequest, needs
 from matrix.prove.execution.slurm.client import Commands, Node
 from matrix.prove.provision.host import LocalSite

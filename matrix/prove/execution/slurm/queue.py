@@ -94,7 +94,7 @@ class Queue:
         task = python_module(job.python, "matrix.prove.execution.slurm.task", str(path), folder=project.folder())
         script = f"#!/bin/sh\nexec {shlex.join(task)}\n"
         settings = {
-            **{key: value for key, value in environ.items() if not key.startswith("TOX_")},
+            **environ,
             **SETTINGS,
             "MEGATRIX_RUN": str(self.folder),
             "MEGATRIX_BASE": resources.base,

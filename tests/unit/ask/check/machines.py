@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from matrix.ask.check.job_site import JobSite
-from matrix.ground.catalog.limits import GIB
+from matrix.ground.catalog.failure import GIB
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml, PythonEnvironment
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", 80 * GIB, multicast=True)

@@ -19,8 +19,7 @@ from matrix.ask.check.training_job import UserJob, job_of
 from matrix.ask.check.user_stack import build, parse_text
 from matrix.ground.cases.driver_fit import Fit, fit_of
 from matrix.ground.catalog.failure import Expectation
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, short
+from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place, short
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.cell_explanation import explain
 from tests.unit.ask.check.test_table import random_choices, table

@@ -20,8 +20,7 @@ from matrix.ask.check.rulings import (
 )
 from matrix.ask.check.training_job import UserJob
 from matrix.ask.check.user_stack import UserStack, build
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import TORCH, UNKNOWN
+from matrix.ground.catalog.stack import TORCH, UNKNOWN, Place
 from matrix.ground.verdicts.record import Verdict
 from matrix.ground.verdicts.trend import PastResult
 from tests.unit.ask.check.test_remedies import FREE

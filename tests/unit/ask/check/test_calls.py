@@ -12,8 +12,7 @@ from matrix.ask.check.files.declared import UserCommand
 from matrix.ask.check.rulings import BreakingCalls, Standing
 from matrix.ask.check.training_job import UserJob, job_of
 from matrix.ask.check.user_stack import build, parse_text
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT, BASE, CALL_PAIRS, MCORE, TE, TORCH, UNKNOWN, Stack
+from matrix.ground.catalog.stack import ABSENT, BASE, CALL_PAIRS, MCORE, TE, TORCH, UNKNOWN, Place, Stack
 from matrix.read.api import pairs
 from matrix.read.api.finding import Finding, FindingKind
 from tests.unit.catalogs import catalog, real

@@ -20,8 +20,7 @@ from matrix.ground.cases import machine_requirements
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.loading import NIGHT_FILE, ProjectNight, evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Stack, short
+from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Place, Stack, short
 from matrix.ground.catalog.versions import parse
 from matrix.ground.verdicts.record import Verdict
 from matrix.ground.verdicts.trend import PastResult

@@ -8,8 +8,7 @@ import pytest
 
 from matrix.ask.check.declaring import command_jobs, declared_stack, inputs, is_file, read, roots_of
 from matrix.ask.check.files.declared import COMMAND, Declared, ImageUse, Statement, UnreadKind, UserCommand, pin
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN
+from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN, Place
 from matrix.ground.errors import MatrixError
 from tests.unit.catalogs import catalog, image
 

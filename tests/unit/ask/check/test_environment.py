@@ -14,8 +14,7 @@ from matrix.ask.check import environment
 from matrix.ask.check.files.declared import Statement
 from matrix.ask.check.job_site import JobSite
 from matrix.ground.catalog.machine import PythonEnvironment
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
+from matrix.ground.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH, Place
 from tests.unit.catalogs import real
 
 

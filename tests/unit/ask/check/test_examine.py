@@ -12,10 +12,9 @@ from matrix.ask.check.examine import Assumed, assume, examine, machine_of, train
 from matrix.ask.check.job_site import JobSite
 from matrix.ask.check.training_job import NO_JOB, UserJob
 from matrix.ground.catalog.failure import Failure
-from matrix.ground.catalog.job_options import JobOption, OptionKind, PreflightOptions
 from matrix.ground.catalog.loading import preflight_options
 from matrix.ground.catalog.machine import Cuda, Machine
-from matrix.ground.catalog.reach import JobArguments
+from matrix.ground.catalog.reach import JobArguments, JobOption, OptionKind, PreflightOptions
 from matrix.ground.catalog.stack import ABSENT, BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
 from matrix.ground.errors import MatrixError
 from matrix.kit.launch import Launcher, environment_of, world_of

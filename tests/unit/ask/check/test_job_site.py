@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.ask.check.job_site import JobSite, capabilities
-from matrix.ground.catalog.limits import GIB, MIB
+from matrix.ground.catalog.failure import GIB, MIB
 from matrix.ground.catalog.machine import Cuda, Gpu, Nvml, PythonEnvironment
 from matrix.kit.preflight import Status
 from tests.unit.ask.check.machines import A800, BARE, H100, NGC, changed

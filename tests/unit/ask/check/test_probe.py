@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ask.check import probe
+from matrix.ask.check import environment
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.errors import MatrixError
 
@@ -21,7 +21,7 @@ def script(path: Path, text: str) -> str:
 
 
 def test_this_interpreter_is_reported() -> None:
-    facts = probe.python_of(sys.executable)
+    facts = environment.python_of(sys.executable)
     assert (facts.python, facts.problems) == (platform.python_version(), ())
 
 
@@ -37,15 +37,15 @@ def test_this_interpreter_is_reported() -> None:
     ],
 )
 def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: str) -> None:
-    (problem,) = probe.python_of(script(tmp_path / "python", body)).problems
+    (problem,) = environment.python_of(script(tmp_path / "python", body)).problems
     assert problem.endswith(message)
 
 
 def test_package_without_a_version_is_a_problem(tmp_path: Path) -> None:
     """It is neither absent nor of a known version."""
     facts = '{"python": "3.12", "problems": [], "packages": {"torch": "not a version", "x": "1"}}'
-    environment = probe.python_of(script(tmp_path / "python", f"echo {shlex.quote(facts)}"))
-    assert (environment.packages, environment.problems[0][-21:]) == ({}, "torch 'not a version'")
+    found = environment.python_of(script(tmp_path / "python", f"echo {shlex.quote(facts)}"))
+    assert (found.packages, found.problems[0][-21:]) == ({}, "torch 'not a version'")
 
 
 @pytest.mark.parametrize(
@@ -60,34 +60,34 @@ def test_package_without_a_version_is_a_problem(tmp_path: Path) -> None:
     ],
 )
 def test_report_of_another_form_is_a_problem(tmp_path: Path, facts: str) -> None:
-    (problem,) = probe.python_of(script(tmp_path / "python", f"echo '{facts}'")).problems
+    (problem,) = environment.python_of(script(tmp_path / "python", f"echo '{facts}'")).problems
     assert problem.endswith("exited with status 0: nothing")
 
 
 def test_a_missing_or_hanging_interpreter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MatrixError, match="can't be started"):
-        probe.python_of(str(tmp_path / "python"))
-    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
-    (slow,) = probe.python_of(script(tmp_path / "slow", "exec sleep 60")).problems
+        environment.python_of(str(tmp_path / "python"))
+    monkeypatch.setattr(environment, "TIMEOUT_S", 0.2)
+    (slow,) = environment.python_of(script(tmp_path / "slow", "exec sleep 60")).problems
     assert "did not finish" in slow
 
 
 def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert probe.mpirun() is None
+    assert environment.mpirun() is None
     path = script(tmp_path / "mpirun", "echo 'mpirun (Open MPI) 5.0.11'; echo; echo 'Report bugs to'")
-    assert probe.mpirun() == (path, "mpirun (Open MPI) 5.0.11")
+    assert environment.mpirun() == (path, "mpirun (Open MPI) 5.0.11")
 
 
 def test_mpirun_that_is_not_utf8_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     path = script(tmp_path / "mpirun", r"printf 'Intel\256 MPI\n'")
-    assert probe.mpirun() == (path, "Intel\ufffd MPI")
+    assert environment.mpirun() == (path, "Intel\ufffd MPI")
 
 
 def test_only_known_environment_variables_are_kept() -> None:
     environ = {"WORLD_SIZE": "8", "SETTING": "1", "TOKEN": "secret", "PMIX_SERVER_URI": "secret"}
-    site = probe.job_site(environ, ["SETTING"], PythonEnvironment(path=Path(sys.executable)))
+    site = environment.job_site(environ, ["SETTING"], PythonEnvironment(path=Path(sys.executable)))
     assert site.environ == {"WORLD_SIZE": "8", "SETTING": "1"}
     assert site.machine.memory
     assert site.machine.available

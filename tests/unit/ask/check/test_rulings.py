@@ -31,9 +31,8 @@ from matrix.ask.check.training_job import UserJob
 from matrix.ask.check.user_stack import UserStack, build, decide
 from matrix.ground.catalog.failure import Expectation, Failure, Signature
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached, ReachedBy
-from matrix.ground.catalog.stack import MCORE, TORCH, UNKNOWN, component_named
+from matrix.ground.catalog.stack import MCORE, TORCH, UNKNOWN, Place, component_named
 from matrix.ground.catalog.versions import Range
 from matrix.kit.preflight import Answer, Error, Report, Status, unjudged
 from tests.founding import SAVE

@@ -7,7 +7,7 @@ import pytest
 from matrix.ask.check.files.declared import UserCommand
 from matrix.ask.check.files.shell import read_script
 from matrix.ask.check.training_job import is_training, job_of
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 
 
 def command(text: str, **environ: str) -> UserCommand:

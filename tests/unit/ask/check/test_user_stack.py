@@ -20,7 +20,6 @@ from matrix.ask.check.user_stack import (
 )
 from matrix.ground.catalog.failure import Build
 from matrix.ground.catalog.model import GpuModel
-from matrix.ground.catalog.place import Place
 from matrix.ground.catalog.stack import (
     ABSENT,
     BASE,
@@ -32,6 +31,7 @@ from matrix.ground.catalog.stack import (
     TORCH,
     UNKNOWN,
     WRITER_MCORE,
+    Place,
     Stack,
     Value,
     component_named,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.ask.fit.candidates import Candidate, axes
-from matrix.ask.fit.choosing import ReleaseSearch
+from matrix.ask.fit.fit_answer import ReleaseSearch
 from matrix.ask.fit.rules import Rejection, Rules
 from tests.unit.ask.fit.questions import recorded, wishes
 

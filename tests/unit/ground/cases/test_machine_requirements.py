@@ -17,14 +17,12 @@ from matrix.ground.cases.machine_requirements import (
     place,
     unmet,
 )
-from matrix.ground.catalog.failure import Case, CaseNeed, Level
-from matrix.ground.catalog.limits import GIB, Limits
+from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level, Limits
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import Image, RequiredModule
 from matrix.ground.catalog.schema import Identifier, Size
 from matrix.ground.catalog.te_builds import Toolkit
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind, Lack
+from matrix.ground.verdicts.planned import Kind, Lack, Planned
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real, values
 
 H100 = Gpu("H100", "9.0", multicast=True, uuid="GPU-0")

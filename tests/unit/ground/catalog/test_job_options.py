@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.job_options import JobOption, OptionKind, read_options
 from matrix.ground.catalog.loading import preflight_options
+from matrix.ground.catalog.reach import JobOption, OptionKind, read_options
 from matrix.ground.errors import MatrixError
 
 GIB = 2**30

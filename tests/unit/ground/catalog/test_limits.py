@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.ground.catalog.codec import MalformedError, decode
-from matrix.ground.catalog.limits import GIB, MIB, NO_LIMITS, Limits
+from matrix.ground.catalog.failure import GIB, MIB, NO_LIMITS, Limits
 from matrix.ground.catalog.schema import Size
 from matrix.ground.errors import MatrixError
 

@@ -10,8 +10,7 @@ import pytest
 
 from matrix.cli.main import main
 from matrix.ground.catalog import loading
-from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.limits import GIB, Limits
+from matrix.ground.catalog.failure import GIB, Level, Limits
 from matrix.ground.catalog.loading import failure_of, load, read_shared
 from matrix.ground.catalog.schema import Size, toml_table
 from matrix.ground.catalog.versions import parse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.catalog import loading, snapshot
+from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import SITE, entries
+from matrix.ground.catalog.loading import KEPT, SIZE, frozen, read_snapshot, write_snapshot
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.snapshot import KEPT, SIZE, frozen, read_snapshot, thawed, write_snapshot
 from matrix.ground.errors import MatrixError
 
 DIGEST = bytes(SIZE)
@@ -36,7 +36,7 @@ def refuse(*_: object) -> None:
 
 def test_every_value_of_the_catalog_returns(cache: Path) -> None:
     catalog = loading.load(read=loading.read_failures())
-    copy = thawed(Catalog, frozen(catalog))
+    copy = loading._thaw(Catalog)(frozen(catalog))
     assert copy == catalog
     assert repr(copy) == repr(catalog)
     assert {type(case.card) for failure in copy.failures for case in failure.case} == {
@@ -149,7 +149,7 @@ def test_newest_snapshots_stay(tmp_path: Path) -> None:
 
 def test_changed_code_counts_as_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "code.py").write_text("a = 1")
-    monkeypatch.setattr(snapshot, "_CODE", tmp_path)
-    before = snapshot.digest_of([])
+    monkeypatch.setattr(loading, "_CODE", tmp_path)
+    before = loading.digest_of([])
     (tmp_path / "code.py").write_text("a = 2")
-    assert snapshot.digest_of([]) != before
+    assert loading.digest_of([]) != before

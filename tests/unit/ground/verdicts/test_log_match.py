@@ -21,7 +21,7 @@ from matrix.ground.verdicts.lines import LINE, Excerpts, Triggers, decoded, text
 from matrix.ground.verdicts.log_match import Reading, Sighting, match
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import is_at, matched, shows
-from matrix.ground.verdicts.traceback_styles import HEADER
+from matrix.ground.verdicts.tracebacks import HEADER
 from matrix.prove.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.prove.authoring.examples import read as outcome
 from matrix.show.known import where

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.ground.catalog.codec import decode, decode_json, encode
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.ground.verdicts.reason import Kind, Lack
+from matrix.ground.verdicts.planned import Kind, Lack
 
 CHAIN = (Raised("KeyError", "'loss'", (Frame("a.py", 1, "f"),)), Raised("RuntimeError", "no loss"))
 

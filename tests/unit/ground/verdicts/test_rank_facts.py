@@ -13,9 +13,8 @@ import pytest
 
 from matrix.ground.verdicts.collectives import Position
 from matrix.ground.verdicts.log_match import Reading, match, match_logs
-from matrix.ground.verdicts.rank_facts import rank_of
-from matrix.ground.verdicts.rank_logs import RankLog
-from matrix.ground.verdicts.traceback_styles import HEADER
+from matrix.ground.verdicts.rank_logs import RankLog, rank_of
+from matrix.ground.verdicts.tracebacks import HEADER
 
 DIST = "/site-packages/torch/distributed"
 LOGS = Path(__file__).parent / "rank_logs"

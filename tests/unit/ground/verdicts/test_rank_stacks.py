@@ -11,7 +11,7 @@ import pytest
 
 from matrix.ground.verdicts.collectives import Position
 from matrix.ground.verdicts.outcome import Frame
-from matrix.ground.verdicts.rank_stacks import StackReader, Stand, is_dump, stand_in, stand_of, standing
+from matrix.ground.verdicts.rank_logs import StackReader, Stand, is_dump, stand_in, stand_of, standing
 
 MEGATRON = Frame("/usr/lib/python3.11/site-packages/megatron/core/tensor_parallel/layers.py", 2, "forward")
 OWN = Frame("/job/train.py", 23, "sync")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.codec import MalformedError, decode, encode
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Reason, ReasonKind
 
 KINDS = st.sampled_from(list(ReasonKind))
 

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.ground.catalog.failure import Signature
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.ground.verdicts.signature_index import Entry, SignatureIndex
+from matrix.ground.verdicts.signature_match import Entry, SignatureIndex
 from tests.unit.catalogs import catalog, failure
 
 PLACE = Frame("/x/core/group.py", 3, "make")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ground.verdicts.stack_evidence import EvidenceScan, evidence_in, is_of_stack, names_core
+from matrix.ground.verdicts.kind_match import EvidenceScan, evidence_in, is_of_stack, names_core
 
 
 @pytest.mark.parametrize(

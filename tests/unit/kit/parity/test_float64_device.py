@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from matrix.kit.parity import float64_device
-from matrix.kit.parity.float64_device import Stream
+from matrix.kit.parity import campaign
+from matrix.kit.parity.campaign import Stream
 
 
 def test_float64_has_the_name_of_cudas_float32() -> None:
-    kind = float64_device._cuda_names(lambda tensor, *_: tensor)
+    kind = campaign._cuda_names(lambda tensor, *_: tensor)
     assert kind("torch.DoubleTensor") == "torch.cuda.FloatTensor"
     assert kind("torch.LongTensor") == "torch.LongTensor"
 
@@ -22,7 +22,7 @@ def test_sizes_of_an_exchange_become_lists() -> None:
     def original(output: Any, given: Any, **sizes: Any) -> Any:
         return sizes
 
-    exchange = float64_device._with_lists(original)
+    exchange = campaign._with_lists(original)
     expected = {"output_split_sizes": [1, 2], "input_split_sizes": [3, 0], "group": "g"}
     for arguments, keywords in (
         ((Sizes([1, 2]), [3, 0]), {}),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from matrix.kit.parity.factors import Point
-from matrix.kit.parity.logged import logged
+from matrix.kit.parity.layout_step import logged
 
 
 @pytest.fixture

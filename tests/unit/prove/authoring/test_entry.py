@@ -11,7 +11,7 @@ import pytest
 
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.failure import Case, ContractCall, Failure, Level, NightShare, Signature
-from matrix.ground.catalog.job_options import JobOption, PreflightOptions
+from matrix.ground.catalog.reach import JobOption, PreflightOptions
 from matrix.ground.catalog.schema import Pattern
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.authoring import entry as entry_checks

@@ -11,7 +11,7 @@ import pytest
 from matrix.cli.main import main
 from matrix.ground.catalog.folders import entries
 from matrix.ground.catalog.schema import read_toml, toml_table
-from matrix.prove.authoring.entry_schema import entry_schema
+from matrix.prove.authoring.entry import entry_schema
 from matrix.prove.provision.project import ROOT
 from tests.schemas import validator
 

@@ -17,7 +17,7 @@ from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.prove.authoring import parity_entry
 from matrix.prove.parity.campaigns import CoreResult
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
 
 CAUSE = Point.parse("experts=4 z_loss=on tp=2 sequence_parallel=on")
 CONTROL = Point.parse("experts=4 z_loss=on dp=2")

@@ -11,7 +11,7 @@ from matrix.ask.check.log_reading import read_log
 from matrix.ground.catalog.failure import Failure
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.errors import MatrixError
-from matrix.prove.authoring.skeleton import create
+from matrix.prove.authoring.draft import create
 
 
 @pytest.mark.parametrize("contract", [False, True])

@@ -11,7 +11,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.command import Repeats
 from matrix.prove.bisection.bisect_arguments import BATCH_S, BisectArguments, given_signatures
-from matrix.prove.bisection.metric import LEAST
+from matrix.prove.bisection.noise import LEAST
 from matrix.prove.bisection.own import ONCE
 from matrix.prove.bisection.question import BisectionQuestion
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.prove.bisection.differences import differences
+from matrix.prove.bisection.joint import differences
 
 GOOD = {"torch": "2.13.0", "python": "3.11", "numpy": "1.26.4", "nvidia-nvtx": "13.1", "zarr": "2.18.7", "einops": "1"}
 BAD = {"torch": "2.15.0", "python": "3.12", "numpy": "2.5.5", "nvidia-nvtx": "13.2", "triton": "3.9.0", "einops": "1"}

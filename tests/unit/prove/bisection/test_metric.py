@@ -19,13 +19,21 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, RankEnd
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.kit.command import METRIC
-from matrix.prove.bisection import metric as metrics
+from matrix.prove.bisection import noise as metrics
 from matrix.prove.bisection.axes import Subject, at_commit
 from matrix.prove.bisection.clone import Clone
 from matrix.prove.bisection.commits import Searcher
 from matrix.prove.bisection.ends import confirmed, measured
-from matrix.prove.bisection.metric import Measured, Metric, calibrated, level_of, one_step, runs_needed
-from matrix.prove.bisection.noise import ProbeResult, Tally
+from matrix.prove.bisection.noise import (
+    Measured,
+    Metric,
+    ProbeResult,
+    Tally,
+    calibrated,
+    level_of,
+    one_step,
+    runs_needed,
+)
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, End, ProbeStore, metric_of
 from matrix.prove.bisection.probing import Show
 from matrix.prove.bisection.search import Plan, ResultKind

@@ -28,7 +28,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.kit.command import METRIC, RUNS
 from matrix.prove.authoring.entry import find_function
 from matrix.prove.bisection import procedure
-from matrix.prove.bisection.metric import LEAST
+from matrix.prove.bisection.noise import LEAST
 from matrix.prove.execution.slurm import client
 from matrix.prove.planning.night import night
 from matrix.prove.provision import host

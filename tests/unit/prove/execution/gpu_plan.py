@@ -19,7 +19,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.execution import case_context, installation, plugin, session
-from matrix.prove.execution.ranks.job import Admission, RankJob
+from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.provision import host
 from matrix.prove.provision.host import LocalSite
 from matrix.read.machine import installed as environments

@@ -12,7 +12,7 @@ from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.execution import installation
 from matrix.prove.execution.case_context import Options
-from matrix.prove.execution.ranks.job import Admission, RankJob
+from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.execution.session import Session
 from matrix.prove.provision import case_overlays as provision
 from matrix.prove.provision.case_overlays import Provision

@@ -15,7 +15,7 @@ from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.machine import Machine, PythonEnvironment
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Reason, ReasonKind
 from matrix.prove.execution import cache_key
 from matrix.prove.execution.cache_key import Evidence, case_key, closure, recorded_digests
 from matrix.prove.provision.host import LocalSite

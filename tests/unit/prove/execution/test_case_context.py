@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.failure import CaseNeed, Level
-from matrix.ground.catalog.limits import GIB
+from matrix.ground.catalog.failure import GIB, CaseNeed, Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import WRITER_TE
@@ -19,7 +18,7 @@ from matrix.prove.execution.case_context import CaseContexts, Options
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.reproduction import DEADLINE_S
 from matrix.prove.execution.session import Session
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite

@@ -17,7 +17,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.kit.rank import LackError
 from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks
-from matrix.prove.execution.ranks.job import Admission, RankJob
+from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.project import ROOT
 

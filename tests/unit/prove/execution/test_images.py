@@ -14,8 +14,7 @@ from matrix.ground.cases.machine_requirements import BaseOffer
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Lack
+from matrix.ground.verdicts.planned import Lack, Planned
 from matrix.prove.execution.engine import EngineRequest, EngineResult, Engines
 from matrix.prove.execution.images import pull, to_pull
 from matrix.prove.provision import case_overlays as provision

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.cases.cells import plan_case
-from matrix.ground.catalog.failure import CaseNeed, Level
-from matrix.ground.catalog.limits import Limits
+from matrix.ground.catalog.failure import CaseNeed, Level, Limits
 from matrix.ground.catalog.schema import Size
 from matrix.prove.execution import inside
 from matrix.prove.execution.engine import STOP_S, EngineResult
 from matrix.prove.execution.gpus import JOB_WAIT_S, WAIT_S
 from matrix.prove.execution.images import Images
 from matrix.prove.execution.inside import COLLECT_S, limit_s
-from matrix.prove.execution.ranks.timeouts import OVERTIME_S
+from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.prove.provision.project import ROOT
 from matrix.prove.provision.tools import START_S
 from matrix.read.commands import TIMED_OUT, CommandResult, python_module

@@ -31,12 +31,6 @@ def test_unknown_base_raises(folder: Path) -> None:
         Session(Options("torch-2.4"), folder)
 
 
-def test_base_without_torch_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "current", lambda: replace(BASE, packages={"pytest": "9.2.0"}))
-    with pytest.raises(MatrixError, match=r"this environment is not torch-2\.4\.0(.|\n)*unset MEGATRIX_BASE"):
-        Session(Options("torch-2.4.0"), folder)
-
-
 def test_cells_have_the_python_of_their_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The base prefers 3.10; the key of a case, and so its history, stays the same."""
     monkeypatch.setattr(environments, "current", lambda: replace(BASE, python="3.12.1"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.catalog.failure import ContractCall, Failure
-from matrix.ground.catalog.job_options import JobOption, PreflightOptions
+from matrix.ground.catalog.reach import JobOption, PreflightOptions
 from matrix.ground.catalog.schema import Pattern
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind, Raised

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.failure import CaseNeed, Expectation, Level, StandIn
-from matrix.ground.catalog.limits import Limits
+from matrix.ground.catalog.failure import CaseNeed, Expectation, Level, Limits, StandIn
 from matrix.ground.catalog.schema import Size
 from matrix.ground.catalog.stack import WRITER_MCORE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.reproduction import (
     CaseContext,
     Reproduction,

@@ -19,8 +19,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import DRIVER, SM
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind
+from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.execution.runner import Events, Request, earlier, execute, exit_status
 from matrix.prove.planning.night import everything

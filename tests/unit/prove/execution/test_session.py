@@ -17,7 +17,7 @@ from matrix.prove.execution import installation, session
 from matrix.prove.execution.case_context import Options
 from matrix.prove.execution.relay import Receiver
 from matrix.prove.execution.session import Session
-from matrix.prove.planning.estimates import DEFAULT_S
+from matrix.prove.planning.statistics import DEFAULT_S
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.store import journal, stored_run
 from matrix.prove.store.journal import Journal

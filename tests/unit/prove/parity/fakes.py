@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
-from matrix.prove.parity.points import contains
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, contains
 
 SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
 LOSS = Deviation("loss", "", 0, 0.5, 2.0, (0, 1))

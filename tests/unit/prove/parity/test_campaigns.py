@@ -19,7 +19,7 @@ from matrix.prove.parity import campaigns
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last, known_layouts
 from matrix.prove.parity.cause_search import Cause, Certainty
 from matrix.prove.parity.core_cells import CoreCell
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
 from tests.unit import catalogs
 from tests.unit.catalogs import clause, failure
 from tests.unit.prove.parity.fakes import NORM, SINKS, Planted

@@ -9,8 +9,7 @@ import pytest
 
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.cause_search import SECOND_SEED, CauseSearch, Certainty, JudgePoint
-from matrix.prove.parity.point_results import PointResult
-from matrix.prove.parity.points import Space, contains
+from matrix.prove.parity.points import PointResult, Space, contains
 from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 
 MLA = Point.parse("attention=mla tp=2")

@@ -1,4 +1,4 @@
-"""Tests of matrix.prove.parity.point_results."""
+"""Tests of matrix.prove.parity.points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity.point_results import DEVIATES, EQUAL, PointResult, PointResults
+from matrix.prove.parity.points import DEVIATES, EQUAL, PointResult, PointResults
 from tests.unit.prove.parity.fakes import LOSS, SINKS
 
 ROW = PointResult(SINKS, 1, DEVIATES, (LOSS, replace(LOSS, size=math.inf, ratio=None)), largest=0.5, seconds=1.5)
@@ -31,7 +31,7 @@ def test_other_content_has_other_judgements(tmp_path: Path, monkeypatch: pytest.
     before = PointResults(tmp_path, "0.19.2", "torch-2.15.0").path
     assert PointResults(tmp_path, "0.19.2", "torch-2.13.0").path != before
     assert PointResults(tmp_path, "0.19.1", "torch-2.15.0").path != before
-    monkeypatch.setattr("matrix.prove.parity.point_results.content", lambda: "other")
+    monkeypatch.setattr("matrix.prove.parity.points.content", lambda: "other")
     assert PointResults(tmp_path, "0.19.2", "torch-2.15.0").path != before
 
 

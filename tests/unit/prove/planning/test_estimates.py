@@ -9,7 +9,7 @@ import pytest
 from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning.estimates import DEFAULT_S, Basis, Durations, Estimate, statement
+from matrix.prove.planning.statistics import DEFAULT_S, Basis, Durations, Estimate, statement
 from tests.unit.catalogs import case, catalog, failure, planned
 
 KNOWN = catalog(failure(case=(case("tp2"), replace(case("slow"), deadline=600))))

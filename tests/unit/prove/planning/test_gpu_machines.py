@@ -12,11 +12,10 @@ from matrix.ground.cases.machine_requirements import offered, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
-from matrix.ground.verdicts.reason import Kind
-from matrix.prove.planning.estimates import Durations
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.ground.verdicts.planned import Kind
+from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.night import of_base
-from matrix.prove.planning.statistics import Parallel, availability
+from matrix.prove.planning.statistics import Durations, Parallel, availability
 from tests.founding import ARGUMENTS
 
 GIB: Final = 2**30  # bytes

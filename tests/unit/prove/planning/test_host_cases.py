@@ -8,7 +8,7 @@ from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH
 from matrix.ground.errors import MatrixError
-from matrix.prove.planning.host_cases import cases_here, with_host
+from matrix.prove.planning.case_request import cases_here, with_host
 from tests.founding import MPI, SAVE
 from tests.unit.catalogs import real
 

@@ -15,8 +15,7 @@ from matrix.ground.catalog.model import Container, Image, Release
 from matrix.ground.catalog.schema import VersionText
 from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import everything, image_cases, night, of_base
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, releases

@@ -21,8 +21,7 @@ from matrix.ground.catalog.schema import Identifier, VersionText
 from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE
 from matrix.ground.catalog.stack import short as component_short
 from matrix.ground.catalog.versions import Range, position
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import everything, newest_patches, night, night_cells, of_base, of_source
 from matrix.prove.provision.project import ROOT

@@ -14,8 +14,7 @@ from matrix.ground.catalog.schema import Identifier
 from matrix.ground.catalog.stack import ABSENT, MCORE, TE, TORCH
 from matrix.ground.catalog.versions import Range
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.planning.night import ANY_LINE, everything, of_base, of_key, of_source
 from tests.unit.catalogs import (
     CORES,

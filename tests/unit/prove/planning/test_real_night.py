@@ -8,8 +8,7 @@ import pytest
 
 from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level, ReportedStack
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.authoring.entry import find_function
 from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import night

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import BASE, DRIVER, MCORE, TE
-from matrix.ground.verdicts.reason import Reason, ReasonKind
+from matrix.ground.verdicts.planned import Reason, ReasonKind
 from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import everything, night
 from matrix.prove.planning.statistics import Counts, is_known, product, reasons, statistics

@@ -14,7 +14,7 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.provision import extension
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read.commands import CommandResult
-from matrix.read.machine import compiler
+from matrix.read.machine import installed
 from matrix.read.package_source import parse
 from tests import compiled
 from tests.unit.prove.provision.makers import git
@@ -112,7 +112,7 @@ def test_base_without_nvcc_can_not_build() -> None:
 
 def test_variables_of_a_build_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that select an architecture make another overlay; the number of jobs does not."""
-    for name in compiler.build_variables():
+    for name in installed.build_variables():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NVTE_CUDA_ARCHS", "90")
     monkeypatch.setenv("MAX_JOBS", "2")

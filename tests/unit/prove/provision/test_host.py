@@ -10,8 +10,7 @@ import pytest
 from matrix.ground.cases.machine_requirements import BaseOffer
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml
-from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.reason import Kind, Lack
+from matrix.ground.verdicts.planned import Kind, Lack, Planned
 from matrix.prove.provision.host import LocalSite, look
 from tests.unit.catalogs import catalog, failure, planned, values
 

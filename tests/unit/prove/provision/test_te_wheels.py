@@ -15,7 +15,7 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.te_wheels import ReleaseBuild
 from matrix.read.commands import CommandResult, run
-from matrix.read.machine.compiler import NVCC, PASSED
+from matrix.read.machine.installed import NVCC, PASSED
 
 BUILD = ReleaseBuild("2.18.0", "3.12", "2.11.0+cu130", "13.0", "13.0", "12.2.0")
 PYTHON = Path("/base/bin/python")

@@ -12,12 +12,12 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.project import ROOT
-from matrix.prove.store.run_lock import RunLock
+from matrix.prove.store.stored_run import RunLock
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from matrix.prove.store.run_lock import RunLock
+from matrix.prove.store.stored_run import RunLock
 held = RunLock(Path(sys.argv[1]))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from matrix.read.commands import CommandResult
-from matrix.read.machine import compiler
+from matrix.read.machine import installed
 
 
 def test_compiler_is_asked_once_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,18 +17,18 @@ def test_compiler_is_asked_once_for_its_version(monkeypatch: pytest.MonkeyPatch)
         asked.append(command)
         return CommandResult(0, "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88")
 
-    monkeypatch.setattr(compiler, "run", run)
-    monkeypatch.setattr(compiler, "nvcc", lambda: "/of/this/test/nvcc")
-    assert {compiler.nvcc_version() for _ in range(3)} == {"13.0"}
+    monkeypatch.setattr(installed, "run", run)
+    monkeypatch.setattr(installed, "nvcc", lambda: "/of/this/test/nvcc")
+    assert {installed.nvcc_version() for _ in range(3)} == {"13.0"}
     assert asked == [["/of/this/test/nvcc", "--version"]]
 
 
 def test_no_compiler_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "nvcc", lambda: None)
-    assert compiler.nvcc_version() == "none"
+    monkeypatch.setattr(installed, "nvcc", lambda: None)
+    assert installed.nvcc_version() == "none"
 
 
 def test_variables_of_a_cell_reach_its_build() -> None:
     """A cell has them in one variable; one that is set beside it counts."""
-    environ = {compiler.PASSED: '{"MAX_JOBS": "2", "CUDA_HOME": "/a"}', "CUDA_HOME": "/b", "HOME": "/root"}
-    assert compiler.build_variables(environ) == {"CUDA_HOME": "/b", "MAX_JOBS": "2"}
+    environ = {installed.PASSED: '{"MAX_JOBS": "2", "CUDA_HOME": "/a"}', "CUDA_HOME": "/b", "HOME": "/root"}
+    assert installed.build_variables(environ) == {"CUDA_HOME": "/b", "MAX_JOBS": "2"}

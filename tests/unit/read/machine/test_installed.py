@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.cases.machine_requirements import BaseFeature
-from matrix.read.machine.compiler import NVCC, PASSED
-from matrix.read.machine.installed import FEATURES, at, features_in, here
+from matrix.read.machine.installed import FEATURES, NVCC, PASSED, at, features_in, here
 
 
 @pytest.mark.parametrize(

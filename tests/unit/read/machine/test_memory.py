@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matrix.read.machine.memory import allowed, oom_kills, rise
+from matrix.read.machine.hardware import allowed, oom_kills, rise
 
 
 def write(path: Path, text: str) -> None:

@@ -17,8 +17,7 @@ from matrix.ask.check.files.declared import (
     require_at_most,
     total,
 )
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import UNKNOWN
+from matrix.ground.catalog.stack import UNKNOWN, Place
 from matrix.ground.errors import MatrixError
 
 FIRST, SECOND = Place("requirements.txt", 1), Place("train.sh", 7)

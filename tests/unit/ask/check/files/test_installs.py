@@ -8,8 +8,7 @@ import pytest
 
 from matrix.ask.check.files.declared import Declared, total
 from matrix.ask.check.files.installs import Installs
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import ABSENT
+from matrix.ground.catalog.stack import ABSENT, Place
 
 FILES = {
     "uv.lock": '[[package]]\nname = "torch"\nversion = "2.8.0"\n',

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from matrix.ask.check.files.declared import Declared
-from matrix.ask.check.files.job_yaml import job_kinds, kind_of
-from matrix.ask.check.files.yaml_file import read_yaml
+from matrix.ask.check.files.job_yaml import job_kinds, kind_of, read_yaml
 from matrix.ask.check.files.yaml_text import load_yaml
 
 

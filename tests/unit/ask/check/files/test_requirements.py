@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.ask.check.files.declared import Declared, Open, Unread, UnreadKind
 from matrix.ask.check.files.requirements import DEEPEST, holds, read_arguments, read_requirements
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 
 
 def nothing(_: str) -> None:

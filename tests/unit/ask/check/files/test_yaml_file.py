@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from matrix.ask.check.files.declared import Declared
-from matrix.ask.check.files.yaml_file import PROGRAM, read_yaml
+from matrix.ask.check.files.job_yaml import PROGRAM, read_yaml
 
 
 def declared(text: str, files: Mapping[str, str] = {}) -> Declared:

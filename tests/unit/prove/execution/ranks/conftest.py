@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks.marks import MARK
 

@@ -7,7 +7,7 @@ Prints the outcome's kind, or "interrupted".
 import sys
 from pathlib import Path
 
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks import marks  # noqa: F401  (so that the ranks keep the mark)
 

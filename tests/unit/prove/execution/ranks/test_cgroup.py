@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.limits import MIB, Limits
+from matrix.ground.catalog.failure import MIB, Limits
 from matrix.ground.catalog.schema import Size
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.kit.rank import LackError
 from matrix.prove.execution.ranks import cgroup
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 
 MakeJob = Callable[..., RankJob]

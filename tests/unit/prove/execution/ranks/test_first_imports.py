@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.catalog.limits import Limits
+from matrix.ground.catalog.failure import Limits
 from matrix.ground.catalog.schema import Size
-from matrix.prove.execution.ranks.job import RankJob
 from matrix.prove.execution.ranks.overlay_server import CPU_DEVICE, first_imports
+from matrix.prove.execution.ranks.rank_spec import RankJob
 
 HIDDEN = ("transformer_engine",)
 START = (CPU_DEVICE, "megatron.core")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from matrix.prove.execution.ranks.forkserver_child import REQUEST
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from matrix.prove.provision.project import ROOT
 

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution.ranks import in_process
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.provision.project import ROOT
 
 BODY = """
@@ -38,7 +38,7 @@ MAIN = """
 import os, sys
 from pathlib import Path
 from matrix.prove.execution.ranks import in_process
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 folder = Path({folder!r})
 def job(function, size, **kwargs):
     return RankJob(f"{{folder}}/reproduction.py:{{function}}", kwargs, size, (), {{}}, 60, folder / "logs")

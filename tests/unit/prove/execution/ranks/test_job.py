@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 
 
 @pytest.mark.parametrize(

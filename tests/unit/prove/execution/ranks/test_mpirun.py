@@ -13,7 +13,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.prove.execution.ranks import mpirun
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks.marks import ranks_and_orphans
 

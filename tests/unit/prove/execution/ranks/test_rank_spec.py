@@ -10,8 +10,7 @@ import pytest
 
 from matrix.ground.catalog.codec import decode
 from matrix.kit.rank import Rank
-from matrix.prove.execution.ranks.job import RankJob
-from matrix.prove.execution.ranks.rank_spec import GroupRequest, environment
+from matrix.prove.execution.ranks.rank_spec import GroupRequest, RankJob, environment
 
 JOB = RankJob("a:b", {"size": 2}, 2, ("/overlay",), {"A": "b"}, 1.0, Path("logs"), clones={"megatron-lm": "/clone"})
 

@@ -23,7 +23,7 @@ from matrix.kit.rank import LackError
 from matrix.prove.execution.ranks import forkserver
 from matrix.prove.execution.ranks.forkserver import Forkserver
 from matrix.prove.execution.ranks.forkserver_child import REQUEST
-from matrix.prove.execution.ranks.job import RankJob
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks.marks import MARK, marked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.execution.ranks.timeouts import Timeouts
+from matrix.prove.execution.ranks.rank_spec import Timeouts
 
 
 def test_timeouts_with_a_too_large_sum_raise() -> None:

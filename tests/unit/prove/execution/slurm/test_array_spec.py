@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
-from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.limits import GIB, Limits
+from matrix.ground.catalog.failure import GIB, Level, Limits
 from matrix.ground.catalog.schema import Size
 from matrix.ground.catalog.stack import DRIVER
 from matrix.ground.verdicts.planned import Planned

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from matrix.ground.catalog.place import Place
-from matrix.show.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
+from matrix.ground.catalog.stack import Place
+from matrix.show.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 PLACE: Final = Place("a, b.py", 3)
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli.command_options import FINDING_FORMATS
-from matrix.show.findings import FORMATS
-from matrix.show.findings.findings import Findings
+from matrix.show.findings import FORMATS, Findings
 from tests.profiles import tries
-from tests.unit.show.findings.samples import hostile
+from tests.unit.show.finding_samples import hostile
 
 TEXTS = ["a\n::error::b", "100%", "| a | `b` <script> @c", "\x1b[31m\x07", "\ud800", "]]>", "", "\x00"]
 

@@ -1,16 +1,26 @@
-"""The findings of `megatrix check`."""
+"""The findings of `megatrix check`.
+
+The answer of `megatrix bisect` as findings: each change, or the packages that break two stacks.
+
+The findings of `megatrix contract`, at their call sites.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from matrix.ask.check.answer import CheckAnswer, CheckResult
 from matrix.ask.check.rulings import BREAKS, Standing
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH
+from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place
+from matrix.ground.catalog.versions import spans
+from matrix.prove.bisection.result_summary import BisectionSummary
+from matrix.read.api.finding import BREAKING, Finding, FindingKind
+from matrix.read.api.provider import PROVIDERS
 from matrix.show.check_text import WRONG, headed, summary
-from matrix.show.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
+from matrix.show.contract_table import MEANING
+from matrix.show.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
 UNREAD: Final = FindingTopic("unknown", "something that the input names was not read or is not known")
@@ -71,3 +81,59 @@ def line_of(place: Place | None, files: Collection[str]) -> Place | None:
     if place is None or place.line:
         return place
     return Place(place.path, 1) if place.path in files else None
+
+
+def of_bisection(summary: BisectionSummary) -> Findings:
+    """Return a finding for each line of the answer; what is ambiguous is a warning."""
+    topic = FindingTopic(summary.failure, summary.title)
+    findings = []
+    if summary.attribution:
+        differ = (f"{name} {good} -> {bad}" for name, (good, bad) in summary.attribution.differ.items())
+        severity = Severity.WARNING if summary.attribution.doubtful else Severity.ERROR
+        message = f"{summary.attribution.headline}; the stacks differ in {', '.join(differ)}"
+        findings.append(ReportedFinding(topic, summary.attribution.headline, message, severity))
+    for change in summary.changes.values():
+        last_good = f"before it: {change.before}" if change.before else ""
+        candidates = f"may be: {', '.join(change.candidates)}" if change.candidates else ""
+        repeat = (f"{probe.seen.value}: {probe.reproduce}" for probe in change.ends)
+        message = "; ".join(filter(None, (change.headline, last_good, candidates, *repeat)))
+        severity = Severity.WARNING if change.ambiguous else Severity.ERROR
+        findings.append(ReportedFinding(topic, change.headline, message, severity))
+    return Findings("megatrix bisect", tuple(findings))
+
+
+SEVERITIES: Final[Mapping[FindingKind, Severity]] = {
+    **dict.fromkeys(BREAKING, Severity.ERROR),
+    FindingKind.OVERRIDE: Severity.WARNING,
+    FindingKind.POSSIBLE: Severity.WARNING,
+    FindingKind.IGNORED: Severity.WARNING,
+    FindingKind.CHANGED: Severity.NOTE,
+    FindingKind.SILENTLY_OFF: Severity.NOTE,
+}
+
+
+def of_contract(breaks: Sequence[Finding], versions: Sequence[str], folder: str = "") -> Findings:
+    """Return the breaks in the order of their call sites; `folder` is put before each path."""
+    return Findings("megatrix contract", tuple(_contract_findings(breaks, versions, folder)))
+
+
+def _contract_findings(breaks: Sequence[Finding], versions: Sequence[str], folder: str) -> Iterator[ReportedFinding]:
+    """Yield each break once, with the releases of the provider that have it."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = defaultdict(list)
+    for finding in breaks:
+        groups[str(finding.call_site), finding.packages[1], finding.kind.value, finding.message].append(finding)
+    for alike in sorted(groups.values(), key=lambda group: (group[0].call_site.path, group[0].call_site.line)):
+        finding = alike[-1]
+        releases = (
+            f"with {PROVIDERS[finding.packages[1]].title} {spans((release.provider for release in alike), versions)}"
+        )
+        exception = f"{finding.exception}: " if finding.exception else ""
+        guard = f" (where {finding.guard})" if finding.guard else ""
+        signature = f"; signature {finding.signature}" if finding.signature else ""
+        yield ReportedFinding(
+            FindingTopic(finding.kind.value, MEANING[finding.kind]),
+            f"{finding.kind.value} {releases}",
+            f"{finding.callee} {releases}: {exception}{finding.message}{guard}{signature}",
+            SEVERITIES[finding.kind],
+            Place(f"{folder}{finding.call_site.path}", finding.call_site.line),
+        )

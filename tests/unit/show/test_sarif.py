@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.catalog.place import Place
-from matrix.show.findings.findings import Findings, Severity
-from matrix.show.findings.sarif import sarif
-from tests.unit.show.findings.samples import finding, hostile
+from matrix.ground.catalog.stack import Place
+from matrix.show.findings import Findings, Severity, sarif
+from tests.unit.show.finding_samples import finding, hostile
 
 
 def run_of(findings: Findings) -> Any:

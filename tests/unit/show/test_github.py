@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.show.findings.findings import Findings, Severity
-from matrix.show.findings.github import github
-from tests.unit.show.findings.samples import finding
+from matrix.show.findings import Findings, Severity, github
+from tests.unit.show.finding_samples import finding
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from matrix.prove.bisection.search import ResultKind
-from matrix.show.findings.findings import Severity
-from matrix.show.findings.from_bisection import of_bisection
+from matrix.show.finding_sources import of_bisection
+from matrix.show.findings import Severity
 from tests.unit.show.samples import attribution, bisection
 
 

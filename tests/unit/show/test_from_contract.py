@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.ground.catalog.place import Place
+from matrix.ground.catalog.stack import Place
 from matrix.read.api.finding import Finding, FindingKind
 from matrix.read.api.uses import Site
-from matrix.show.findings.findings import Severity
-from matrix.show.findings.from_contract import of_contract
+from matrix.show.finding_sources import of_contract
+from matrix.show.findings import Severity
 
 VERSIONS = ["0.15.0", "0.16.0", "0.16.1", "0.17.0"]
 

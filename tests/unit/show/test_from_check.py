@@ -11,10 +11,9 @@ from matrix.ask.check.checking import Question, check
 from matrix.ask.check.files.declared import Statement, Unread, UnreadKind
 from matrix.ask.check.rulings import Clash
 from matrix.ask.check.user_stack import build
-from matrix.ground.catalog.place import Place
-from matrix.ground.catalog.stack import MCORE, TE, TORCH
-from matrix.show.findings.findings import Findings, Severity
-from matrix.show.findings.from_check import line_of, of_check
+from matrix.ground.catalog.stack import MCORE, TE, TORCH, Place
+from matrix.show.finding_sources import line_of, of_check
+from matrix.show.findings import Findings, Severity
 from tests.founding import MASK, SAVE
 from tests.unit.catalogs import real
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.store.stored_run import Night
-from matrix.show.findings.findings import Findings, Severity
-from matrix.show.findings.junit import junit, night_junit
+from matrix.show.findings import Findings, Severity, junit, night_junit
 from tests.profiles import tries
-from tests.unit.show.findings.samples import finding
+from tests.unit.show.finding_samples import finding
 from tests.unit.show.samples import night, record
 from tests.unit.show.test_page import HOSTILE, poisoned
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from matrix.show.findings.findings import Findings, Severity
-from matrix.show.findings.markdown import markdown, table
-from tests.unit.show.findings.samples import finding
+from matrix.show.findings import Findings, Severity, markdown, markdown_table
+from tests.unit.show.finding_samples import finding
 
 
 def test_summary_comes_first_then_the_table() -> None:
@@ -26,4 +25,4 @@ def test_no_findings_are_the_summary_alone() -> None:
 
 
 def test_table_without_rows_is_empty() -> None:
-    assert table(["a"], []) == ""
+    assert markdown_table(["a"], []) == ""

@@ -1,0 +1,229 @@
+"""Findings: what a command found, with its place. The formats take them alike from check, contract and bisection.
+
+Findings as workflow commands of GitHub Actions: annotations at their lines.
+
+Findings as a SARIF 2.1.0 log, for code scanning.
+
+Markdown: findings as a table.
+
+JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Final
+from xml.etree.ElementTree import Element, indent, tostring
+
+from matrix import __version__
+from matrix.ground.catalog.stack import TORCH, Place
+from matrix.ground.verdicts.record import SILENT, Record
+from matrix.ground.verdicts.text import one_line, tail, visible
+from matrix.prove.store.stored_run import Night
+from matrix.show.escaping import github_text, json_text, markdown_text, xml_document
+from matrix.show.words import MEANING, group_by, is_red, render_chain, verdict_reason
+
+
+class Severity(str, Enum):
+    """How certain it is that something breaks; NONE: nothing was checked."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class FindingTopic:
+    """What several findings share: a failure, or a kind of break. `help` is where to read on, "" without such."""
+
+    id: str
+    title: str
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class ReportedFinding:
+    """One thing that breaks. `headline` names it, `message` stands by itself; `place`: None where no file states it."""
+
+    topic: FindingTopic
+    headline: str
+    message: str
+    severity: Severity
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All findings of one call of `command`, such as "megatrix check", and `summary`, sentences about the whole."""
+
+    command: str
+    findings: tuple[ReportedFinding, ...] = ()
+    summary: tuple[str, ...] = ()
+
+
+COMMANDS: Final = dict(zip(Severity, ("error", "warning", "notice", "warning"), strict=True))
+
+
+def github(findings: Findings) -> str:
+    """Return a command for each finding, and a notice for each sentence of the summary."""
+    lines = []
+    for finding in findings.findings:
+        place = finding.place
+        file = f"file={github_text(place.path, value=True)},line={max(place.line, 1)}," if place else ""
+        title = github_text(finding.headline, value=True)
+        lines.append(f"::{COMMANDS[finding.severity]} {file}title={title}::{github_text(finding.message)}")
+    title = github_text(findings.command, value=True)
+    return "\n".join([*lines, *(f"::notice title={title}::{github_text(sentence)}" for sentence in findings.summary)])
+
+
+def sarif(findings: Findings) -> str:
+    """Return the log: a rule for each topic, a result for each finding."""
+    topics = {finding.topic.id: finding.topic for finding in findings.findings}
+    rules = [
+        {"id": visible(id), "shortDescription": text_of(topic.title), "help": text_of(topic.help or topic.title)}
+        for id, topic in topics.items()
+    ]
+    driver = {"name": visible(findings.command), "version": __version__, "rules": rules}
+    runs = [{"tool": {"driver": driver}, "results": [_result(finding) for finding in findings.findings]}]
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    return json_text({"$schema": schema, "version": "2.1.0", "runs": runs}, indent=2)
+
+
+def text_of(text: str) -> dict[str, str]:
+    """Return a SARIF message with the control characters of a text written out."""
+    return {"text": visible(text)}
+
+
+def _result(finding: ReportedFinding) -> dict[str, Any]:
+    result = {"ruleId": visible(finding.topic.id), "level": finding.severity.value, "message": text_of(finding.message)}
+    if not finding.place:
+        return result
+    location = {
+        "artifactLocation": {"uri": PurePath(visible(finding.place.path)).as_posix()},
+        "region": {"startLine": max(finding.place.line, 1)},
+    }
+    return {**result, "locations": [{"physicalLocation": location}]}
+
+
+BREAKS: Final = dict(zip(Severity, ("**yes**", "maybe", "no", "not checked"), strict=True))
+
+
+def markdown(findings: Findings) -> str:
+    """Return the summary, then a table of the findings."""
+    rows = [
+        (BREAKS[finding.severity], *map(markdown_text, (finding.topic.id, finding.message, str(finding.place or ""))))
+        for finding in findings.findings
+    ]
+    sentences = [
+        f"**{markdown_text(text)}**" if not number else markdown_text(text)
+        for number, text in enumerate(findings.summary)
+    ]
+    return "\n\n".join(filter(None, [*sentences, markdown_table(("breaks", "failure", "what", "where"), rows)])) + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of cells that are Markdown, "" without rows."""
+    lines = [head, ["---"] * len(head), *rows] if rows else []
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+ENDS: Final = {Severity.ERROR: "failure", Severity.NONE: "skipped"}  # of a test case; any other passed
+
+
+def junit(findings: Findings) -> str:
+    """Return the findings as one suite: what surely breaks is a failed test case, what was not checked is skipped."""
+    ends = [ENDS.get(finding.severity, "system-out") for finding in findings.findings]
+    counts = {"tests": str(len(ends)), "failures": str(ends.count("failure")), "skipped": str(ends.count("skipped"))}
+    cases = []
+    for finding, end in zip(findings.findings, ends, strict=True):
+        place = {"file": finding.place.path, "line": str(max(finding.place.line, 1))} if finding.place else {}
+        attributes = {"type": finding.topic.id} if end == "failure" else {}
+        attributes |= {"message": finding.headline} if end != "system-out" else {}
+        cases.append(
+            _element(
+                "testcase",
+                {"classname": finding.topic.id, "name": finding.headline, **place},
+                [_element(end, attributes, text=finding.message)],
+            )
+        )
+    suite = _element("testsuite", {"name": findings.command, **counts}, cases)
+    return _document(_element("testsuites", {"name": findings.command, **counts}, [suite]))
+
+
+def night_junit(night: Night) -> str:
+    """Return a night: a suite per failure and level, a test case per planned case, its axes as properties."""
+    timestamp = {"timestamp": night.began[:19]} if night.began else {}
+    groups = group_by(lambda record: (record.failure, record.level), night.records)
+    suites = []
+    for (failure, level), records in sorted(groups.items()):
+        name = f"{failure}.{level.value}"
+        cases = [_case(record, name) for record in records]
+        suites.append(_element("testsuite", {"name": name, **_totals(records), **timestamp}, cases))
+    return _document(_element("testsuites", {"name": night.run, **_totals(night.records)}, suites))
+
+
+def _element(tag: str, attributes: dict[str, str], children: Sequence[Element] = (), text: str = "") -> Element:
+    element = Element(tag, {name: visible(value) for name, value in attributes.items()})
+    element.extend(children)
+    element.text = visible(text) or None
+    return element
+
+
+def _document(root: Element) -> str:
+    indent(root, "")
+    return xml_document(f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, "unicode")}\n')
+
+
+def _totals(records: Sequence[Record]) -> dict[str, str]:
+    return {
+        "tests": str(len(records)),
+        "failures": str(sum(map(is_red, records))),
+        "errors": "0",
+        "skipped": str(sum(record.verdict in SILENT for record in records)),
+        "time": f"{sum(record.outcome.seconds for record in records):.3f}",
+    }
+
+
+def _case(record: Record, classname: str) -> Element:
+    facts = {
+        "cell": record.cell.id,
+        "base": record.cell.base,
+        "torch": str(record.cell.stack[TORCH]),
+        **record.cell.named,
+        "level": record.level.value,
+        "expectation": record.expectation.value,
+        "verdict": record.verdict.value,
+        "cached_from": record.cached_from,
+    }
+    properties = [_element("property", {"name": fact, "value": value}) for fact, value in facts.items() if value]
+    seconds = f"{record.outcome.seconds:.3f}"
+    attributes = {"classname": classname, "name": f"{record.case} {record.cell.id}", "time": seconds}
+    return _element("testcase", attributes, [_element("properties", {}, properties), _end(record)])
+
+
+def _end(record: Record) -> Element:
+    """Return how a case ended: skipped, failure, or for a green one its output."""
+    reason = verdict_reason(record)
+    if record.verdict in SILENT:
+        return _element("skipped", {"message": f"{record.verdict.value}: {reason}"})
+    texts = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
+    if not is_red(record):
+        return _element("system-out", {}, text="\n".join([reason, *texts]))
+    if record.outcome.chain:
+        texts.append(render_chain(record.outcome.chain))
+    if record.outcome.evidence:
+        texts += ["end of the log:", tail(record.outcome.evidence)]
+    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {reason}"
+    return _element("failure", {"type": record.verdict.value, "message": message}, text="\n".join(texts))
+
+
+FORMATS: Final = {
+    "sarif": sarif,
+    "github": github,
+    "markdown": markdown,
+    "junit": junit,
+}  # by their names on the command line

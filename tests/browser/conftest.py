@@ -84,6 +84,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setattr(places, "LocalEngine", lambda *_, **__: engine)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.delenv("MEGATRIX_COMMAND", raising=False)
     monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield engine

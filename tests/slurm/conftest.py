@@ -17,6 +17,7 @@ import pytest
 
 from matrix.ground.catalog.codec import decode
 from matrix.ground.verdicts.record import Record
+from matrix.prove.provision.bases import WITH_GPU_PACKAGES
 from matrix.prove.store import journal, stored_run
 from tests.founding import BEHIND_MPI, SAVE
 from tests.schemas import records_of
@@ -53,7 +54,8 @@ class Site:
         return subprocess.Popen(
             [*command, "--out", str(out or self.out), *arguments],
             cwd=ROOT,
-            env=os.environ | self.cluster.environ,
+            # On one machine, too, with the packages for GPUs: they are in the content of a case.
+            env=os.environ | self.cluster.environ | WITH_GPU_PACKAGES,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -17,7 +17,7 @@ PURE: Final = (
     "matrix/prove/planning/*.py",
     "matrix/ground/catalog/*.py",
     "matrix/show/*.py",
-    "matrix/show/findings/*.py",
+    "matrix/show/findings.py",
     "matrix/prove/bisection/ancestry.py",
     "matrix/prove/bisection/attribution.py",
     "matrix/prove/bisection/joint.py",

@@ -1,7 +1,7 @@
 """The answer of `megatrix fit`: the best set, its evidence, what is a wheel, the nearest image; or what conflicts.
 
-The search backtracks, and jumps back to an axis of the conflict. It finds the first set in lexicographic order: the axis
-that matters most first, on each axis the best candidate first.
+The search backtracks, and jumps back to an axis of the conflict. It finds the first set in lexicographic order: the
+axis that matters most first, on each axis the best candidate first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""By which arguments of a training command a failure is reached, and the options that describe a job and its machine."""
+"""By which arguments of a training command a failure is reached; the options that describe a job and its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks: the components that are installed, those that are absent, and those that nothing states; where a text states them."""
+"""Stacks: the components that are installed, those that are absent, those that nothing states; places in texts."""
 
 from __future__ import annotations
 

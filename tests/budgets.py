@@ -63,7 +63,6 @@ UNTESTED: Final = {
         [f"matrix/kit/parity/{name}.py" for name in ("boundaries", "gathered", "layout_step", "local_layers")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
-    "matrix/show/findings.py": "frozen values; the tests of each format hold it against them",
 }
 
 

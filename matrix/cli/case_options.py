@@ -236,11 +236,11 @@ def cases_of_bundle(parsed: argparse.Namespace, bundle: bundle_folder.Bundle) ->
     request = request_of(parsed)
     if any((parsed.select, parsed.within, parsed.smoke, parsed.case, parsed.here, parsed.line)):
         return request
-    here = bundle.base == HOST
+    on_host = bundle.base == HOST
     levels = requested_levels(parsed.level or [bundle.level], on_cluster=request.on_cluster, has_gpu=False)
-    if here or bundle.select:
-        select = bundle.select if here else selection(bundle.base, bundle.select)
-        return replace(request, levels=levels, here=here, select=select)
+    if on_host or bundle.select:
+        select = bundle.select if on_host else selection(bundle.base, bundle.select)
+        return replace(request, levels=levels, here=on_host, select=select)
     return replace(request, levels=levels, within=selection(bundle.base))
 
 

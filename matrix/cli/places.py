@@ -62,8 +62,8 @@ def engine_of(
             )
         commands = slurm.of(parsed.partition, parsed.sbatch)
         cluster = ClusterSite(known, host.look(), commands)
-        made = Bases(known, warn, environ={**environ, **WITH_GPU_PACKAGES})
-        maker = LocalEngine(made, only_make=True, environ=environ)
+        bases = Bases(known, warn, environ={**environ, **WITH_GPU_PACKAGES})
+        maker = LocalEngine(bases, only_make=True, environ=environ)
         return Slurm(cluster, maker, environ=environ), cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")

@@ -55,7 +55,7 @@ class Site:
             [*command, "--out", str(out or self.out), *arguments],
             cwd=ROOT,
             # On one machine, too, with the packages for GPUs: they are in the content of a case.
-            env=os.environ | self.cluster.environ | WITH_GPU_PACKAGES,
+            env={**os.environ, **self.cluster.environ, **WITH_GPU_PACKAGES},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -137,7 +137,7 @@ class Bases:
 
     def _make(self, id: str, folder: Path) -> PythonEnvironment:
         """Make an environment and return it; the caller holds its lock."""
-        wanted, names = requirements(self._made[id]), left_out(self._made[id], self._environ, driver=self._driver)
+        packages, names = requirements(self._made[id]), left_out(self._made[id], self._environ, driver=self._driver)
         remove(folder)
         try:
             self._uv(id, "venv", "--python", str(self._python(id).path), str(folder))
@@ -149,8 +149,8 @@ class Bases:
                     str(folder / "bin" / "python"),
                     *(["--excludes", excluded.name] if names else []),
                 ]
-                self._uv(id, "pip", "install", *options, *wanted)
-            (folder / RECORD).write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+                self._uv(id, "pip", "install", *options, *packages)
+            (folder / RECORD).write_text(json.dumps(packages, indent=1) + "\n", encoding="utf-8")
             flush(folder / RECORD)
         except BaseException:
             remove(folder)

@@ -123,6 +123,7 @@ class Suite:
     """A suite: the command of its long form, what it requires, and what its short form replaces.
 
     `counts` finds in the output how many checks were made, where they are not pytest's; "" counts the command as one.
+    `new` finds what exit status 1 stands for and nobody knows yet: without any, the suite is green.
     `minutes` are those of the short form and of the long one on two idle cores. `short` are the arguments and
     `variables` the variables of the short form, `whole` and `whole_variables` those of the long one; `unless` is the
     reason why there is no short form.
@@ -134,6 +135,7 @@ class Suite:
     requires: tuple[Lack, ...] = ()
     needs: str = "nothing"
     counts: str | None = None
+    new: str = ""
     short: Callable[[], Sequence[str]] = tuple
     variables: Mapping[str, str] = field(default_factory=dict)
     whole: Sequence[str] = ()
@@ -222,7 +224,7 @@ SUITES: Final = (
     ),
     own(
         "parity", "matrix", "parity", minutes=(6, 30), counts=r"(\d+) comparisons,",
-        short=lambda: ("--mcore", "0.19.2", "--seconds", "300"), whole=CORES,
+        new=r"^megatron-core \S+  (?!known as )\S", short=lambda: ("--mcore", "0.19.2", "--seconds", "300"), whole=CORES,
     ),
     own(
         "mutation", "tests.mutation", minutes=(5, 60), counts=r"^matrix/\S+ +(\d+)", needs="git, in the short form",
@@ -281,6 +283,8 @@ def judged(suite: Suite, status: int, output: str) -> Result:
         counts["passed"] = sum(int(next((text for text in match.groups() if text), 1)) for match in found)
     else:
         counts["passed"] = 1
+    if suite.new and status == ExitStatus.BAD:
+        status = len(re.findall(suite.new, output, re.M))
     red = counts["failed"] + counts["error"] + counts["errors"]
     reasons = [f"{number} skipped: {reason}" for number, reason in SKIP.findall(output)]
     reasons += UNREAD.findall(output) if suite.counts else []

@@ -224,9 +224,8 @@ def bundled(parsed: argparse.Namespace) -> tuple[bundle_folder.Bundle | None, Ma
     bundle: bundle_folder.Bundle | None = None
     environ: Mapping[str, str] = os.environ
     if parsed.bundle:
-        folder = parsed.bundle.absolute()
-        bundle = bundle_folder.verified(folder)
-        environ = bundle_folder.variables(folder, bundle, os.environ)
+        bundle = bundle_folder.verified(parsed.bundle.absolute())
+        environ = bundle_folder.variables(parsed.bundle.absolute(), bundle, os.environ)
     configuration.load(environ)
     return bundle, environ
 
@@ -236,11 +235,11 @@ def cases_of_bundle(parsed: argparse.Namespace, bundle: bundle_folder.Bundle) ->
     request = request_of(parsed)
     if any((parsed.select, parsed.within, parsed.smoke, parsed.case, parsed.here, parsed.line)):
         return request
-    on_host = bundle.base == HOST
     levels = requested_levels(parsed.level or [bundle.level], on_cluster=request.on_cluster, has_gpu=False)
-    if on_host or bundle.select:
-        select = bundle.select if on_host else selection(bundle.base, bundle.select)
-        return replace(request, levels=levels, here=on_host, select=select)
+    if bundle.base == HOST:
+        return replace(request, levels=levels, here=True, select=bundle.select)
+    if bundle.select:
+        return replace(request, levels=levels, select=selection(bundle.base, bundle.select))
     return replace(request, levels=levels, within=selection(bundle.base))
 
 

@@ -122,7 +122,7 @@ def test_cases_run_read_only_and_unprivileged(image: Imitation, short_folder: Pa
         "-m",
         "pytest",
         "tests/failures",
-        "--select",
+        "--megatrix-select",
         f"failure=={SAVE} and case==world1 and level==cpu and mcore=={CORE}",
     ]
     ran = subprocess.run(

@@ -16,7 +16,7 @@ from matrix.prove.execution.ranks.supervisor import Supervisor
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read.package_source import pinned
 from tests.founding import MPI
-from tests.real.conftest import Megatrix, processes
+from tests.real.conftest import Megatrix, made_base, processes
 from tests.unit.prove.execution.ranks.marks import MARK, ranks_and_orphans
 
 
@@ -40,6 +40,8 @@ def test_missing_open_mpi_makes_cases_unavailable(
     megatrix: Megatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an empty cache and no index the reason of each case names the missing package."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "bases").symlink_to(made_base("torch-2.4.0").parent)
     monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_OFFLINE", "1")

@@ -94,6 +94,7 @@ def build_of(python: Path) -> ReleaseBuild:
 
 def test_a_wheel_is_built_kept_and_imported(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sdist(tmp_path / "links", SOURCE)
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)  # it would count in place of pip's
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     build = build_of(python)
     wheel = te_wheels.provide(build, python, run, install, tmp_path / "wheels")
@@ -109,6 +110,7 @@ def test_a_wheel_is_built_kept_and_imported(tmp_path: Path, python: Path, monkey
 
 def test_the_compilers_refusal_is_kept(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sdist(tmp_path / "links", SOURCE.replace("sizeof", "size_of"))
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)  # it would count in place of pip's
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     build = build_of(python)
     for _ in range(2):

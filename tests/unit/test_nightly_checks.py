@@ -19,6 +19,7 @@ from tests.nightly_checks import Result, State, Suite, exit_status, judged, run_
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = Suite("x", tuple, (1, 1))
 COUNTED = Suite("x", tuple, (1, 1), counts=r"^\| all \| (\d+) \|")
+NEW = Suite("x", tuple, (1, 1), counts=r"^\| all \| (\d+) \|", new="^new: ")
 COMMAND = Suite("x", tuple, (1, 1), counts="")
 
 
@@ -46,6 +47,9 @@ def of_code(code: str, name: str = "x", **settings: object) -> Suite:
         (COUNTED, 0, "nothing\n", (State.RED, 1, 0, 1, "no test ran")),
         (Suite("x", tuple, (1, 1), counts=r"^Checking \S+: PASSED()"), 0, "Checking a.whl: \x1b[32mPASSED\x1b[0m\n" * 2,
          (State.GREEN, 2, 2, 0, "")),
+        (NEW, 1, "| all | 3 |\nknown: a\n", (State.GREEN, 3, 3, 0, "")),
+        (NEW, 1, "| all | 3 |\nknown: a\nnew: b\n", (State.RED, 3, 2, 1, "exit status 1")),
+        (NEW, 2, "| all | 3 |\nknown: a\n", (State.RED, 3, 2, 1, "exit status 2")),
         (COMMAND, 0, "", (State.GREEN, 1, 1, 0, "")),
         (COMMAND, 1, "", (State.RED, 1, 0, 1, "exit status 1")),
     ],

@@ -28,6 +28,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.provision import configuration, project, te_wheels
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
+from matrix.prove.provision.overlays import uv_variable
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
 from matrix.read.commands import python_module
@@ -244,11 +245,13 @@ class HostEngine:
 
 
 def passed(environ: Mapping[str, str], python: Path) -> dict[str, str]:
-    """Return those of this process's variables that a cell gets; the programs of its base come first on PATH."""
-    variables = {
-        name: value for name, value in environ.items() if any(fnmatchcase(name, pattern) for pattern in PASSED)
-    }
-    return {**variables, "PATH": os.pathsep.join((str(python.parent), variables.get("PATH", os.defpath)))}
+    """Return those of this process's variables that a cell gets, and its uv, which makes overlays.
+
+    The programs of the cell's base come first on PATH.
+    """
+    variables = {name: environ[name] for name in environ if any(fnmatchcase(name, pattern) for pattern in PASSED)}
+    path = os.pathsep.join((str(python.parent), environ.get("PATH", os.defpath)))
+    return {**variables, **uv_variable(environ), "PATH": path}
 
 
 def start_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ that was damaged since is made anew: the manifest has the size, time and hash of
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -34,7 +35,7 @@ from matrix.prove.provision import extension, te_wheels
 from matrix.prove.provision.cache_folders import locked, making
 from matrix.prove.provision.extension import build_helper, compiler
 from matrix.prove.provision.indexes import site_environment
-from matrix.read.commands import CommandResult, Runner, python_module, run
+from matrix.read.commands import CommandResult, Runner, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack
 from matrix.read.trees import sha256
 
@@ -361,15 +362,19 @@ def contradictions(
     return reasons
 
 
+def uv_variable(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return UV, the path of uv: that of the variable, which uv itself sets, of PATH, or of this Python's package."""
+    path = environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))
+    path = path or (importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None)
+    return {"UV": path} if path else {}
+
+
 def uv(environ: Mapping[str, str]) -> list[str]:
-    """Return the command that starts uv: $UV, which uv itself sets, PATH, or the package of this Python."""
-    if path := environ.get("UV") or shutil.which("uv", path=environ.get("PATH")):
+    """Return the command that starts uv. Raises MatrixError without one."""
+    if path := uv_variable(environ).get("UV"):
         return [path]
-    if importlib.util.find_spec("uv"):
-        return python_module(sys.executable, "uv")
     raise MatrixError(
         "uv is required to create an overlay",
         got="no uv on PATH",
-        expected="uv, or the release installed in the base",
         fix="pip install uv",
     )

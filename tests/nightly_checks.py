@@ -224,7 +224,8 @@ SUITES: Final = (
     ),
     own(
         "parity", "matrix", "parity", minutes=(6, 30), counts=r"(\d+) comparisons,",
-        new=r"^megatron-core \S+  (?!known as )\S", short=lambda: ("--mcore", "0.19.2", "--seconds", "300"), whole=CORES,
+        new=r"^megatron-core \S+  (?!known as )\S",
+        short=lambda: ("--mcore", "0.19.2", "--seconds", "300"), whole=CORES,
     ),
     own(
         "mutation", "tests.mutation", minutes=(5, 60), counts=r"^matrix/\S+ +(\d+)", needs="git, in the short form",

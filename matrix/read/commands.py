@@ -58,7 +58,9 @@ def python_code(python: str | Path, code: str, *arguments: str, options: Sequenc
 
     This project starts each of its Pythons by this function or `python_module`. PYTHONPATH counts.
     """
-    return [str(python), *options, "-c", f"{_ISOLATED}\n{code}", *arguments]
+    # Before the code runs, 3.13 and later import a module that they would search there.
+    safe = ["-P"] if int((re.search(r"python3\.(\d+)$", os.path.realpath(python)) or "00")[1]) >= 13 else []
+    return [str(python), *safe, *options, "-c", f"{_ISOLATED}\n{code}", *arguments]
 
 
 def python_module(python: str | Path, module: str, *arguments: str, folder: Path | None = None) -> list[str]:

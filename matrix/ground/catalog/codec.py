@@ -97,7 +97,7 @@ def _reader(hint: Any) -> Reader:
         return _mapping_reader(parts[1])
     if dataclasses.is_dataclass(hint):
         return lambda value, path: _read_fields(hint, value, path)
-    if issubclass(hint, Enum):
+    if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum_reader(hint)
     return _scalar_reader(hint)
 

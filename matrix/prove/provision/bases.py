@@ -98,9 +98,7 @@ class Bases:
 
     def installed(self, id: str) -> PythonEnvironment | None:
         """Return the contents of a base, None for one that is not made yet, or that can't be."""
-        if id not in self._made or self.lack(id):
-            return None
-        return self._complete(self._folder(id))
+        return None if id not in self._made or self.lack(id) else self._complete(self._folder(id))
 
     def provide(self, id: str) -> PythonEnvironment:
         """Return the environment of a base, made if it is missing; concurrent processes make it once.

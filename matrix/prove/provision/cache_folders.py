@@ -50,9 +50,7 @@ def making(folder: Path) -> Iterator[Path]:
 def prune(folders: Iterable[Path], kept: int) -> None:
     """Remove the folders that were used least recently, beyond `kept`; each first gets another name, in one step."""
     for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns, reverse=True)[kept:]:
-        dead = path.with_name(f"{path.name}.making")
-        path.rename(dead)  # no process finds half of it
-        remove(dead)
+        remove(path.rename(path.with_name(f"{path.name}.making")))  # no process finds half of it
 
 
 def remove(path: Path) -> None:

@@ -158,6 +158,18 @@ def options(tree: ast.AST) -> Iterator[ast.AST]:
             yield words[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("python3.9", []), ("python3.12", []), ("python3.13", ["-P"]), ("python3.14", ["-P"]), ("x", [])],
+)
+def test_newer_pythons_get_the_option_for_it(tmp_path: Path, name: str, options: list[str]) -> None:
+    """As the target of a virtual environment's link. 3.13 imports linecache before the command runs."""
+    (tmp_path / name).touch()
+    (tmp_path / "python").symlink_to(tmp_path / name)
+    command = python_code(tmp_path / "python", "pass")
+    assert command[1 : command.index("-c")] == options
+
+
 def test_every_python_is_started_by_one_function() -> None:
     """A new place uses python_code or python_module; a word that is no option of a Python is listed in OTHERS."""
     paths = [ROOT / "toxfile.py", *(ROOT / "matrix").rglob("*.py"), *(ROOT / "tests" / "failures").rglob("[!t]*.py")]

@@ -220,7 +220,8 @@ def flushed(name: str) -> bool:
             stream.flush()
     except Exception as error:
         if name == "stdout":  # CPython reports an error of stdout only
-            sys.stderr.write(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
+            where = f"on flushing sys.{name}:" if sys.version_info >= (3, 13) else f"in: {stream!r}"
+            sys.stderr.write(f"Exception ignored {where}\n{type(error).__name__}: {error}\n")
         return False
     return True
 

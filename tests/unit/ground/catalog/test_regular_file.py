@@ -130,7 +130,7 @@ def test_refused_file_states_got_expected_fix(
 
 
 def test_name_with_nul_is_refused() -> None:
-    with pytest.raises(UnreadableError, match="null (byte|character)"):
+    with pytest.raises(UnreadableError, match=r"null (byte|character)"):
         read_regular(Path("a\0b"))
 
 

@@ -1,4 +1,4 @@
-"""Name the environments of the lines of the catalog, and end tox in order at a signal. tox.ini has the rest."""
+"""The names of the lines, and the end of tox at a signal. tox.ini has the rest."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     failure.mkdir()
     (failure / "failure.toml").write_text(FAILURE)
     (failure / "reproduction.py").write_text(BODY)
-    containers = folder / "matrix" / "catalog" / "facts" / "containers.toml"
+    containers = folder / "matrix" / "ground" / "catalog" / "facts" / "containers.toml"
     text = containers.read_text()
     assert text.count(f'"{THEIRS}"') == 1
     containers.write_text(text.replace(THEIRS, TAG))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import packages_distributions
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +42,8 @@ ONE: Final = f"failure=={SAVE} and mcore==0.8.0"
 QUICK: Final = (
     (0, ("plan", "--within", WITHIN)),
     (0, ("run", "--here", "--no-cache", "--select", HERE, "--out", "{out}")),
-    # Without an index no environment is made; the oldest Python of the unit tests has no tox.
-    (3 if find_spec("tox") else 2, ("run", "--within", WITHIN, "--out", "{out}")),
+    # Without an index no environment is made.
+    (3, ("run", "--within", WITHIN, "--out", "{out}")),
     (1, ("check", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
     (2, ("build", "no-such-image")),
     (
@@ -77,7 +76,7 @@ QUICK: Final = (
     (2, ("report", "--out", "{out}/none")),
 )
 LONG: Final = ((0, ("surface", "pairs", "-o", "{out}/pairs.json.gz")),)  # 10 s
-# No package index, so that nothing is made: tox and uv start, read their settings and fail.
+# No package index, so that nothing is made: uv starts, reads its settings and fails.
 OFFLINE: Final = {"UV_DEFAULT_INDEX": "file:///nonexistent", "UV_INDEX": "", "UV_OFFLINE": "1"}
 
 

@@ -59,7 +59,8 @@ def python_code(python: str | Path, code: str, *arguments: str, options: Sequenc
     This project starts each of its Pythons by this function or `python_module`. PYTHONPATH counts.
     """
     # Before the code runs, 3.13 and later import a module that they would search there.
-    safe = ["-P"] if int((re.search(r"python3\.(\d+)$", os.path.realpath(python)) or "00")[1]) >= 13 else []
+    minor = re.search(r"python3\.(\d+)$", os.path.realpath(python))
+    safe = ["-P"] if minor and int(minor[1]) >= 13 else []
     return [str(python), *safe, *options, "-c", f"{_ISOLATED}\n{code}", *arguments]
 
 

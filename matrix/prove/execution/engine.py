@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from multiprocessing.connection import wait
@@ -33,7 +34,6 @@ from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
 from matrix.read.commands import python_module
 from matrix.read.machine import installed
-from matrix.read.machine import installed as environments
 
 STOP_S: Final = 4.0  # s after Ctrl-C, or at the end, for pytest to stop its ranks and close its journal
 # The variables of this process that a cell gets. Others, such as PYTHONPATH, NCCL_* and those of a job's launcher,
@@ -180,9 +180,8 @@ class LocalEngine:
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Make each environment, and run its cases while the next one is made; the output is in `log`."""
-        running: list[subprocess.Popen[bytes]] = []
         refused, statuses = dict[str, str](), list[int]()
-        try:
+        with stopped_on_error() as running:
             for base in request.bases:
                 statuses += ended(running, self._jobs - 1)
                 try:
@@ -195,9 +194,6 @@ class LocalEngine:
                     environ["MEGATRIX_BASE"] = base
                     running.append(start_pytest(python, self._workers, environ, request.log))
             statuses += ended(running, 0)
-        except BaseException:
-            stop(running)
-            raise
         return EngineResult(next(filter(None, statuses), 0), refused)
 
 
@@ -224,7 +220,7 @@ class HostEngine:
 
     def installed(self, base: str) -> PythonEnvironment | None:
         """Return the contents of this interpreter's environment."""
-        return environments.current()
+        return installed.current()
 
     def run(self, request: EngineRequest) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
@@ -235,12 +231,9 @@ class HostEngine:
             **request.environ,
             "MEGATRIX_BASE": "",
         }
-        running = [start_pytest(Path(sys.executable), self._workers, environ, request.log)]
-        try:
+        with stopped_on_error() as running:
+            running.append(start_pytest(Path(sys.executable), self._workers, environ, request.log))
             (status,) = ended(running, 0)
-        except BaseException:
-            stop(running)
-            raise
         return EngineResult(status)
 
 
@@ -302,6 +295,17 @@ def ended(running: list[subprocess.Popen[bytes]], most: int) -> list[int]:
 def following(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a process that ends with this one, and keeps its temporary files in its folder."""
     return {**environ, kernel.PARENT: str(os.getpid()), **scratch.environment()}
+
+
+@contextmanager
+def stopped_on_error() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list for processes; those that are in it when the block raises, as at Ctrl-C, are stopped."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        yield running
+    except BaseException:
+        stop(running)
+        raise
 
 
 def stop(running: Collection[subprocess.Popen[bytes]]) -> None:

@@ -76,9 +76,9 @@ class Bases:
         self._made: dict[str, Wheels | ReaderBase] = {
             str(base.id): base for base in (*catalog.made, *catalog.by_python.values())
         }
-        self.root = (root or default_root()) / "bases"
+        self.root = (root or default_root(environ)) / "bases"
         self._environ, self._run, self._driver = environ, run, has_driver()
-        self._pythons = Pythons(configuration.load(), say, environ=environ)
+        self._pythons = Pythons(configuration.load(environ), say, environ=environ)
         self._contents: dict[Path, PythonEnvironment] = {}  # by folder: 60 ms of processor each
 
     def ready(self, ids: Collection[str]) -> None:
@@ -142,19 +142,16 @@ class Bases:
             with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as excluded:
                 excluded.write("\n".join(names))
                 excluded.flush()
-                options = [
-                    "--python",
-                    str(folder / "bin" / "python"),
-                    *(["--excludes", excluded.name] if names else []),
-                ]
-                self._uv(id, "pip", "install", *options, *packages)
+                excludes = ["--excludes", excluded.name] if names else []
+                self._uv(id, "pip", "install", "--python", str(folder / "bin" / "python"), *excludes, *packages)
             (folder / RECORD).write_text(json.dumps(packages, indent=1) + "\n", encoding="utf-8")
             flush(folder / RECORD)
         except BaseException:
             remove(folder)
             raise
         same_base = re.compile(rf"{re.escape(id)}-[0-9a-f]{{16}}")
-        prune([path for path in self.root.iterdir() if same_base.fullmatch(path.name) and path != folder], KEPT - 1)
+        older = (path for path in self.root.iterdir() if same_base.fullmatch(path.name) and path != folder)
+        prune(self.root, older, KEPT - 1)
         self._complete(folder)
         return self._contents[folder]
 

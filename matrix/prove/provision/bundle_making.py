@@ -28,7 +28,7 @@ from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.supplies import Supplies
 from matrix.prove.provision import bundle_folder, clones, configuration, project
-from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE
+from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
@@ -117,8 +117,7 @@ class Maker:
         if base:
             left_out = base.gpu_only if request.level == "cpu" else ()
             (self._folder / LEFT_OUT).write_text("\n".join(left_out))
-            requirements = [f"torch=={base.torch}", *base.requires, *CELL_REQUIRES]
-            files += (of_base := self._files_of(requirements, request.python, exclude=left_out))
+            files += (of_base := self._files_of(requirements(base), request.python, exclude=left_out))
             nccl = re.search(r"nvidia_nccl_cu(\d+)-", " ".join(file.name for file in of_base))
             toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
         missing: dict[str, str] = {}

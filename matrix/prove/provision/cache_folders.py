@@ -47,8 +47,13 @@ def making(folder: Path) -> Iterator[Path]:
             remove(path)
 
 
-def prune(folders: Iterable[Path], kept: int) -> None:
-    """Remove the folders that were used least recently, beyond `kept`; each first gets another name, in one step."""
+def prune(root: Path, folders: Iterable[Path], kept: int) -> None:
+    """Remove those of `folders` in `root` that were used least recently, beyond `kept`.
+
+    Each first gets another name, in one step. What a killed process left under such a name is removed, too.
+    """
+    for dead in root.glob("*.making"):
+        remove(dead)
     for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns, reverse=True)[kept:]:
         remove(path.rename(path.with_name(f"{path.name}.making")))  # no process finds half of it
 

@@ -199,6 +199,7 @@ class Pythons:
             result = self._run(command, environment=environment)
         except MatrixError as error:
             return error.brief
+        self._found.clear()  # a fallback may have been found before
         # uv's first cause and its last: "Request failed after 3 retries", "failed to lookup address information".
         lines = [line.strip().removeprefix("cause: ") for line in result.complaint.splitlines()]
         return "; ".join(dict.fromkeys([*lines[1:2], lines[-1]])) if result.code else ""

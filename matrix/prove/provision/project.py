@@ -20,7 +20,7 @@ from typing import Final
 from matrix import PACKAGE, __version__
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.cache_folders import locked, making, prune, remove
+from matrix.prove.provision.cache_folders import locked, making, prune
 
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
 PACKAGE_NAME: Final = "megatrix"
@@ -97,7 +97,8 @@ def materialise(package: Path, root: Path) -> Path:
                         for target, content in contents.items():
                             (temporary / target).parent.mkdir(parents=True, exist_ok=True)
                             (temporary / target).write_bytes(content)
-                    _prune(project)
+                    versions = (path for path in root.iterdir() if path.is_dir() and path != project)
+                    prune(root, versions, KEPT - 1)
         with suppress(OSError):  # a read-only cache, or one of another user
             os.utime(project)  # the time of its last use
     except OSError as error:
@@ -109,10 +110,3 @@ def materialise(package: Path, root: Path) -> Path:
             fix="set MEGATRIX_CACHE to one",
         ) from error
     return project
-
-
-def _prune(project: Path) -> None:
-    """Remove the folders that were used least recently, beyond KEPT; the caller holds the lock of their parent."""
-    for dead in project.parent.glob("*.making"):  # of a process that was killed
-        remove(dead)
-    prune((path for path in project.parent.iterdir() if path.is_dir() and path != project), KEPT - 1)

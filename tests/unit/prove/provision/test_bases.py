@@ -128,6 +128,20 @@ def test_the_least_recently_used_are_removed(uv: Uv, tmp_path: Path, python: lis
     assert made[-1].exists()
 
 
+def test_half_removed_environment_is_removed(uv: Uv, tmp_path: Path) -> None:
+    """Of a process that was killed while it removed one that was not used any more."""
+    dead = tmp_path / "bases" / "torch-2.3.1-0123456789abcdef.making"
+    dead.mkdir(parents=True)
+    of(uv, tmp_path).provide("torch-2.4.0")
+    assert not dead.exists()
+
+
+def test_settings_are_those_of_the_run(uv: Uv, tmp_path: Path) -> None:
+    """A bundle names its folders in the variables of its run, not in those of this process."""
+    of_run = Bases(SMALL, environ={"UV": "/uv", "MEGATRIX_CACHE": str(tmp_path)}, run=uv)
+    assert of_run.root == tmp_path / "bases"
+
+
 @pytest.mark.parametrize("damage", ["record", "python"])
 def test_unfinished_environment_is_made_anew(uv: Uv, tmp_path: Path, damage: str) -> None:
     """Of a killed process, or whose interpreter is gone."""

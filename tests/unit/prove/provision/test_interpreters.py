@@ -63,6 +63,16 @@ class Machine:
         )
 
 
+def test_downloaded_python_replaces_a_fallback() -> None:
+    """Also where the fallback was found before the download, as a plan of what is installed does."""
+    machine = Machine("3.12")
+    pythons = machine.pythons()
+    minors = (*BASE.pythons, *BASE.fallbacks)
+    assert pythons.find(minors).minor == "3.12"
+    pythons.provide(BASE)
+    assert pythons.find(minors).minor == "3.10"
+
+
 def test_a_missing_python_is_announced_and_downloaded() -> None:
     machine = Machine("3.12")
     pythons = machine.pythons(UV_PYTHON_INSTALL_MIRROR="file:///mirror")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -17,6 +18,7 @@ from matrix.show.terminal import Part, Prose, table, text
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
 SHOWN: Final = 5  # faults listed of each kind
 STATED: Final = 600  # characters shown of why ranks wait: it names the ranks and where each group of them stands
+_LIBRARY: Final = re.compile(r"-packages/|/lib/python3|^<")  # a path below an interpreter's folders, or no file
 _NOT: Final = "not "  # before a condition on arguments (matrix/ground/catalog/reach.py)
 
 
@@ -117,8 +119,7 @@ def _look_at(frame: Frame | None) -> list[tuple[str, str]]:
 
 def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     """Yield what an unknown fault is, where to look, and the commands that go on."""
-    frame = fault.frame or (fault.raised.frames[-1] if fault.raised and fault.raised.frames else None)
-    yield table([("sort:", sort_of(fault)), *_look_at(frame)], indent=2)
+    yield table([("sort:", sort_of(fault)), *_look_at(_innermost(fault))], indent=2)
     if fault.raised and fault.raised.type in API_ERRORS:
         yield "  $ megatrix contract --consumer FOLDER  # FOLDER: the program that makes the call"
     yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"
@@ -126,10 +127,19 @@ def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     yield f"  $ megatrix catalog new ID --from {shlex.quote(one_line(log))}"
 
 
+def _innermost(fault: LogFault) -> Frame | None:
+    """Return the innermost frame of the stack or of the program that calls it, not of a library below them."""
+    frames = fault.raised.frames if fault.raised else ()
+    owned = [frame for frame in frames if frame == fault.frame or not _LIBRARY.search(frame.file)]
+    return next(reversed([*owned, *(frames[-1:] if not owned else ())]), None)
+
+
 def sort_of(fault: LogFault) -> str:
     """Return which sort of failure a fault is."""
     if fault.raised:
-        origin = "in Megatron's stack" if fault.frame else "outside of Megatron's stack"
+        in_stack = fault.frame and fault.frame == fault.raised.frames[-1]
+        below = "below" if fault.frame else "outside of"
+        origin = f"{'in' if in_stack else below} Megatron's stack"
         return f"a Python exception, raised {origin}" if fault.raised.frames else "a Python exception without traceback"
     if fault.crash is None:
         return "a log that ends within a traceback"

@@ -112,8 +112,11 @@ def reports_in(line: int, text: str, rank: str = "") -> Iterator[CollectiveRepor
         return
     number = int(group["rank"] if group else writer[1] if writer else 0)
     waits_in = int(work["seq"]) if work else int(status["seq"]) if status and status["seq"] else None
-    rank = tag[1] if (tag := _WRITER.search(text)) else rank or str(number)
     named = (group["id"], group["name"] or "") if group else None
+    if named and {*named} & {*DEFAULT_GROUPS}:
+        rank = str(number)  # the job's rank; a tag may be the local rank, as of `torchrun --role rank --tee 3`
+    else:
+        rank = tag[1] if (tag := _WRITER.search(text)) else rank or str(number)
     enqueued = int(status["enqueued"]) if status and int(status["enqueued"]) < LARGEST else None
     yield CollectiveReport(line, rank, number, named, _work(work) if work else None, waits_in, enqueued)
 
@@ -274,7 +277,8 @@ def name_all(ranks: Iterable[str]) -> str:
             runs.append([number])
     spans = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     numbered = [f"rank{'s' if len(numbers) > 1 else ''} {', '.join(spans)}"] if numbers else []
-    return ", ".join([*numbered, *sorted(rank for rank in ranks if not rank.isdigit())])
+    named = sorted((rank for rank in ranks if not rank.isdigit()), key=lambda name: (len(name), name))  # 2 before 10
+    return ", ".join([*numbered, *named])
 
 
 def verb_phrase(ranks: Sequence[str], verb: str) -> str:

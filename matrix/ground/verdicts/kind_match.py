@@ -84,6 +84,9 @@ class EvidenceScan:
             yield chunk
 
 
+# A folder named megatron or mbridge may be anyone's, outside of site-packages; megatron/core is not.
+_UNMISTAKABLE: Final = re.compile(r"transformer_engine|\w+\.")
+_CLONE: Final = re.compile(r"(?i:/megatron-lm)[\w.-]{0,40}/")  # /opt/megatron-lm/, ~/Megatron-LM-core_v0.9.0/
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
 _SPACE: Final = re.compile(r"\s+")
@@ -145,7 +148,9 @@ class KindIndex:
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
         frames = [module for package in packages if package.stack == "frames" for module in package.modules]
-        self._parts = tuple(f"-packages/{module.replace('.', '/')}" for module in frames)
+        self._folders = tuple(
+            f"{'/' if _UNMISTAKABLE.match(module) else '-packages/'}{module.replace('.', '/')}" for module in frames
+        )
         self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
 
     def words(self) -> Iterator[str]:
@@ -157,7 +162,13 @@ class KindIndex:
         return next((frame for frame in reversed([*frames]) if self._is_of_stack(frame.file)), None)
 
     def _is_of_stack(self, path: str) -> bool:
-        return bool(evidence_in(path)) or any(f"{part}/" in path or f"{part}." in path for part in self._parts)
+        """Return whether a source file is in a package of the stack, or in a clone of Megatron-LM.
+
+        A folder of one's own whose name has "megatron" in it is neither.
+        """
+        rooted = f"/{path}"
+        in_package = any(f"{folder}/" in rooted or f"{folder}.py" in rooted for folder in self._folders)
+        return in_package or bool(_CLONE.search(rooted))
 
     def _shown_by(self, raised: Raised) -> KindSighting | None:
         """Return the first kind that an exception shows, without its line."""
@@ -199,7 +210,10 @@ class KindIndex:
         names = (name.replace("megatron_", "megatron.")).split(".")
         beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
         return (
-            names_core(value) or self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
+            names_core(value)
+            or bool(evidence_in(value))
+            or self._is_of_stack(value)
+            or any(beginning in self._modules for beginning in beginnings)
         )
 
 

@@ -166,6 +166,11 @@ LEFT: Final = {
     "task-1234567890abcdef disk-0123456789abcdef": "sk- within a word",
     "XDG_SESSION_TYPE=x11": "names of a desktop",
     "PWD=/home/me": "the shell's folder",
+    "/x/hf_weight_iterator_bridge.py line 58": "a file",
+    "/x/hf_qwen3nextattentionlayerwithrotary.py": "a file",
+    "Weight hf_qwen3_next_attention_layer.self_attn": "a weight",
+    "npm_config_cache_folder_of_the_user": "a variable",
+    "pypi-attestations-of-packages": "a package",
     "`Bearer`, `curl -u`, webhooks": "no user and password",
 }
 # Variables whose value is a secret wherever it is printed.

@@ -210,3 +210,12 @@ def test_names_of_ranks_join_what_follows_each_other() -> None:
     assert name_all(["3"]) == "rank 3"
     assert name_all(["10", "0", "1", "2", "4", "5"]) == "ranks 0-2, 4, 5, 10"
     assert name_all(["process 7", "1"]) == "rank 1, process 7"
+    assert name_all(["process 10", "process 9"]) == "process 9, process 10"
+
+
+def test_rank_in_the_default_group_counts_not_the_tag() -> None:
+    """`torchrun --role rank --tee 3` tags lines with [rank0]:, where 0 is a local rank."""
+    line = "[rank0]:[PG ID 0 PG GUID 0(default_pg) Rank 4] " + work(5, "ALLREDUCE")
+    assert [report.rank for report in reports_in(1, line, "0")] == ["4"]
+    line = "[rank0]:[PG ID 1 PG GUID 4(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] " + work(5, "ALLREDUCE")
+    assert [report.rank for report in reports_in(1, line, "0")] == ["0"]

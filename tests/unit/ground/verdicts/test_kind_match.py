@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.kinds import kind_table
-from matrix.ground.verdicts.kind_match import KindSighting, VersionsSeen
+from matrix.ground.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen
 from matrix.ground.verdicts.log_match import Reading, match
+from matrix.ground.verdicts.outcome import Frame
 from tests.unit.catalogs import real
 
 SITE: Final = "/usr/lib/python3/dist-packages"
@@ -336,3 +337,64 @@ PARTS: Final = [part for _, error in SHOWN for part in error.split(" ")]
 @given(st.lists(st.sampled_from([*PARTS, HEAD, CORE, "\n", "\0", "{", "}", "(", "'", "\\n", "\u2028"]), max_size=30))
 def test_odd_logs_are_read_without_errors(parts: list[str]) -> None:
     assert read(" ".join(parts)).lines >= 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: too many values to unpack (expected 2)",
+        "ValueError: not enough values to unpack (expected 3, got 2)",
+        "ValueError: invalid literal for int() with base 10: 'x'",
+        "ValueError: cannot reshape array of size 3 into shape (2,2)",
+        "AttributeError: 'NoneType' object has no attribute 'size'",
+        "AttributeError: 'Tensor' object has no attribute 'to_local'",
+        "AttributeError: 'Parameter' object has no attribute 'main_grad'",
+    ],
+)
+def test_message_of_python_or_torch_is_no_check_of_the_stack(error: str) -> None:
+    assert kinds(HEAD + CORE + error + "\n") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "is_of_stack"),
+    [
+        ("/workspace/Megatron-LM/megatron/core/transformer/moe/moe_layer.py", True),
+        ("megatron/core/parallel_state.py", True),
+        ("/opt/megatron-lm/pretrain_gpt.py", True),
+        ("/root/Megatron-LM-core_v0.9.0/tools/checkpoint/convert.py", True),
+        (f"{SITE}/megatron/energon/loader.py", True),
+        ("/src/transformer_engine/pytorch/module/linear.py", True),
+        ("/workspace/my_megatron_tools/eval.py", False),
+        ("/home/megatron/train.py", False),
+        ("/root/slime/backends/megatron_utils/loss.py", False),
+        ("/home/transformer_engine_notes/a.py", False),
+    ],
+)
+def test_frame_is_of_the_stack_by_its_package(path: str, is_of_stack: bool) -> None:
+    frame = KindIndex(kind_table()).stack_frame([Frame(path, 1, "f")])
+    assert (frame is not None) == is_of_stack
+
+
+NAN: Final = "(message='found NaN in local forward loss calculation')"
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        (f"Unexpected result nan on rank 3 at iteration #2 invocation #1 {NAN}", "3"),
+        (f"Rank 5, node gpu-7, device 1, iteration 9: Unexpected result nan {NAN}", "5"),
+    ],
+)
+def test_both_forms_of_the_check_for_nan_name_their_rank(line: str, rank: str) -> None:
+    (sighting,) = match([f"[rank0]: {line}\n"], [], kind_table()).kinds
+    assert (sighting.kind.id, sighting.groups["rank"]) == ("nan-or-inf", rank)
+
+
+def test_printed_norms_that_are_nan_are_one_sighting_without_a_rank() -> None:
+    """The norm is reduced over ranks before it is printed: no check of one rank found it."""
+    lines = [
+        f" iteration {step}/50 | consumed samples: 20480 | lm loss: 1.1E+01 | grad norm: nan |\n"
+        for step in range(5, 9)
+    ]
+    (sighting,) = match(lines, [], kind_table()).kinds
+    assert (sighting.kind.id, sighting.times, sighting.groups) == ("nan-printed", 4, {})

@@ -80,9 +80,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "match": Command(
         "Find known failures in a log, with fixes and workarounds.",
         "docs/commands.md",
-        ("match train.log",),
-        "a known failure found",
-        "none found",
+        ("match train.log", "match rank0.log rank1.log"),
+        "a known failure, or an answer, found",
+        "neither found: errors, or a kind of failure without an answer",
     ),
     "contract": Command(
         "Check the calls that megatron-core makes into Transformer Engine against the signatures there.",

@@ -19,21 +19,24 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "match")
     parser.add_argument(
-        "log",
+        "logs",
         metavar="LOG",
-        help="log file of any size and encoding, also gzip; a folder with the logs of the ranks; - for standard input",
+        nargs="+",
+        help="log file of any size and encoding, also gzip; a folder with the logs of the ranks; - for standard input; "
+        "several of them are the logs of one job",
     )
     add_json(parser, "match")
     parser.set_defaults(command=match_command)
 
 
 def match_command(parsed: argparse.Namespace) -> int:
-    """Print the known failures and the kinds of failure in the log; return 1 where there are none."""
-    matched = read_log(parsed.log)
+    """Print the known failures and the kinds of failure in the logs; return 1 where nothing is answered."""
+    matched = read_log(*parsed.logs)
     answers = [answer(sighting, kind_table(), matched.versions) for sighting in matched.kinds]
     if parsed.json:
         print(json_object("match/1", **log_matches.to_json(matched, answers)))
     else:
-        show(*log_matches.render(matched, answers, "LOG" if parsed.log == "-" else parsed.log))
+        show(*log_matches.render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0]))
     named = any(standstill.ranks for standstill in matched.standstills)
-    return ExitStatus.GOOD if matched.known or answers or named else ExitStatus.BAD
+    answered = any(one.facts for one in answers)
+    return ExitStatus.GOOD if matched.known or answered or named else ExitStatus.BAD

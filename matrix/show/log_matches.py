@@ -37,6 +37,7 @@ def render(reading: Reading, answers: Sequence[KindAnswer] = (), log: str = "LOG
         yield from _known(sighting, at)
     for answer in answers[:SHOWN]:
         yield from _kind(answer, at)
+    yield from _listed("lines of this log that state why:", reading.clues, at)
     head = "NOT IN THE CATALOG, further errors:" if reading.known or answers else "errors in this log:"
     explained = {answer.sighting.line for answer in answers}
     standstills = [LogFault(one.line, f"{one.position.value.upper()}: {one.text}") for one in reading.standstills]
@@ -75,6 +76,7 @@ def to_json(reading: Reading, answers: Sequence[KindAnswer] = ()) -> dict[str, l
     return {
         "items": [located(sighting.to_json()) for sighting in reading.known],
         "kinds": [located(answer.to_json()) for answer in answers],
+        "clues": [located({"line": clue.line, "text": one_line(clue.what)}) for clue in reading.clues],
         "standstills": [located(encode(standstill)) for standstill in reading.standstills],
     }
 
@@ -86,6 +88,7 @@ def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
     facts = [
         (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{_in_total(sighting.times)}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
+        *([("other causes:", sighting.other_causes)] if sighting.other_causes else []),
         *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
         *advice(failure),

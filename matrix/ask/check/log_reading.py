@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,26 +20,31 @@ UNREADABLE: Final = "the log can't be read"
 FIX: Final = "name a readable file, or - for standard input: COMMAND | megatrix match -"
 
 
-def read_log(name: str) -> Reading:
-    """Return the faults of a log, or of the logs of ranks in a folder; "-" is standard input.
+def read_log(*names: str) -> Reading:
+    """Return the faults of logs of one job: files, or folders with the logs of ranks; "-" is standard input.
 
     Raises MatrixError for a log that can't be read, and for a folder without logs.
     """
+    alone = len(names) == 1
     try:
-        return match_logs(_logs(name), loading.load().failures, kind_table())
+        logs = (log for name in names for log in _logs(name, "" if alone else name))
+        return match_logs(logs, loading.load().failures, kind_table())
     except OSError as error:
-        raise MatrixError(UNREADABLE, where=name, got=error.strerror, fix=FIX) from error
+        raise MatrixError(UNREADABLE, where=error.filename or ", ".join(names), got=error.strerror, fix=FIX) from error
 
 
-def _logs(name: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
-    """Yield the log of this name, or those in the folder of this name, by rank; each is open while it is read."""
+def _logs(name: str, title: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
+    """Yield the log of this name, or those in the folder of this name, by rank; each is open while it is read.
+
+    `title` is its name in the answer, "" where there is no other.
+    """
     folder = Path(name)
     if name == "-":
         with sys.stdin.buffer as log:
-            yield RankLog(""), texts(log)
+            yield RankLog(title), texts(log)
     elif not folder.is_dir():
         with open_regular(folder, what=UNREADABLE, fix=FIX) as log:
-            yield RankLog(""), texts(log)
+            yield RankLog(title), texts(log)
     else:
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         logs = rank_logs([path for path in files if is_log(path)])
@@ -47,4 +53,4 @@ def _logs(name: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
             raise MatrixError(UNREADABLE, where=name, got=got, expected="*.log, *.out, *.err, *.txt, *.gz", fix=FIX)
         for rank_log in logs:
             with open_regular(folder / rank_log.path, what=UNREADABLE, fix=FIX) as log:
-                yield rank_log, texts(log)
+                yield replace(rank_log, path=f"{title}/{rank_log.path}" if title else rank_log.path), texts(log)

@@ -98,6 +98,8 @@ class Signature:
     any depth; with `signal`, of that signal. `log` is searched in the end of the log of the rank to blame.
     `own`: this project's own check raises the exception, so no training log contains it. `any_program`: it is the same
     failure whichever program prints it, so that a log needs no other trace of Megatron's stack.
+    `shared` names other causes that show it too, with their threads: alone it makes this failure one of several.
+    `not_with` is searched in the lines of a log that state why (clues of facts/kinds.toml): one rules the failure out.
     `parity` states what the comparison of a layout with one rank reports first, and sets `exception`, `message`, `own`.
     """
 
@@ -112,6 +114,8 @@ class Signature:
     log: Pattern | None = None
     own: bool = False
     any_program: bool = False
+    shared: str = ""
+    not_with: Pattern | None = None
     parity: LayoutSignature | None = None
 
     def __post_init__(self) -> None:
@@ -120,6 +124,21 @@ class Signature:
             message = Pattern(f"^{re.escape(self.parity.layout)}: {self.parity.quantity} {parameter}")
             for key, value in (("exception", "ParityDeviation"), ("message", message), ("own", True)):
                 object.__setattr__(self, key, value)
+
+    @property
+    def keys(self) -> int:
+        """Return how many parts of a log it compares."""
+        compared = (
+            self.exception,
+            self.message,
+            self.frame,
+            self.through,
+            self.signal,
+            self.stack,
+            self.exit_code,
+            self.log,
+        )
+        return sum(part is not None for part in compared)
 
     @property
     def place(self) -> str:

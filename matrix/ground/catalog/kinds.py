@@ -76,6 +76,15 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """Lines, anywhere in a log, that state why an error of it was raised: `error` is searched in the error's text."""
+
+    line: Pattern
+    error: Pattern
+    source: str
+
+
+@dataclass(frozen=True)
 class NameFact:
     """What a text that a `group` captured means: the name of a library, symbol or header, or a version.
 
@@ -97,6 +106,7 @@ class KindTable:
     package: tuple[Distribution, ...]
     fact: tuple[NameFact, ...]
     topics: tuple[str, ...]
+    clue: tuple[Clue, ...] = ()
 
     def __post_init__(self) -> None:
         if problem := next(_problems(self), None):
@@ -138,7 +148,7 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
             yield MatrixError(
                 "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
             )
-    rows: list[Distribution | NameFact] = [*table.package, *table.fact]
+    rows: list[Distribution | NameFact | Clue] = [*table.package, *table.fact, *table.clue]
     for row in rows:
         if not row.source:
             fix = "state where the fact was read"

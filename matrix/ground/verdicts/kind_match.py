@@ -10,11 +10,13 @@ import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
-from matrix.ground.catalog.kinds import FailureKind, KindTable, Sign
+from matrix.ground.catalog.kinds import Clue, FailureKind, KindTable, Sign
 from matrix.ground.catalog.patterns import longest_text
+from matrix.ground.catalog.stack import Stack, component_named, components
+from matrix.ground.catalog.versions import is_version
 from matrix.ground.verdicts.outcome import Frame, Raised
 
 # Frames, modules, packages, options, variables and lines of the stack: a text, which is found faster than a pattern,
@@ -91,13 +93,25 @@ MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
 _SPACE: Final = re.compile(r"\s+")
 _REQUIREMENT: Final = re.compile(r"[\[<>=!~]")  # where the name of a requirement ends
-PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # whose versions are read in logs
-# A version behind the name of a package: in paths, in pip's output, in TE's list of its configuration.
-_VERSION: Final = re.compile(
-    rf"(?<![\w.])(?P<package>{'|'.join(PACKAGES).replace('-', '[-_]')})(?:_version)?['\"]?"
-    r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
-    r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:\+[\w.]+)?)"
+PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # named in the draft of an entry
+# No package has their name, and logs name their versions: "NCCL version 2.27.7", "NVSHMEM v3.4.5".
+LIBRARIES: Final = ("nccl", "nvshmem")
+# Before the name of a package whose version is wanted, not installed.
+_WANTED: Final = re.compile(
+    r"(?i:requir|need|support|at least|minimum|please|upgrade|tested with|built (?:for|with))[^\n]{0,40}$"
 )
+
+
+@cache
+def _version_pattern() -> re.Pattern[str]:
+    """Return the pattern of a version behind the name of a package: in paths, pip's output, TE's configuration."""
+    known = [one for one in components().values() if one.distribution or one.name in LIBRARIES]
+    words = sorted({word for one in known for word in (one.name, *one.aliases)}, key=len, reverse=True)
+    return re.compile(
+        rf"(?<![\w.-])(?P<package>(?i:{'|'.join(words).replace('-', '[-_]')}))(?:_version)?['\"]?"
+        r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
+        r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:a0)?(?:\+[\w.]+)?)"
+    )
 
 
 @dataclass(frozen=True)
@@ -130,12 +144,19 @@ class VersionsSeen:
 
     def add(self, text: str) -> None:
         """Add the versions that a text names."""
-        for version in _VERSION.finditer(text):
-            self.texts.setdefault(version["package"].replace("_", "-"), {})[version["version"]] = None
+        for version in _version_pattern().finditer(text):
+            if not _WANTED.search(text, max(0, version.start() - 60), version.start()):
+                self.texts.setdefault(component_named(version["package"]), {})[version["version"]] = None
 
     def of(self, package: str) -> tuple[str, ...]:
         """Return the versions of a package."""
         return tuple(self.texts.get(package, ()))
+
+    @property
+    def stack(self) -> Stack:
+        """Return the components of which the log names one version; what it does not name is unknown."""
+        single = {name: next(iter(versions)) for name, versions in self.texts.items() if len(versions) == 1}
+        return Stack({name: version for name, version in single.items() if is_version(version)})
 
 
 class KindIndex:
@@ -145,6 +166,7 @@ class KindIndex:
         signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
         self._of_exceptions = [(kind, sign, longest_text(sign.message or "")) for kind, sign in signs if not sign.log]
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
+        self._clues = [(clue, longest_text(clue.line)) for clue in (table.clue if table else ())]
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
         frames = [module for package in packages if package.stack == "frames" for module in package.modules]
@@ -156,6 +178,14 @@ class KindIndex:
     def words(self) -> Iterator[str]:
         """Yield for each pattern that may match far from other faults a text that must be in a log."""
         yield from (text for _, sign, _, text in self._of_logs if sign.anywhere)
+        yield from (text for _, text in self._clues)
+
+    def clues_in(self, text: str) -> Iterator[tuple[int, Clue, str]]:
+        """Yield the lines of a part of a log that may state why an error was raised, with their places in it."""
+        for clue, part in self._clues:
+            if part in text:
+                shown_lines = zip(range(MOST), re.finditer(clue.line, text), strict=False)
+                yield from ((shown.start(), clue, shown[0].strip()) for _, shown in shown_lines)
 
     def stack_frame(self, frames: Iterable[Frame]) -> Frame | None:
         """Return the deepest frame in a package of Megatron's stack."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from matrix.ground.catalog.failure import Failure, Signature
-from matrix.ground.catalog.kinds import KindTable
+from matrix.ground.catalog.failure import Expectation, Failure, Signature
+from matrix.ground.catalog.kinds import Clue, KindTable
+from matrix.ground.catalog.stack import component_title
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
@@ -92,8 +93,9 @@ class LogFault:
 class Sighting:
     """A known failure in the log, at its first occurrence. `times` counts the occurrences.
 
-    `certain`: two or more keys of the signature hold in one exception or crash. Otherwise it is likely: the signature
-    has one key, or the log `lacks` a part of the evidence.
+    `certain`: two or more keys of the signature hold in one exception or crash, and no other cause is known that shows
+    it, or the versions in the log are among those that the failure affects. Otherwise it is likely: the signature has
+    one key, the log `lacks` a part of the evidence, or there are `other_causes`.
     """
 
     failure: Failure
@@ -103,6 +105,11 @@ class Sighting:
     times: int = 1
     lacks: str = ""
 
+    @property
+    def other_causes(self) -> str:
+        """Return what else shows the same, "" where the log decides."""
+        return "" if self.certain else self.signature.shared
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -110,6 +117,7 @@ class Sighting:
             "title": self.failure.title,
             "confidence": "certain" if self.certain else "likely",
             "lacks": self.lacks,
+            "other_causes": self.other_causes,
             "signature": self.signature.name,
             "line": self.fault.line,
             "text": self.fault.what,
@@ -137,7 +145,8 @@ class Reading:
     `similar` are known failures that unknown faults resemble, `kinds` the kinds of failure that they are. `versions`
     are those that the log names near its faults. `root_rank` is the rank that torchrun names as the first to fail, None
     where it names none. `standstills` are why ranks wait, as far as the log shows it. The lines of several logs are
-    counted in one go: `starts` has the count before each log, and its name.
+    counted in one go: `starts` has the count before each log, and its name. `clues` are lines that state why an error
+    was raised.
     """
 
     known: tuple[Sighting, ...]
@@ -150,6 +159,7 @@ class Reading:
     versions: VersionsSeen = field(default_factory=VersionsSeen)
     standstills: tuple[Standstill, ...] = ()
     starts: tuple[tuple[int, str], ...] = ()
+    clues: tuple[LogFault, ...] = ()
 
     def place(self, line: int) -> tuple[str, int]:
         """Return the log of a line ("" of a single log) and its number there."""
@@ -159,17 +169,17 @@ class Reading:
 
 @dataclass
 class _Chain:
-    """Exceptions that caused each other: the first fault, whether one is a known failure, whether all are consequences.
+    """Exceptions that caused each other: the first fault, the failures that they show, whether all are consequences.
 
-    `alone`: the first was printed without a traceback. `vague`: one shows a known failure that any program prints.
+    `alone`: the first was printed without a traceback. `vague`: the failures shown that any program prints.
     """
 
     fault: LogFault
-    is_known: bool = False
+    known: set[str] = field(default_factory=set)
     follows: bool = False
     alone: bool = False
     similar: list[Similar] = field(default_factory=list)
-    vague: bool = False
+    vague: set[str] = field(default_factory=set)
     kinds: list[KindSighting] = field(default_factory=list)
 
 
@@ -188,6 +198,7 @@ class _Evidence:
     vague: list[Similar] = field(default_factory=list)
     kinds: dict[tuple[int, str], KindSighting] = field(default_factory=dict)  # of texts, by line and kind
     versions: VersionsSeen = field(default_factory=VersionsSeen)
+    clues: dict[str, tuple[Clue, LogFault]] = field(default_factory=dict)  # by text, numbers aside
 
     def add_match(self, entry: Entry, fault: LogFault, lacks: str = "", *, of_stack: bool) -> None:
         occurrences = self.matches.setdefault((entry.failure.id, entry.signature.name, lacks, of_stack), {})
@@ -199,16 +210,37 @@ class _Evidence:
         for entry in entries:
             of_stack = entry.names_stack(raised)
             self.add_match(entry, fault, lacks, of_stack=of_stack)
-            chain.is_known |= of_stack
-            chain.vague |= not of_stack
+            (chain.known if of_stack else chain.vague).add(entry.failure.id)
 
     def settle(self, stack: str) -> None:
         """Count what any program prints as a known failure where the log shows the stack, and as similar elsewhere."""
         for chain in self.chains.values():
-            chain.is_known |= chain.vague and bool(stack)
+            chain.known |= chain.vague if stack else set()
         for key in [] if stack else [key for key in self.matches if not key[-1]]:
             entry, fault = min(self.matches.pop(key).values(), key=lambda occurrence: occurrence[1].line)
             self.vague.append(Similar(entry.failure, fault, _NO_STACK))
+
+    def rule_out(self) -> None:
+        """Count as similar what the log itself contradicts."""
+        for key, occurrences in [*self.matches.items()]:
+            entry, fault = min(occurrences.values(), key=lambda occurrence: occurrence[1].line)
+            if contradiction := self._contradiction(entry):
+                del self.matches[key]
+                self.vague.append(Similar(entry.failure, fault, contradiction))
+                for chain in self.chains.values():
+                    chain.known.discard(entry.failure.id)
+
+    def _contradiction(self, entry: Entry) -> str:
+        """Return what in the log rules a failure out, its versions or a line; "" for nothing."""
+        stack = self.versions.stack
+        ruling = entry.failure.ruling(stack)
+        if ruling.expectation is Expectation.WORKS and ruling.rule:
+            components = [name for name in ruling.rule.components if name in stack.versions]
+            named = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
+            return f"works with {named}, which the log names: {ruling.rule.reason}"
+        pattern = entry.signature.not_with
+        lines = [line.what for _, line in self.clues.values()] if pattern else []
+        return next((f"the log names another cause: {line}" for line in lines if re.search(pattern or "", line)), "")
 
     def add_consequence(self, fault: LogFault) -> None:
         if len(self.consequences) < LISTED:
@@ -268,7 +300,7 @@ class _Exceptions:
         if self._latest and self._latest[0].line == line:
             logged, chain = self._latest
             fault, lacks = LogFault(line, _one_line(logged.raised)), "the end of the message"
-            entries = [] if chain.is_known or chain.vague else self._index.begun_by(logged.raised)
+            entries = [] if chain.known or chain.vague else self._index.begun_by(logged.raised)
             self._evidence.add_raised(chain, logged.raised, entries, fault, lacks)
 
 
@@ -398,6 +430,9 @@ def _search_window(
         evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
     for offset, kind in kinds.shown_by_text(text):
         evidence.kinds.setdefault((at(offset), kind.kind.id), replace(kind, line=at(offset)))
+    for offset, clue, line in kinds.clues_in(text):
+        if len(evidence.clues) < LISTED:
+            evidence.clues.setdefault(re.sub(r"\d+", "#", line), (clue, LogFault(at(offset), line)))
     evidence.versions.add(text)
     return crashes
 
@@ -427,8 +462,9 @@ def match_logs(
         stack = stack or scan.evidence
     evidence = reader.evidence
     evidence.settle(stack)
+    evidence.rule_out()
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
-    consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.is_known]
+    consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.known]
     root_rank = reader.root_rank if reader.root_rank != -1 else None
     return Reading(
         tuple(known_failures),
@@ -441,6 +477,7 @@ def match_logs(
         evidence.versions,
         tuple(reader.ranks.standstills(root_rank))[:LISTED],
         tuple(starts),
+        tuple(_clues(evidence)),
     )
 
 
@@ -461,8 +498,8 @@ def _kinds(evidence: _Evidence) -> Iterator[KindSighting]:
     """Yield the kinds of failure in a log, but those of faults that are known."""
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     chains = evidence.chains.values()
-    matched_lines |= {kind.line for chain in chains if chain.is_known for kind in chain.kinds}
-    of_chains = [kind for chain in chains if not chain.is_known for kind in chain.kinds]
+    matched_lines |= {kind.line for chain in chains if chain.known for kind in chain.kinds}
+    of_chains = [kind for chain in chains if not chain.known for kind in chain.kinds]
     raised = {(kind.line, kind.kind.id) for kind in of_chains}
     yield from of_chains
     yield from (kind for key, kind in evidence.kinds.items() if key[0] not in matched_lines and key not in raised)
@@ -478,13 +515,24 @@ def _known(evidence: _Evidence) -> list[Sighting]:
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        keys = sum(
-            value is not None for name, value in vars(signature).items() if name not in ("name", "own", "any_program")
+        # A command is not read from a log, so the versions decide alone where no option does.
+        versions_decide = entry.failure.expectation(evidence.versions.stack) is Expectation.BROKEN
+        alone = not signature.shared or (versions_decide and not entry.failure.reached_by)
+        sighting = Sighting(
+            entry.failure, signature, fault, confirmed and signature.keys > 1 and alone, len(occurrences), lacks
         )
-        sighting = Sighting(entry.failure, signature, fault, confirmed and keys > 1, len(occurrences), lacks)
         best = sightings.setdefault(entry.failure.id, sighting)
         sightings[entry.failure.id] = min(best, sighting, key=_order)
     return [*sightings.values()]
+
+
+def _clues(evidence: _Evidence) -> Iterator[LogFault]:
+    """Yield the lines that state why an error of this log was raised."""
+    texts = [chain.fault.what for chain in evidence.chains.values()]
+    texts += [fault.what for occurrences in evidence.matches.values() for _, fault in occurrences.values()]
+    for clue in {clue for clue, _ in evidence.clues.values()}:
+        if any(re.search(clue.error, text) for text in texts):
+            yield from (fault for other, fault in evidence.clues.values() if other == clue)
 
 
 def _order(sighting: Sighting) -> tuple[bool, bool, int]:
@@ -493,7 +541,7 @@ def _order(sighting: Sighting) -> tuple[bool, bool, int]:
 
 def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterable[LogFault]:
     """Return the faults that are neither known failures nor consequences: each text once, at its first line."""
-    chains = [chain for chain in evidence.chains.values() if not chain.is_known and not chain.follows]
+    chains = [chain for chain in evidence.chains.values() if not chain.known and not chain.follows]
     faults = [chain.fault for chain in chains if not chain.alone]
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     signals = {sighting.signature.signal for sighting in known_failures if sighting.signature.signal}
@@ -511,7 +559,7 @@ def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterabl
 def _similar(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterator[Similar]:
     """Yield each failure that is not known to be in the log once, at the first exception that resembles it."""
     listed = {sighting.failure.id for sighting in known_failures}
-    by_chain = (chain.similar for chain in evidence.chains.values() if not chain.is_known)
+    by_chain = (chain.similar for chain in evidence.chains.values() if not chain.known)
     for similar in itertools.chain(evidence.vague, *by_chain):
         if similar.failure.id not in listed:
             listed.add(similar.failure.id)

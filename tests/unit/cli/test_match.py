@@ -110,3 +110,19 @@ def test_folder_without_logs_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "model.pt").write_bytes(b"")
     assert main(["match", str(tmp_path)]) == 2
     assert "1 files, none with the name of a log" in capsys.readouterr().err
+
+
+def test_several_logs_are_one_job_and_named_in_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "a.log", tmp_path / "b.log"]
+    for path, text in zip(paths, ["nothing\n", HEADER + KNOWN], strict=True):
+        path.write_text(text)
+    assert main(["match", *map(str, paths), "--json"]) == 0
+    (item,) = items_of(capsys.readouterr().out, "match")
+    assert (item["log"], item["line"]) == (str(paths[1]), 2)
+
+
+def test_kind_without_an_answer_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = '  File "/x/site-packages/megatron/core/a.py", line 5, in f\n'
+    (tmp_path / "a.log").write_text(f"{HEADER}{frame}RuntimeError: CUDA error: device-side assert triggered\n")
+    assert main(["match", str(tmp_path / "a.log")]) == 1
+    assert "KIND device-assert" in capsys.readouterr().out

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.failure import Failure, Signature
+from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.catalog.patterns import literals
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpacked
@@ -129,14 +131,10 @@ def test_an_own_signature_is_left_out() -> None:
         assert [one.failure.id for one in match([text], entries).known] == found
 
 
-def test_two_marks_of_a_signature_make_it_certain() -> None:
-    """With one alone, the failure is likely."""
+def test_two_keys_of_a_signature_of_its_own_make_it_certain() -> None:
+    """With one alone, or with other causes that show the same, the failure is likely."""
     marks = {id: read(log).known[0].signature for id, log in LOGS.items()}
-    others = ("name", "own", "any_program")
-    certain = {
-        id: sum(key not in others and value is not None for key, value in vars(mark).items()) > 1
-        for id, mark in marks.items()
-    }
+    certain = {id: mark.keys > 1 and not mark.shared for id, mark in marks.items()}
     assert {id: [one.certain for one in read(log).known] for id, log in LOGS.items()} == {
         id: [expected] for id, expected in certain.items()
     }
@@ -606,3 +604,56 @@ def test_the_line_after_a_cut_line_is_read() -> None:
 def test_bytes_cut_within_a_character_are_decoded() -> None:
     whole = "µ\n".encode("utf-16")
     assert "".join(decoded(whole[place : place + 3] for place in range(0, len(whole), 3))) == "µ\n"
+
+
+SITE: Final = "/usr/lib/python3/dist-packages"
+DEEPEP: Final = (
+    f'Traceback (most recent call last):\n  File "{SITE}/deep_ep/buffer.py", line 581, in internode_dispatch\n'
+    f'  File "{SITE}/megatron/core/a.py", line 5, in f\nRuntimeError: DeepEP error: timeout (dispatch CPU)\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("versions", "known", "similar"),
+    [
+        ("", ["likely"], []),
+        ("NVSHMEM v3.6.5\n", ["likely"], []),  # the version fits; whether DeepEP has the fix does not show
+        ("NVSHMEM v3.4.5\n", [], ["works with NVSHMEM 3.4.5, which the log names"]),
+        ("NVSHMEM v3.4.5\nNVSHMEM v3.6.5\n", ["likely"], []),  # which of both is loaded is not known
+        ("deep_ep requires nvshmem>=3.4.5, needs nvshmem 3.4.5\n", ["likely"], []),  # wanted, not installed
+    ],
+)
+def test_message_of_several_causes_is_judged_by_the_versions_of_the_log(
+    versions: str, known: list[str], similar: list[str]
+) -> None:
+    reading = match([versions + DEEPEP], real().failures, kind_table())
+    assert [seen.to_json()["confidence"] for seen in reading.known] == known
+    assert all("Megatron-Bridge#1335" in seen.other_causes for seen in reading.known)
+    assert [one.differs.partition(":")[0] for one in reading.similar] == similar
+    assert bool(reading.unknown) == (not known)
+
+
+NO_BACKEND: Final = (
+    f'Traceback (most recent call last):\n  File "{SITE}/transformer_engine/pytorch/attention.py", line 5, in forward\n'
+    "ValueError: No dot product attention backend is available for the provided inputs. Please run with\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("Disabling FusedAttention due to NVTE_FUSED_ATTN=0", []),
+        ("Disabling UnfusedDotProductAttention for FP8 attention", []),
+        ("Disabling UnfusedDotProductAttention for qkv_format = thd", ["no-attention-backend"]),
+    ],
+)
+def test_lines_that_state_why_are_shown_and_rule_out_another_cause(line: str, known: list[str]) -> None:
+    far = "nothing of interest\n" * 2000
+    reading = match([f"DEBUG:DotProductAttention:{line}\n", far, NO_BACKEND], real().failures, kind_table())
+    assert [seen.failure.id for seen in reading.known] == known
+    assert [(clue.line, clue.what) for clue in reading.clues] == [(1, line)]
+
+
+def test_lines_that_state_why_need_their_error() -> None:
+    text = f"Disabling FusedAttention due to NVTE_FUSED_ATTN=0\nNCCL WARN Cuda failure 'invalid argument'\n{DEEPEP}"
+    assert match([text], real().failures, kind_table()).clues == ()

@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from matrix.ask.check.files.declared import COMMAND, Declared, Statement, UnreadKind, UserCommand, not_read, total
+from matrix.ask.check.files.declared import (
+    COMMAND,
+    REMOVED,
+    Declared,
+    Statement,
+    UnreadKind,
+    UserCommand,
+    not_read,
+    total,
+)
 from matrix.ask.check.files.shell import SHELLS
 from matrix.ask.check.training_job import UserJob, job_of, jobs_of
 from matrix.ask.check.user_stack import UserStack, build, image_contents, parse_text
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import Place, component_named
+from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place, component_named
 from matrix.ground.errors import MatrixError
 
 if TYPE_CHECKING:  # not needed for files: 0.1 s
@@ -80,17 +89,36 @@ class CheckInput:
 def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> list[CheckInput]:
     """Return the stacks that files and versions name: one for each file that no other includes, or one of all files.
 
+    Files that complete each other are one, too: a note names them.
+
     The versions replace those of each file. Raises MatrixError for a file that is missing and for an invalid version.
     """
     paths = [word for word in words if is_file(word)]
     versions = " ".join(word for word in words if word not in paths)
     statements = parse_text(catalog, versions) if versions or not paths else []
     files = {path: _read(path) for path in paths}
-    if as_one or not files:
-        every = total(stack for declared in files.values() for stack in declared.stacks)
+    if (joined := _completed(files)) or as_one or not files:
+        every = total([*(stack for declared in files.values() for stack in declared.stacks), joined or Declared()])
         return [CheckInput(*declared_stack(catalog, every, statements), tuple(files))]
     stacks = ((path, stack) for path in roots_of(files) for stack in files[path].stacks)
     return [CheckInput(*declared_stack(catalog, stack, statements), (path,)) for path, stack in stacks]
+
+
+def _completed(files: Mapping[str, Declared]) -> Declared | None:
+    """Return the note of files that complete each other, None for others.
+
+    One names an image; the others state no image and no package that it installs in another version.
+    """
+    roots = roots_of(files)
+    bases = [path for path in roots if files[path].images]
+    if len(roots) < 2 or len(bases) != 1 or any(files[path].apart or files[path].complete for path in roots):
+        return None
+    installed = {pin.name: pin.value for pin in files[bases[0]].pins}
+    pins = [pin for path in roots if path != bases[0] for pin in files[path].pins]
+    if any(installed.get(pin.name, pin.value) != pin.value for pin in pins):
+        return None
+    names = " and ".join([bases[0], *(path for path in roots if path != bases[0])])
+    return Declared(notes=(f"{names} complete each other, and are judged as one stack",))
 
 
 def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:
@@ -108,7 +136,7 @@ def declared_stack(
     images = total(image_contents(catalog, image) for image in dict.fromkeys(declared.images))
     whole = any(pin.name == "transformer-engine" for pin in declared.pins)
     named = (
-        replace(pin, name=component)
+        replace(_left_open(pin, declared), name=component)
         for pin in declared.pins
         if (component := component_named(pin.name, catalog.packages)) and not (whole and pin.name in PARTS)
     )
@@ -120,3 +148,12 @@ def declared_stack(
         unread=(*declared.unread, *images.unread),
     )
     return user, jobs_of(declared.commands)
+
+
+def _left_open(statement: Statement, declared: Declared) -> Statement:
+    """Return a statement; a package that a file removes is open where an installation after it was not understood."""
+    place = statement.place
+    later = (one.place for one in declared.unread if one.kind is UnreadKind.PACKAGE)
+    is_open = any(other.path == place.path and other.line >= place.line for other in later)
+    removed = statement.value is ABSENT
+    return replace(statement, value=UNKNOWN, limits=REMOVED) if removed and is_open else statement

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from matrix.ask.check.files.declared import Declared, ImageUse, Statement, Unread, UnreadKind, not_read
+from matrix.ask.check.files.declared import REMOVED, Declared, ImageUse, Statement, Unread, UnreadKind, not_read
 from matrix.ground.catalog.cell import Bound
 from matrix.ground.catalog.model import Base, Catalog, Container
 from matrix.ground.catalog.stack import (
@@ -220,6 +220,8 @@ def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: 
                 yield Unread(UnreadKind.VERSION, f"{title} {version} {why}", statement.place, fix)
             elif name in unstated:
                 text = f"no exact version of {title} is stated" + f" ({statement.limits})" * bool(statement.limits)
+                if statement.limits == REMOVED:
+                    text = f"{title} is removed, and whether another one is installed is not known"
                 yield Unread(UnreadKind.VERSION, text, statement.place, f"name it, such as {short(name)}=VERSION")
         elif statement.value is not ABSENT and not _judged(catalog, statement, stated):
             text = f"no rule or fact of the catalog judges {title} {version}".rstrip()

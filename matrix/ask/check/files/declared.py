@@ -19,6 +19,7 @@ Open = Callable[[str], "tuple[str, str] | None"]
 
 LARGEST: Final = 2**20  # characters of a script, Dockerfile or YAML: 10 s to read. Real ones have 100 KB at most
 MOST: Final = 5_000  # commands of a script, instructions of a Dockerfile; real ones have hundreds
+REMOVED: Final = "===removed"  # limits that no version fits: an image's own is gone, and what came is not known
 COMMAND: Final = Place("the command")  # of what the user starts with `check -- COMMAND`
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from posixpath import join, normpath
+from posixpath import basename, join, normpath
 from typing import Any, Final
 
 import matrix.ground.catalog
@@ -107,6 +107,10 @@ def _argument(name: str, value: Any) -> list[str]:
 
 
 TABLE: Final = Path(matrix.ground.catalog.__file__).parent / "facts" / "job_kinds.toml"
+# Lines that only a script has.
+SCRIPT_TEXT: Final = re.compile(
+    r"\A\s*#!|^\s*(?:pip3?|uv pip|python3? -m pip|conda) install |^\s*torchrun ", re.MULTILINE
+)
 DEEPEST: Final = 40  # levels below which no container is looked for; a CronJob has 9
 MOST: Final = 10_000  # texts at a path of one unit; aliases of aliases repeat them without end
 
@@ -212,14 +216,26 @@ def read_job(document: Any, kind: JobKind, where: str, open_file: Open) -> Decla
     A unit that only names an image counts where no other does more.
     """
 
+    scripts = {key: node for node in _Node(document).at("**") for key, node in node.items() if _is_script(node.value)}
+    lines = set[int]()  # where the texts begin that the units run
+
     def from_root(name: str) -> tuple[str, str] | None:
-        return open_file(name) or (open_file(normpath(join(kind.root, name))) if kind.root else None)
+        if opened := open_file(name) or (open_file(normpath(join(kind.root, name))) if kind.root else None):
+            return opened
+        if (node := scripts.get(basename(name))) is None:
+            return None
+        lines.add(line_of(node.value))
+        return where, "\n" * (line_of(node.value) - 1) + node.value
 
     found = [(node, paths) for paths in kind.unit for node in _Node(document).at(paths.at) if node.at(paths.needs)]
-    units = [unit for unit in (_Unit(*pair, where, from_root).read() for pair in found) if unit != Declared()]
+    readers = [_Unit(*pair, where, from_root) for pair in found]
+    units = [unit for unit in (reader.read() for reader in readers) if unit != Declared()]
+    lines |= {place.line for reader in readers for place in reader.texts_run()}
+    others = [node.value for node in scripts.values() if line_of(node.value) not in lines]
+    inline = [Shell(where, from_root).read(variable_names(text), line_of(text) or 1) for text in others]
     if not units and kind.passive and document.get("kind") not in kind.passive:
         text = f"a {kind.name} of the kind {document.get('kind')} without containers that are known"
-        return not_read(UnreadKind.YAML, text, Place(where))
+        return total([not_read(UnreadKind.YAML, text, Place(where)), *inline])
     groups: dict[tuple[str, ...], list[Declared]] = {}
     for unit in [unit for unit in units if unit.commands or unit.pins or unit.unread] or units:
         groups.setdefault(tuple(image.reference for image in unit.images), []).append(unit)
@@ -227,8 +243,13 @@ def read_job(document: Any, kind: JobKind, where: str, open_file: Open) -> Decla
         key for key, group in groups.items() if not any(unit.images or unit.pins or unit.commands for unit in group)
     ]
     shared = [unit for key in alone if len(groups) > 1 for unit in groups.pop(key)]  # they belong to all of the file
-    first, *others = map(total, groups.values()) if groups else [Declared()]
-    return replace(first + total(shared), apart=(*first.apart, *others))
+    first, *further = map(total, groups.values()) if groups else [Declared()]
+    return replace(first + total([*shared, *inline]), apart=(*first.apart, *further))
+
+
+def _is_script(value: Any) -> bool:
+    """Return whether a value is the text of a script, under whatever key."""
+    return isinstance(value, str) and "\n" in value and bool(SCRIPT_TEXT.search(value))
 
 
 @dataclass(frozen=True)
@@ -259,6 +280,10 @@ class _Unit:
                 pending += value[::-1]
             elif isinstance(value, str):
                 yield Place(self.where, line_of(value)), str(value)
+
+    def texts_run(self) -> Iterator[Place]:
+        """Yield where the texts are that the unit runs."""
+        yield from (place for place, _ in self._texts((*self.paths.argv, *self.paths.shell)))
 
     def _variables(self) -> Iterator[tuple[str, str]]:
         for name, path in self.paths.sets.items():

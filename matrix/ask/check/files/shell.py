@@ -1,7 +1,7 @@
 """Shell scripts and sbatch files: what they install, the images they name, the commands they start.
 
-The script is read, not run: variables that it sets are expanded, command substitutions stay as they are. All branches
-of a condition are read.
+The script is read, not run: variables that it sets are expanded, command substitutions stay as they are. A condition
+on values that the file states decides; of any other one all branches are read, and what they remove is not known.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from posixpath import basename
 from typing import Final
 
+from matrix.ask.check.files.conditions import Conditions
 from matrix.ask.check.files.declared import (
     LARGEST,
     MOST,
+    REMOVED,
     Declared,
     ImageUse,
     Open,
@@ -26,12 +29,13 @@ from matrix.ask.check.files.declared import (
     total,
 )
 from matrix.ask.check.files.installs import CONDA, Installs
-from matrix.ground.catalog.stack import Place
+from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
 DEEPEST: Final = 10  # srun bash -c "srun bash -c ..." has four; real scripts nest two shells
-SKIPPED: Final = frozenset({"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}"})
+BRANCHES: Final = frozenset({"if", "then", "else", "elif", "fi"})
+SKIPPED: Final = BRANCHES | {"do", "done", "while", "until", "!", "{", "}"}
 PREFIXES: Final = frozenset({"time", "exec", "nohup", "command", "sudo"})
 DECLARE: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash"})
@@ -70,7 +74,7 @@ _PIECE: Final = re.compile(
 )
 # Of ${NAME:-a ${OTHER}}, too: the default may contain another variable.
 _VARIABLE: Final = re.compile(
-    r"\$(?:\{(?P<braced>\w+)(?P<array>\[[@*]\])?(?::?(?P<how>[-=])(?P<default>(?:[^{}]|\{[^{}]*\})*))?\}|(?P<name>\w+))"
+    r"\$(?:\{(?P<braced>\w+|@)(?P<array>\[[@*]\])?(?::?(?P<how>[-=])(?P<default>(?:[^{}]|\{[^{}]*\})*))?\}|(?P<name>\w+|@))"
 )
 # Variables that sbatch sets by its options; a script passes them on to launchers.
 SLURM: Final = {
@@ -116,13 +120,19 @@ class Shell:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
         require_at_most(LARGEST, len(text), "characters", self.where)
         newlines = [newline.start() for newline in re.finditer("\n", text)]
-        parts = []
-        for words, documents in _commands(text):
+        parts, conditions = [], Conditions()
+        for words, documents, operator in _commands(text):
             self.count += 1
             require_at_most(MOST, self.count, "commands", self.where)
             line = first_line + bisect_right(newlines, words[0].position - 1)
-            parts.append(self._command(words, Place(self.where, line)))
-            if documents and _reads_input([word.text for word in words]):
+            keywords = list(takewhile(BRANCHES.__contains__, (word.text for word in words)))
+            for keyword in keywords:
+                conditions.enter(keyword)
+            runs, inner = conditions.runs, words[len(keywords) :]
+            declared = self._command(inner, Place(self.where, line)) if runs is not False else Declared()
+            parts.append(declared if runs else _perhaps(declared))
+            conditions.leave([text for word in inner for text in self._expand(word)], operator)
+            if documents and runs is not False and _reads_input([word.text for word in words]):
                 parts += [
                     self._document(text, first_line + bisect_right(newlines, position - 1))
                     for position, text in documents
@@ -191,6 +201,9 @@ class Shell:
 
     def _run(self, words: Sequence[str], place: Place, environ: Mapping[str, str]) -> Declared:
         program, rest = basename(words[0]), list(words[1:])
+        if program == "set" and rest[:1] == ["--"]:
+            self.variables |= {"@": rest[1:], **{str(at): [word] for at, word in enumerate(rest[1:], start=1)}}
+            return Declared()
         if program in COMPONENTS and ":" in rest:  # several commands of one step, each with options of its own
             colon = rest.index(":")
             further = [program, *rest[colon + 1 :]]
@@ -289,7 +302,8 @@ class Shell:
         for variable in _VARIABLE.finditer(text):
             yield [text[end : variable.start()]]
             end = variable.end()
-            name, array = variable["braced"] or variable["name"], variable["array"]
+            name = variable["braced"] or variable["name"]
+            array = "@" if name == "@" else variable["array"]
             values = self.variables.get(name)
             if values is None and (default := variable["default"]) is not None:
                 # Braces do not nest any deeper: the pattern would not have matched.
@@ -343,6 +357,12 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return {name: values[0] for name, values in variables.items() if len(values) == 1}
 
 
+def _perhaps(declared: Declared) -> Declared:
+    """Return what a command declares that may not run: whether a package that it removes is installed is not known."""
+    pins = (replace(one, value=UNKNOWN, limits=REMOVED) if one.value is ABSENT else one for one in declared.pins)
+    return replace(declared, pins=tuple(pins))
+
+
 def _prefixed(prefix: Sequence[str], declared: Declared) -> Declared:
     return replace(declared, commands=tuple(replace(one, words=(*prefix, *one.words)) for one in declared.commands))
 
@@ -364,8 +384,8 @@ def _reads_input(words: Sequence[str]) -> bool:
     return basename(next((word for word in reversed(words) if not word.startswith("-")), "")) in SHELLS
 
 
-def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]]]]:
-    """Yield the commands of a script as their words, with the positions and texts of their here-documents."""
+def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]], str]]:
+    """Yield the commands of a script as their words, the positions and texts of here-documents, the operator behind."""
     scanner = _Scanner(text)
     words: list[_Word] = []
     while (token := scanner.next()) is not None:
@@ -375,12 +395,12 @@ def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]]]]:
             if "&" not in token[1:]:
                 scanner.next()  # the file of a redirection
         elif words:
-            yield words, scanner.taken_documents()
+            yield words, scanner.taken_documents(), token
             words = []
         else:
             scanner.taken_documents()
     if words:
-        yield words, scanner.taken_documents()
+        yield words, scanner.taken_documents(), ""
 
 
 class _Scanner:

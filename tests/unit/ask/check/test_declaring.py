@@ -140,3 +140,43 @@ def test_each_image_of_a_file_is_a_stack(tmp_path: Path, as_one: bool, torches: 
     checked = inputs(KNOWN, [str(path)], as_one=as_one)
     assert [item.stack.stack[TORCH] for item in checked] == torches
     assert {item.files for item in checked} == {(str(path),)}
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "requirements", "stacks"),
+    [
+        ("FROM x:1\n", "megatron-core==0.9.0\n", 1),
+        ("FROM x:1\nRUN pip install torch==2.4.0\n", "megatron-core==0.9.0\n", 1),
+        ("FROM x:1\nRUN pip install torch==2.4.0\n", "torch==2.5.0\n", 2),  # they contradict each other
+        ("FROM x:1\n", "-r missing.txt\n", 1),
+    ],
+)
+def test_files_that_complete_each_other_are_one_stack(
+    dockerfile: str, requirements: str, stacks: int, tmp_path: Path
+) -> None:
+    paths = [tmp_path / "Dockerfile", tmp_path / "requirements.txt"]
+    for path, text in zip(paths, (dockerfile, requirements), strict=True):
+        path.write_text(text)
+    found = inputs(catalog(), [str(path) for path in paths])
+    assert len(found) == stacks
+    assert any("complete each other" in note for one in found for note in one.stack.notes) == (stacks == 1)
+
+
+def test_two_files_with_images_stay_apart(tmp_path: Path) -> None:
+    for name in ("a.Dockerfile", "b.Dockerfile"):
+        (tmp_path / name).write_text("FROM x:1\n")
+    assert len(inputs(catalog(), [str(path) for path in tmp_path.iterdir()])) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "is_absent"),
+    [("pip install $WHEEL", False), ("pip install numpy==1.26.4", True), ("echo done", True)],
+)
+def test_removed_package_is_open_where_a_later_install_is_not_understood(
+    line: str, is_absent: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text(f"#!/bin/bash\npip uninstall -y transformer-engine\n{line}\n")
+    (one,) = inputs(catalog(), [str(path)])
+    assert one.stack.stack[TE] is (ABSENT if is_absent else UNKNOWN)
+    assert any("whether another one is installed" in item.text for item in one.stack.unread) == (not is_absent)

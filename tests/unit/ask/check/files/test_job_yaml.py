@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from matrix.ask.check.files.declared import Declared
+from matrix.ask.check.files.declared import Declared, UnreadKind
 from matrix.ask.check.files.job_yaml import job_kinds, kind_of, read_yaml
 from matrix.ask.check.files.yaml_text import load_yaml
 
@@ -170,3 +170,34 @@ def test_first_stack_has_what_the_file_states() -> None:
     stacks = declared(f"{{jobs: {{{jobs}, c: {{uses: ./c.yml}}}}}}").stacks
     assert [[use.reference for use in stack.images] for stack in stacks] == [["a:1"], ["b:1"]]
     assert [[item.text for item in stack.unread] for stack in stacks] == [["./c.yml is not read"], []]
+
+
+RESOURCE = """apiVersion: example.com/v1
+kind: WorkloadRun
+spec:
+  image: x:1
+  config:
+    inline:
+      train.sh: |
+        #!/bin/bash
+        pip install torch==2.4.1
+"""
+
+
+def test_script_under_any_key_is_read() -> None:
+    """The kind of the resource stays unknown, and what its script installs counts."""
+    declared = read_yaml(RESOURCE, "a.yaml", lambda _: None)
+    assert [(pin.name, pin.value, pin.place.line) for pin in declared.pins] == [("torch", "2.4.1", 9)]
+    assert [item.kind for item in declared.unread] == [UnreadKind.YAML]
+
+
+def test_script_that_a_container_starts_is_that_of_the_same_name() -> None:
+    text = f"{RESOURCE}  containers:\n  - name: a\n    image: x:1\n    command: [bash, /config/train.sh]\n"
+    declared = read_yaml(text, "a.yaml", lambda _: None)
+    assert [(pin.name, pin.value) for pin in declared.pins] == [("torch", "2.4.1")]
+    assert declared.unread == ()
+
+
+def test_text_that_is_no_script_is_not_read() -> None:
+    text = RESOURCE.replace("#!/bin/bash\n", "a note\n").replace("pip install", "we pip install")
+    assert read_yaml(text, "a.yaml", lambda _: None).pins == ()

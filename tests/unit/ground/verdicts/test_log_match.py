@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.cli.match import render
 from matrix.ground.catalog.failure import Failure, Signature
 from matrix.ground.catalog.patterns import literals
 from matrix.ground.errors import MatrixError
@@ -25,7 +26,6 @@ from matrix.ground.verdicts.tracebacks import HEADER
 from matrix.prove.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.prove.authoring.examples import read as outcome
 from matrix.show.known import where
-from matrix.show.log_matches import render
 from tests.founding import MASK
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real

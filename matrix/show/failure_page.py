@@ -11,13 +11,12 @@ from typing import Any
 from markupsafe import Markup
 
 from matrix.ground.cases.cells import masked_by
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import MalformedError
 from matrix.ground.catalog.failure import Expectation, Failure, Level, Rule, Signature
 from matrix.ground.catalog.folders import load_module
 from matrix.ground.catalog.loading import evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import GPUS, MCORE, SM, TE, TORCH
+from matrix.ground.catalog.stack import GPUS, MCORE, SM, TE, TORCH, Cell
 from matrix.ground.verdicts.planned import ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.text import one_line, tail

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from matrix.ground.catalog.kinds import FailureKind, KindTable, Sign
-from matrix.ground.catalog.patterns import longest_text
+from matrix.ground.catalog.schema import longest_text
 from matrix.ground.verdicts.outcome import Frame, Raised
 
 # Frames, modules, packages, options, variables and lines of the stack: a text, which is found faster than a pattern,

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli.run import Screen
-from matrix.ground.catalog.cell import DECIDED
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.stack import WRITER_MCORE, Stack
+from matrix.ground.catalog.stack import DECIDED, WRITER_MCORE, Stack
 from matrix.ground.verdicts.outcome import Raised
 from matrix.ground.verdicts.planned import Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict

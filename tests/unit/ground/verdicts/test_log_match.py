@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from matrix.cli.match import render
 from matrix.ground.catalog.failure import Failure, Signature
-from matrix.ground.catalog.patterns import literals
+from matrix.ground.catalog.schema import literals
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpacked
 from matrix.ground.verdicts.log_match import Reading, Sighting, match

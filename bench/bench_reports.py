@@ -29,7 +29,7 @@ from matrix.prove.store.history import History
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import StoredRun, write_plan
-from matrix.show.output import render
+from matrix.show.site import render
 from tests.browser.chromium import Browser
 from tests.unit.show.samples import MCORES, cell, planned, record
 

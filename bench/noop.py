@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Case, Failure
+from matrix.ground.catalog.stack import Cell
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.execution import session
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.cases.driver_fit import Fit, fitting
+from matrix.ground.cases.machine_requirements import Fit, fitting
 from matrix.ground.catalog.loading import FACTS, load
 from matrix.ground.catalog.model import Catalog, Container
 from matrix.ground.catalog.schema import Identifier

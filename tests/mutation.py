@@ -64,7 +64,6 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/unit/prove/bisection/test_noise.py",
     ),
     "matrix/prove/bisection/search.py": ("tests/unit/prove/bisection/test_search.py",),
-    "matrix/ground/catalog/cell.py": ("tests/unit/ground/catalog/test_cell.py",),
     "matrix/ground/catalog/failure.py": ("tests/unit/ground/catalog/test_failure.py",),
     "matrix/ground/catalog/reach.py": ("tests/unit/ground/catalog/test_reach.py",),
     "matrix/ground/catalog/stack.py": ("tests/unit/ground/catalog/test_stack.py",),
@@ -81,7 +80,6 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "matrix/prove/planning/catalog_lines.py": ("tests/unit/prove/planning/test_catalog_lines.py",),
     "matrix/prove/planning/covering.py": ("tests/unit/prove/planning/test_covering.py",),
-    "matrix/ground/cases/driver_fit.py": ("tests/unit/ground/cases/test_driver_fit.py",),
     "matrix/prove/planning/statistics.py": ("tests/unit/prove/planning/test_estimates.py",),
     "matrix/ground/cases/machine_requirements.py": ("tests/unit/ground/cases/test_machine_requirements.py",),
     "matrix/prove/planning/night.py": (

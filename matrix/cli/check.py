@@ -91,8 +91,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
     elif parsed.format:
-        from matrix.show.finding_sources import of_check
-        from matrix.show.findings import FORMATS
+        from matrix.show.findings import FORMATS, of_check
 
         print(FORMATS[parsed.format](of_check(results, parsed.what)))
     elif parsed.own:  # stdout belongs to the command

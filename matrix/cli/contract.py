@@ -20,8 +20,7 @@ from matrix.read.api.provider import TRANSFORMER_ENGINE
 from matrix.read.api.recording import MCORE, SUFFIX, TE
 from matrix.read.api.relevance import is_yanked
 from matrix.show import contract_table
-from matrix.show.finding_sources import of_contract
-from matrix.show.findings import FORMATS
+from matrix.show.findings import FORMATS, of_contract
 from matrix.show.known import statement
 from matrix.show.terminal import json_object, paragraphs, show
 

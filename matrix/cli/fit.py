@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from matrix.ask.fit.candidates import Recorded
-from matrix.ask.fit.fit_answer import FittingSet, fit
+from matrix.ask.check.rulings import Standing
+from matrix.ask.fit.candidates import INDEX, Recorded
+from matrix.ask.fit.fit_answer import Concession, FitAnswer, FittingSet, FitVerdict, Installed, fit
 from matrix.ask.fit.wishes import parse_wishes
 from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.distributions import read_builds, read_distributions
-from matrix.ground.catalog.stack import PYTHON
+from matrix.ground.catalog.stack import PYTHON, TORCH, component_title, short
 from matrix.prove.provision.resolution import Resolution, resolve
-from matrix.show.fit_text import constraints, render, to_json
-from matrix.show.terminal import json_object, show
+from matrix.show.terminal import RED, Part, Prose, json_object, show, table, text
 
 
 def add_parser(commands: Any) -> None:
@@ -79,3 +80,186 @@ def resolution(recorded: Recorded, fitting: FittingSet) -> Resolution:
     wheels = [f"{each.package}=={each.version}" for each in fitting.installed if each.way == "wheel"]
     built = [text for each in fitting.installed if each.way != "wheel" for text in requires.get(each.package, ())]
     return resolve([*wheels, *built, *fitting.beside], fitting.versions[PYTHON])
+
+
+STYLES = {FitVerdict.FITS: "bold green", FitVerdict.UNKNOWN: "bold yellow", FitVerdict.CONFLICT: RED}
+MOST_EVIDENCE = 3  # lines for one release
+MOST_REASONS = 8
+OFFLINE = "the index was not queried: the recorded facts of matrix/ground/catalog/facts alone decide"
+
+
+def render(answer: FitAnswer, resolved: Resolution | None, constraints_file: Path | None = None) -> Iterator[Part]:
+    """Yield the verdict, the set, its evidence, the image, the installation; or what conflicts, and what it costs."""
+    verdict = text((f"{answer.verdict.value}:", STYLES[answer.verdict]))
+    if answer.best is None:
+        yield table([(verdict, " ".join(map(answer.wishes.text, _limiting(answer))) or "nothing fits")])
+        yield table(
+            [("why:", reason.text, f"({reason.evidence})") for reason in answer.reasons[:MOST_REASONS]], indent=2
+        )
+        for number, alternative in enumerate(answer.alternatives, start=1):
+            yield from _alternative(number, alternative)
+        if not answer.alternatives:
+            yield Prose("no set fits without one or two of the wishes either")
+        return
+    yield table([(verdict, summary(answer.best))])
+    for item in answer.unknown:
+        yield table([(text(("UNKNOWN:", "bold yellow")), item)], indent=2)
+    yield ""
+    yield from _evidence(answer.best)
+    yield from _options(answer.best)
+    yield from _image(answer.best)
+    yield ""
+    yield from _installation(answer.best, constraints_file)
+    yield ""
+    yield Prose(resolved_text(resolved))
+
+
+def _limiting(answer: FitAnswer) -> list[str]:
+    """Return the names of all wishes, in order."""
+    wishes = answer.wishes
+    return [*wishes.by_component, *wishes.given, *(["framework"] if wishes.framework else [])]
+
+
+def summary(fitting: FittingSet) -> str:
+    """Return a set in one line."""
+    return ", ".join(f"{component_title(axis)} {candidate}" for axis, candidate in fitting.chosen.items())
+
+
+def resolved_text(resolved: Resolution | None) -> str:
+    """Return what the index says of a set."""
+    if resolved is None:
+        return OFFLINE
+    if not resolved.pins:
+        problem = " ".join(resolved.problem.split())[:300]
+        return f"the index did not confirm the set: recorded facts alone decide ({problem})"
+    return f"uv resolves the set on the site's index: {len(resolved.pins)} packages"
+
+
+def _evidence(fitting: FittingSet) -> Iterator[Part]:
+    rows = []
+    for axis, candidate in fitting.chosen.items():
+        texts = fitting.evidence[axis]
+        for number, item in enumerate(texts[:MOST_EVIDENCE]):
+            head = (component_title(axis), str(candidate)) if number == 0 else ("", "")
+            rows.append((*head, item.kind, item.text))
+        if len(texts) > MOST_EVIDENCE:
+            rows.append(("", "", "", f"and {len(texts) - MOST_EVIDENCE} more (--json)"))
+    yield table(rows, gap=2)
+    brought = [
+        f"{component_title(name)} {version}" for name, version in fitting.versions.items() if name not in fitting.chosen
+    ]
+    if brought:
+        yield table([("torch's wheel brings:", ", ".join(brought))])
+
+
+def _options(fitting: FittingSet) -> Iterator[Part]:
+    """Yield the known breaks that need an option or a condition."""
+    standings = (Standing.WITH_OPTIONS, Standing.SILENT)
+    ids = [str(one.failure.id) for standing in standings for one in fitting.result.of(standing)]
+    if ids:
+        yield table([(f"with certain options {len(ids)} known failures:", ", ".join(ids))])
+
+
+def _image(fitting: FittingSet) -> Iterator[Part]:
+    if image := fitting.image:
+        head = "image with this set:" if image.has_all else "nearest image:"
+        parts = [f"alike {_versions(image.alike)}"]
+        parts += [f"otherwise {_versions(image.otherwise)}"] if image.otherwise else []
+        parts += [image.driver] if image.driver else []
+        yield table([(head, image.id, "; ".join(parts))])
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{short(name)} {version}" for name, version in versions.items())
+
+
+def _installation(fitting: FittingSet, constraints_file: Path | None) -> Iterator[Part]:
+    rows = [
+        (f"{each.package} {each.version}", each.way, "; ".join(filter(None, [each.needs, each.minutes])))
+        for each in fitting.installed
+    ]
+    yield table(rows, gap=2)
+    yield ""
+    yield "install:"
+    yield from (f"  {line}" for line in install_lines(fitting, constraints_file))
+
+
+def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> Iterator[str]:
+    """Yield the commands that install a set into a new environment."""
+    option = f" -c {constraints_file}" if constraints_file else ""
+    yield f"uv venv --seed --python {fitting.versions[PYTHON]} fit && . fit/bin/activate"
+    wheels = [each for each in fitting.installed if each.way == "wheel" and each.backend == INDEX]
+    for each in fitting.installed:
+        if each.package == TORCH and each.backend != INDEX:
+            yield f"uv pip install --torch-backend={each.backend} {each.package}=={each.version}"
+    if wheels:
+        yield f"pip install{option} {_requirements(wheels)}{''.join(f' {text!r}' for text in fitting.beside)}"
+    if built := [each for each in fitting.installed if each.way in ("build", "attached wheel")]:
+        yield "pip install ninja packaging setuptools wheel pybind11"
+        yield f"pip install --no-build-isolation --no-cache-dir{option} {_requirements(built)}"
+    for each in fitting.installed:
+        if each.way == "clone":
+            yield f"pip install --no-build-isolation git+{each.backend}"
+
+
+def _requirements(installed: Iterable[Installed]) -> str:
+    return " ".join(f"{each.package}=={each.version}" for each in installed)
+
+
+def _alternative(number: int, alternative: Concession) -> Iterator[Part]:
+    yield table([(f"{number}. without", f"{' and '.join(alternative.dropped)}: {summary(alternative.fitting)}")])
+    if alternative.remark:
+        yield Prose(alternative.remark, indent=3)
+
+
+def constraints(answer: FitAnswer, resolved: Resolution | None) -> str:
+    """Return the constraints file of an answer: the set, and what uv resolved besides where the index answered."""
+    if answer.best is None:
+        return ""
+    own = {pin.partition("==")[0]: pin for pin in answer.best.pins}
+    lines = [f"# {answer.verdict.value}: {summary(answer.best)}", f"# {resolved_text(resolved)}", *own.values()]
+    backend = any(each.package == TORCH and each.backend != INDEX for each in answer.best.installed)
+    for pin in resolved.pins if resolved else ():
+        name = pin.partition("==")[0].strip()
+        library = name.startswith(("nvidia-", "cuda-", "triton"))  # of the index's torch, not of another CUDA's
+        if name not in own and not (backend and library):
+            lines.append(pin)
+    return "\n".join(lines) + "\n"
+
+
+def to_json(answer: FitAnswer, resolved: Resolution | None) -> dict[str, Any]:
+    """Return an answer as plain JSON values; docs/schema/fit.json describes them."""
+    return {
+        "verdict": answer.verdict.value,
+        "wishes": [answer.wishes.text(name) for name in _limiting(answer)],
+        "best": _set_json(answer.best) if answer.best else None,
+        "reasons": [{"text": one.text, "axes": sorted(one.axes), "evidence": one.evidence} for one in answer.reasons],
+        "alternatives": [
+            {"without": list(one.dropped), "remark": one.remark, "set": _set_json(one.fitting)}
+            for one in answer.alternatives
+        ],
+        "unknown": list(answer.unknown),
+        "index": resolved_text(resolved),
+        "resolved": list(resolved.pins) if resolved else [],
+        "tried": answer.tried,
+    }
+
+
+def _set_json(fitting: FittingSet) -> dict[str, Any]:
+    image = fitting.image
+    return {
+        "versions": fitting.versions,
+        "chosen": {
+            axis: {"version": str(one), "evidence": [dict(vars(item)) for item in fitting.evidence[axis]]}
+            for axis, one in fitting.chosen.items()
+        },
+        "installed": [dict(vars(each)) for each in fitting.installed],
+        "image": {**vars(image), "has_all": image.has_all} if image else None,
+        "install": list(install_lines(fitting)),
+        "check": fitting.result.answer.value,
+        "with_options": [
+            str(one.failure.id)
+            for standing in (Standing.WITH_OPTIONS, Standing.SILENT)
+            for one in fitting.result.of(standing)
+        ],
+    }

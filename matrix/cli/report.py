@@ -19,9 +19,8 @@ from matrix.prove.store import stored_run as runs
 from matrix.prove.store.history import History, with_history
 from matrix.prove.store.paths import NIGHT, Paths, write_whole
 from matrix.prove.store.stored_run import Night, StoredRun
-from matrix.show import output, site
-from matrix.show.changes import Changes, changes
-from matrix.show.run_summary import job_summary
+from matrix.show import site
+from matrix.show.run_summary import Changes, changes, job_summary
 from matrix.show.stack_map import stack_map
 from matrix.show.terminal import json_object, warn
 
@@ -57,7 +56,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     folder = paths.run(parsed.run or results.newest(parsed.out, NIGHT))
 
     def render(history: History) -> tuple[Night, Changes]:
-        night = output.render(StoredRun(folder), parsed.out, history, loading.load())
+        night = site.render(StoredRun(folder), parsed.out, history, loading.load())
         return night, changes(night.records, history.previous(night.run))
 
     night, different = with_history(paths.history, render, warn)

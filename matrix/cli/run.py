@@ -6,9 +6,13 @@ import argparse
 import os
 import shlex
 import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.cli import places, results
 from matrix.cli.case_options import add_run, command_words, requested
@@ -16,15 +20,22 @@ from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import ExitStatus, Interrupted
+from matrix.ground.verdicts.record import SILENT, Record
+from matrix.ground.verdicts.text import one_line, visible
 from matrix.prove.authoring import breaking
 from matrix.prove.bisection.probe_session import exit_code
 from matrix.prove.execution import interrupt, runner
 from matrix.prove.provision import host
 from matrix.prove.store import stored_run
 from matrix.prove.store.history import History
-from matrix.show import output
-from matrix.show.screen import Screen
-from matrix.show.terminal import json_object, warn
+from matrix.show.run_summary import styled, without_result
+from matrix.show.site import render
+from matrix.show.terminal import Part, console, json_object, show, table, text, warn
+from matrix.show.words import is_red, label, verdict_reason
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
 OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
@@ -78,7 +89,7 @@ def executed(
     def report(stored: stored_run.StoredRun, history: History) -> stored_run.Night:
         if not parsed.break_:  # such a run has its own folder
             begun.append(stored.folder.name)
-        return output.render(stored, request.out, history, catalog)
+        return render(stored, request.out, history, catalog)
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
@@ -114,3 +125,90 @@ def command_line(parsed: argparse.Namespace, resume: str = "") -> str:
     """Return the command that makes the same request, or resumes this run, by the name that started this process."""
     command = os.environ.get("MEGATRIX_COMMAND") or ("megatrix" if shutil.which("megatrix") else "python3 -m matrix")
     return f"{command} {shlex.join(command_words(parsed, resume))}"
+
+
+STATED_S: Final = 60.0  # s between statements of the remaining time, where no progress is shown
+
+
+class Screen:
+    """Shows a run of `total` cases on stdout."""
+
+    def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._done, self._ran = total, 0, 0
+        self._now = now
+        self._began = self._stated = now()
+        self._running: dict[str, None] = {}
+        self._progress: Progress | None = None
+
+    @contextmanager
+    def animated(self) -> Iterator[None]:
+        """Show progress and the running cases below the output, where stdout is a terminal that can."""
+        target = console(sys.stdout, os.environ)
+        if not (target and target.is_interactive):
+            yield
+            return
+        from rich.console import RenderableType
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.text import Text
+
+        running = self._running
+
+        class Live(Progress):
+            def get_renderables(self) -> Iterator[RenderableType]:
+                """Yield the bar, then the running cases."""
+                yield self.make_tasks_table(self.tasks)
+                yield from (Text(visible(f"now: {key}"), overflow="fold") for key in tuple(running))
+
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn(compact=True))
+        with Live(
+            *columns,
+            console=target,
+            refresh_per_second=2,
+            speed_estimate_period=3600,  # seconds; a case may take minutes
+            redirect_stderr=sys.stderr.isatty(),
+            transient=True,
+        ) as self._progress:
+            self._progress.add_task(f"0/{self._total}", total=self._total)
+            yield
+        self._progress = None
+
+    def show(self, record: Record) -> None:
+        """Print the line of a case that ended."""
+        line = self.line(record)
+        # The remaining time is that of cases that run: others take no time.
+        runs = record.verdict not in SILENT and not record.cached_from
+        self._ran += runs
+        if self._progress:
+            (task,) = self._progress.tasks
+            total = (task.total or 0) - (not runs)
+            self._progress.update(task.id, description=f"{self._done}/{self._total}", total=total, advance=int(runs))
+        show(line)
+        if not self._progress and runs and self._now() - self._stated >= STATED_S:  # a log of a CI service
+            self._stated = self._now()
+            seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
+            show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
+
+    def open(self, records: Sequence[Record], *lines: Part) -> None:
+        """Count cases as done that can't run; print a line for each reason, then these."""
+        self._done += len(records)
+        if self._progress:
+            (task,) = self._progress.tasks
+            self._progress.update(task.id, total=(task.total or 0) - len(records))
+        show(*without_result(records), *lines)
+
+    def begin(self, key: str) -> None:
+        """Add a running case."""
+        self._running[key] = None
+
+    def line(self, record: Record) -> Part:
+        """Count the case as done; return what it is and how it ended, and the reason of a red one below.
+
+        [ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s
+        """
+        self._done += 1
+        self._running.pop(record.key, None)
+        count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
+        duration = f"from {one_line(record.cached_from)}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
+        case = f"{record.failure} {record.case} {record.level.value} {label(record.cell)}"
+        ended = text(f"{case} ", styled(record.verdict), f" {duration}")
+        return table([(count, ended), *([("", verdict_reason(record))] if is_red(record) else [])])

@@ -1,8 +1,9 @@
-"""Start of userbuffers in a rank with upstream's functions, up to the first line that needs the compiled extension."""
+"""Start of userbuffers in a rank, over Open MPI or not, up to the first line that needs the compiled extension."""
 
 from __future__ import annotations
 
 import ast
+import faulthandler
 import importlib.util
 import os
 import types
@@ -10,12 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from matrix.kit import open_mpi
 from matrix.kit.megatron import wait_for_all
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
 
 FUNCTION = "_initialize_tp_communicators"
 FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
@@ -82,7 +85,7 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
         os.environ.pop("UB_SKIPMC", None)  # Transformer Engine 1.6 - 1.12 tests only whether it exists
     else:
         os.environ["UB_SKIPMC"] = "1"
-    open_mpi.prepare(rank, parameter_checks=parameter_checks)
+    prepare_open_mpi(rank, parameter_checks=parameter_checks)
     ends = _claim_device(rank)
     torch.distributed.init_process_group(
         rank.backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
@@ -166,3 +169,16 @@ def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[
     exec(compile(ast.Module([*imports, *functions], []), paths[0], "exec"), namespace)
     function: Callable[..., Any] = namespace[name]
     return function
+
+
+def prepare_open_mpi(rank: Rank, *, parameter_checks: bool) -> None:
+    """Set parameter checks on, or off as in HPC-X, and put Open MPI's files into the rank's folder.
+
+    A crash can leave these files behind; they are removed with the folder. On a GPU, faulthandler is switched off:
+    before Python 3.14 it prints no C stack, and prevents Open MPI and UCX from printing theirs.
+    """
+    if rank.device == "cuda":
+        faulthandler.disable()
+    os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
+    os.environ["TMPDIR"] = str(rank.workdir)  # its session folder
+    os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(rank.workdir)  # noqa: SIM112  (else /dev/shm)

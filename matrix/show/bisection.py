@@ -14,8 +14,7 @@ from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
 from matrix.read.trees import LAYOUTS
 from matrix.show.document import document
-from matrix.show.escaping import block, code, markdown_text
-from matrix.show.terminal import Part, Prose, table
+from matrix.show.terminal import Part, Prose, block, code, markdown_text, table
 
 AT_MOST: Final = 12  # candidates of an ambiguous result that are listed
 RESULTS: Final = {ProbeResult.GOOD: "passes", ProbeResult.BAD: "shows the failure", ProbeResult.SKIP: "no result"}

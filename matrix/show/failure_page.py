@@ -1,34 +1,78 @@
-"""The page of one failure: its catalog entry, published claims about it, and the results of the run."""
+"""The pages of one failure and of one cell: the results of the run, with the source of each expectation."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from matrix.ground.cases.cells import masked_by
 from matrix.ground.catalog.codec import MalformedError
-from matrix.ground.catalog.failure import Expectation, Failure, Level, Signature
+from matrix.ground.catalog.failure import Expectation, Failure, Level, Rule, Signature
 from matrix.ground.catalog.folders import load_module
 from matrix.ground.catalog.loading import evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.stack import GPUS, MCORE, SM, TE, TORCH, Cell
+from matrix.ground.verdicts.planned import ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.ground.verdicts.text import tail
-from matrix.ground.verdicts.trend import Flakes, PastResult, Pasts, flakes, turns
+from matrix.ground.verdicts.text import one_line, tail
+from matrix.ground.verdicts.trend import Flakes, PastResult, Pasts, flakes, steps, turns
 from matrix.prove.authoring.examples import SHOWS, read, scrubbed
 from matrix.prove.authoring.overview import summary
+from matrix.prove.planning.cell_explanation import reported_cells
 from matrix.prove.store.stored_run import Night
-from matrix.show import grounds, known
+from matrix.show import known
 from matrix.show.document import document
-from matrix.show.grid import grids
-from matrix.show.grounds import Grounds
-from matrix.show.page import anchors_of
+from matrix.show.page import anchors_of, grids
 from matrix.show.stack_map import OCCURRED, StackMap
-from matrix.show.words import WORST_FIRST, render_chain
+from matrix.show.words import WORST_FIRST, beside_mcore, render_chain
+
+NO_RULE = "no rule"
+PLANNED = "as planned"
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """An expectation, its rule, and the reason."""
+
+    expectation: Expectation
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}" if self.reason else self.rule
+
+
+def of_rule(expectation: Expectation, rule: Rule | None) -> Grounds:
+    """Return the basis of a catalog rule; `rule` is None if no rule applies."""
+    return Grounds(expectation, str(rule) if rule else NO_RULE, rule.reason if rule else "")
+
+
+def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> Grounds:
+    """Return the catalog's expectation for a case in a cell; without a case, for the failure as a whole."""
+    ruled = failure.ruling(cell.stack, case)
+    basis = of_rule(ruled.expectation, ruled.rule)
+    masked = masked_by(catalog, failure, cell.stack, case)
+    if masked is None:
+        return basis
+    return Grounds(basis.expectation, basis.rule, f"{basis.reason}; masked: {masked}".removeprefix("; "))
+
+
+def of_record(catalog: Catalog, failure: Failure, record: Record) -> Grounds:
+    """Return the expectation that the record's verdict is based on, also if the catalog now differs.
+
+    They differ if a source was given with its own expectation, or if the catalog has changed since the run.
+    """
+    ruling = of_cell(catalog, failure, record.cell, record.case)
+    if ruling.expectation is record.expectation:
+        return ruling
+    source = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
+    return Grounds(record.expectation, source, f"catalog: {ruling.expectation.value}, {ruling}")
+
 
 LINES = 40  # of an example's log: a crash with its native stack
 
@@ -134,12 +178,12 @@ def _counts(records: Sequence[Record]) -> dict[tuple[Verdict, Level], int]:
 def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> dict[Grounds, list[Record]]:
     """Return the records under each rule of the failure, and under other rulings that they are based on."""
     under: dict[Grounds, list[Record]] = {
-        grounds.of_rule(kind, rule): []
+        of_rule(kind, rule): []
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules
     }
     for record in records:
-        under.setdefault(grounds.of_record(catalog, failure, record), []).append(record)
+        under.setdefault(of_record(catalog, failure, record), []).append(record)
     return under
 
 
@@ -160,3 +204,88 @@ def _history(records: Sequence[Record], pasts: Pasts) -> FailureHistory | None:
         cases=len(histories),
         changed=[(record, history) for record, history in histories if turns(history)],
     )
+
+
+def cell_page(
+    run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, log_of: Callable[[str], tuple[str, str]]
+) -> str:
+    """Return the page.
+
+    `records`: all records of one cell; `pasts`: the results of each case in earlier nights; `log_of` takes the path
+    of a rank's log and returns its name on the page, and the link to it, "" if the file is missing on this machine.
+    """
+    rules = _rules(records, catalog)
+    return document(
+        "cell.html.j2",
+        run=run,
+        cell=records[0].cell,
+        named=_facts(records),
+        records=sorted(records, key=lambda record: WORST_FIRST.index(record.verdict)),
+        pasts=pasts,
+        turns=turns,
+        flakes=flakes,
+        trend=trend,
+        log_of=log_of,
+        rules=rules,
+        unruled=sorted({failure.id for failure in catalog.failures} - {failure for failure, _, _ in rules}),
+    )
+
+
+def _facts(records: Sequence[Record]) -> dict[str, str]:
+    cell = records[0].cell
+    resolved = {name: version for record in records for name, version in record.resolved.items()}
+    facts = {
+        "base": f"{cell.base}, torch {cell.stack[TORCH]}",
+        "Megatron": str(cell.stack[MCORE]),
+        "Transformer Engine": str(cell.stack[TE]),
+        **{axis: version for axis, version in beside_mcore(cell).items() if axis != "te"},
+        "compute capability": str(cell.stack[SM]),
+        "GPUs": str(cell.stack[GPUS]),
+        **{name: resolved.pop(name, "") for name in ("image", "host", "host driver", "user-mode driver")},
+        "Python": resolved.pop("python", ""),
+        "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
+        "notes": "; ".join(dict.fromkeys(one_line(note) for record in records for note in record.notes)),
+    }
+    return {name: fact for name, fact in facts.items() if fact != "none"}
+
+
+def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Grounds, tuple[str, ...]]]:
+    """Return the ruling on each failure as a whole, as `megatrix check CELL` prints it, and on its cases that differ.
+
+    A rule is a failure, its ruling, and the cases for which it differs from the ruling on the whole failure.
+    """
+    cell = reported_cells(catalog).get(records[0].cell.id, records[0].cell)
+    rules = []
+    for failure in catalog.failures:
+        whole = of_cell(catalog, failure, cell)
+        cases: dict[Grounds, list[str]] = {} if whole.expectation is Expectation.UNKNOWN else {whole: []}
+        for record in records:
+            if record.failure == failure.id:
+                cases.setdefault(of_record(catalog, failure, record), []).append(record.case)
+        rules += [
+            (str(failure.id), ruling, () if ruling == whole else tuple(dict.fromkeys(names)))
+            for ruling, names in cases.items()
+        ]
+    return rules
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Durations as a line, in SVG user units: its width, its points, and the x of each step."""
+
+    width: int
+    line: str
+    steps: tuple[int, ...]
+    text: str
+
+
+def trend(nights: Sequence[PastResult]) -> Trend:
+    """Return the durations of two or more nights in which a case ran; nights are 9 apart, the line is 60 high."""
+    seconds = [night.seconds for night in nights]
+    longest = max(*seconds, 0.001)
+    points = (f"{9 * number + 4},{round(56 - 52 * value / longest, 1)}" for number, value in enumerate(seconds))
+    marked = steps(seconds)
+    changes = [f"from {seconds[at - 1]:.1f} s to {seconds[at]:.1f} s at {nights[at].run}" for at in marked]
+    text = f"{min(seconds):.1f} to {longest:.1f} s in {len(nights)} runs; "
+    text += f"steps {'; '.join(changes)}" if changes else "no step"
+    return Trend(9 * len(nights), " ".join(points), tuple(9 * at + 4 for at in marked), text)

@@ -1,4 +1,4 @@
-"""A run in sum: for the terminal, for the job of a CI service, and as a page of level gpu that can be committed.
+"""A run in sum and the verdicts that changed: for the terminal, a CI job, and as a page of level gpu to be committed.
 
 In Markdown, text from logs appears only in code spans and code blocks, where it is neither markup nor a mention.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -16,11 +17,10 @@ from matrix.ground.catalog.machine import Gpu
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.text import one_line, visible
+from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.stored_run import Night
-from matrix.show.changes import Changes, changes
-from matrix.show.escaping import code
 from matrix.show.findings import markdown_table
-from matrix.show.terminal import RED, Alternative, Part, Prose, Styled, table, text
+from matrix.show.terminal import RED, Alternative, Part, Prose, Styled, code, table, text
 from matrix.show.words import (
     MEANING,
     NONE_MISSING,
@@ -36,6 +36,65 @@ from matrix.show.words import (
     verdict_counts,
     verdict_reason,
 )
+
+
+@dataclass(frozen=True)
+class Change:
+    """Cases with the same change of verdict. `before` is None for cases without a verdict in any earlier run."""
+
+    before: Verdict | None
+    after: Verdict
+    records: tuple[Record, ...]
+
+    @property
+    def newly_red(self) -> bool:
+        """Return whether the cases are red now and were not red, or had no verdict, before."""
+        return self.after.colour == "red" and (self.before is None or self.before.colour != "red")
+
+    @property
+    def urgency(self) -> tuple[int, int, int]:
+        """Return a sort key: newly red, red with another verdict, no longer red, other changes, first verdict."""
+        was_red = self.before is not None and self.before.colour == "red"
+        kinds = (self.newly_red, self.after.colour == "red", was_red, self.before is not None, True)
+        return kinds.index(True), WORST_FIRST.index(self.after), WORST_FIRST.index(self.before) if self.before else -1
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All changes, newly red first. `since` is the latest earlier run, "" if there is none.
+
+    `dropped`: keys with a verdict in the latest earlier run that this run does not plan, so that a smaller plan is
+    visible.
+    """
+
+    since: str
+    groups: tuple[Change, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def newly_red(self) -> frozenset[str]:
+        """Keys of cases that are red now and were not red, or had no verdict, before."""
+        return frozenset(record.key for change in self.groups if change.newly_red for record in change.records)
+
+
+def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Changes:
+    """Compare records with the last earlier verdict of each case."""
+    if not previous:
+        return Changes("", (), ())
+    groups: dict[tuple[Verdict | None, Verdict], list[Record]] = {}
+    for record in records:
+        earlier = previous.get(record.key)
+        verdict = earlier.verdict if earlier else None
+        if (verdict or Verdict.NOT_REACHED) is not record.verdict:  # a case that was never reached has not changed
+            groups.setdefault((verdict, record.verdict), []).append(record)
+    latest = max(previous.values(), key=lambda earlier: earlier.number)
+    keys = {record.key for record in records}
+    return Changes(
+        latest.run,
+        tuple(sorted((Change(*step, tuple(groups[step])) for step in groups), key=lambda change: change.urgency)),
+        tuple(key for key, earlier in previous.items() if earlier.number == latest.number and key not in keys),
+    )
+
 
 ROWS: Final = 50  # of a table; GitHub accepts 1 MiB for a job's summary
 

@@ -1,15 +1,18 @@
-"""The static site: question, map, failures and their data, with the results of a night and nothing private of it."""
+"""Writes the reports of a run, and the static site: map, failures and data, with nothing private of a night."""
 
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from matrix.ask.check.table import CHOSEN
+from matrix.ask.check.table import CHOSEN, build_table
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
@@ -17,15 +20,19 @@ from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import SILENT, Record
 from matrix.prove.authoring.overview import failure_to_json
-from matrix.prove.store.paths import write_whole
-from matrix.prove.store.stored_run import Night
+from matrix.prove.store import stored_run
+from matrix.prove.store.history import History
+from matrix.prove.store.paths import Paths, write_whole
+from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show.document import document
-from matrix.show.escaping import json_text
-from matrix.show.failure_page import failure_page
+from matrix.show.failure_page import cell_page, failure_page
+from matrix.show.findings import night_junit
 from matrix.show.known import size
-from matrix.show.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known
-from matrix.show.terminal import json_object
-from matrix.show.words import verdict_counts
+from matrix.show.page import page
+from matrix.show.run_summary import changes, job_summary
+from matrix.show.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known, stack_map
+from matrix.show.terminal import json_object, json_text
+from matrix.show.words import group_by, verdict_counts
 
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
@@ -111,3 +118,38 @@ def picture(map: StackMap, scheme: str) -> str:
         for colour in Colour
     }
     return document("map.svg.j2", map=map, rows=rows, places=places, means=MEANS, scheme=scheme)
+
+
+def render(run: StoredRun, out: Path, history: History, catalog: Catalog) -> Night:
+    """Add a run to the history and write its reports: a night's under `out`, any other run's in a folder of their own.
+
+    Returns the night.
+
+    May be called repeatedly, also for an interrupted or an older run. Raises MatrixError if the run, the history or
+    the output folder can't be used.
+    """
+    current, paths = stored_run.added(run, history), Paths(out).pages(run.folder.name)
+    levels, pasts = history.levels(), history.pasts(current.run)
+    different = changes(current.records, history.previous(current.run))
+    bisections = sorted(path.stem for path in paths.bisections.glob("*.html"))
+    map = stack_map(catalog, build_table(catalog), current.records, pasts)
+    write_whole(paths.page, page(current, different, levels, map, bisections, pasts))
+    write_whole(paths.upgrade, upgrade_page(map), durable=False)
+    for failure in catalog.failures:
+        write_whole(paths.failure(failure.id), failure_page(failure, map, current, levels, pasts), durable=False)
+    for cell, records in group_by(lambda record: record.cell.id, current.records).items():
+        path = paths.cell(cell)
+        log_of = partial(_log, path.parent, run.folder)
+        write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
+    write_whole(paths.junit, night_junit(current))
+    write_whole(paths.summary, job_summary(current, different))
+    return current
+
+
+def _log(page_folder: Path, run_folder: Path, log: str) -> tuple[str, str]:
+    """Return the name of a rank's log and the link to it from a page; in the run's folder the name is relative."""
+    if not (path := Path(log)).is_file():
+        return log, ""
+    path, run = path.resolve(), run_folder.resolve()
+    name = str(path.relative_to(run)) if path.is_relative_to(run) else log
+    return name, quote(os.path.relpath(path, page_folder.resolve()))

@@ -14,10 +14,21 @@ from typing import Any, Final, TypeAlias
 from matrix.ask.check.remedies import CHANGES, CONTENTS, DRIVER_FIT, unaffected
 from matrix.ask.check.rulings import KNOWN_BREAK, Standing
 from matrix.ask.check.table import CHOSEN, Choice, StackAnswer, StackTable
-from matrix.ground.catalog.cell import DECIDED, Cell
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.model import Catalog, JobUse, Wheels
-from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER, component_title, components, short
+from matrix.ground.catalog.stack import (
+    ABSENT,
+    BASE,
+    DECIDED,
+    MCORE,
+    TE,
+    TORCH,
+    WRITER,
+    Cell,
+    component_title,
+    components,
+    short,
+)
 from matrix.ground.catalog.versions import minor, parse, spans
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.trend import Pasts

@@ -1,14 +1,16 @@
-"""Output of commands, by rich: wrapped and coloured on a terminal, whole lines without escape codes elsewhere.
+"""Output of commands, wrapped and coloured by rich on a terminal, plain elsewhere; and its escaping for each format.
 
 Nothing is cut: what does not fit the terminal is wider than it. rich is imported for a terminal, for colours, and for
 characters that may be wider than one column: other output is laid out here, in a tenth of rich's time.
 
-The one shape of JSON that commands print.
+No text of a log is markup or a command: HTML is escaped by its templates (document.py); what leaves through the
+standard output of a CI job passes `escape_markers`, too.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import sys
@@ -17,12 +19,63 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from matrix import __version__
-from matrix.ground.verdicts.text import visible
-from matrix.show.escaping import escape_markers, json_text
+from matrix.ground.verdicts.text import one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
+
+
+WIDTH: Final = 160  # characters of a log text in a table
+LONG: Final = 2_000  # characters of a command elsewhere
+# GitHub's runner executes a line that starts with :: after blanks, and ##[ anywhere in a line (actions/runner,
+# ActionCommand.cs, read at its main of 2026-11); Azure Pipelines ##vso[, TeamCity ##teamcity[.
+_COMMAND: Final = re.compile(r"(?m)^([^\S\n]*:)(?=:)|(#)(?=#(?:vso|teamcity)?\[)")
+
+
+def escape_markers(text: str) -> str:
+    """Return a text of which a CI service executes no line: a blank is within what starts a command."""
+    return _COMMAND.sub(lambda match: f"{match[0]} ", text)
+
+
+def markdown_text(text: str) -> str:
+    """Return a text on one line, of which nothing is markup, a mention or a cell of its own."""
+    line = escape_markers(one_line(text, 600)).replace("<", "&lt;")
+    return re.sub(r"([\\|`*_\[\]#~])", r"\\\1", line).replace("@", "&#64;")
+
+
+def code(text: str, *, in_table: bool = True) -> str:
+    """Return a text as a code span. One in a table has no |."""
+    line = escape_markers(one_line(text, WIDTH if in_table else LONG)).replace("|", "¦" if in_table else "|") or " "
+    ticks = _fence(line, 1)
+    return f"{ticks} {line} {ticks}" if "`" in line else f"`{line}`"
+
+
+def block(text: str) -> str:
+    """Return a text as a code block."""
+    ticks = _fence(text, 3)
+    return f"{ticks}text\n{escape_markers(visible(text))}\n{ticks}"
+
+
+def github_text(text: str, *, value: bool = False) -> str:
+    """Return a text as the message of a workflow command, or as the value of one of its properties."""
+    line = visible(text).replace("%", "%25").replace("\n", "%0A")
+    return line.replace(":", "%3A").replace(",", "%2C") if value else line
+
+
+def xml_document(document: str) -> str:
+    """Return an XML document, of ElementTree and visible texts, of which a CI service executes no line."""
+    return re.sub(r"(?m)^([^\S\n]*):(?=:)", r"\1&#58;", document).replace("##", "#&#35;")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return plain values as JSON in ASCII, of which a CI service executes no line."""
+    return json.dumps(value, indent=indent).replace("##", "#\\u0023")
+
+
+def _fence(text: str, least: int) -> str:
+    """Return more backticks than stand together in a text."""
+    return "`" * max(least, max(map(len, re.findall("`+", text)), default=0) + 1)
 
 
 def json_object(schema: str, items: Iterable[Mapping[str, Any]], **beside: Any) -> str:
@@ -84,6 +137,11 @@ def show(*parts: Part) -> None:
     """Print the parts to stdout."""
     sys.stdout.write(rendered(console(sys.stdout, os.environ), *parts))
     sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    """Print a line to stderr."""
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def warn(warning: str) -> None:

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 from packaging.version import Version
 
-from matrix.ground.catalog.cell import Cell
-from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.stack import MCORE, Cell
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.text import head, one_line, visible

@@ -20,7 +20,7 @@ from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import Paths, write_whole
 from matrix.prove.store.stored_run import StoredRun, write_plan
 from matrix.show.bisection import bisection_page
-from matrix.show.output import render
+from matrix.show.site import render
 from tests.browser.chromium import Browser
 from tests.founding import BEHIND_SAVE, CALL, MASK, MPI, SAVE
 from tests.unit import catalogs

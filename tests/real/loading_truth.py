@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matrix.read.elf.dynamic_linker import LinkProblem
-from matrix.read.elf.import_process import after_import, started
 from matrix.read.elf.load_facts import link_table
-from matrix.read.elf.python_site import CompiledFile, PythonSite, site_of
+from matrix.read.elf.python_site import CompiledFile, PythonSite, after_import, site_of, started
 
 SECONDS = 1200
 # In the environment's own Python: a fork for each file, so that nothing that one loads is there for the next.

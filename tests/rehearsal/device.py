@@ -16,7 +16,7 @@ from typing import Any, Final
 from matrix.kit import cpu_device, te_extension
 from matrix.kit.rank import Rank
 from matrix.prove.execution.ranks.rank_main import imported
-from matrix.read.machine.nvidia.cuda import LIBRARY, MAJOR, MINOR, MULTICAST
+from matrix.read.machine.cuda import LIBRARY, MAJOR, MINOR, MULTICAST
 
 # Classes of the extension that userbuffers create, in Transformer Engine 1.9 to 2.17: the stand-in makes an object.
 USERBUFFERS: Final = (

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from matrix.ground.cases.cells import plan_case
-from matrix.ground.catalog.cell import DECIDED, Cell
 from matrix.ground.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
 from matrix.ground.catalog.loading import FACTS, load
 from matrix.ground.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
-from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, Stack, Value, component_named
+from matrix.ground.catalog.stack import ABSENT, BASE, DECIDED, MCORE, Cell, Stack, Value, component_named
 from matrix.ground.catalog.versions import Range
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.planned import Planned

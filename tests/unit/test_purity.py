@@ -38,8 +38,8 @@ EDGES: Final = {
     "matrix/ground/catalog/loading.py": "reads the catalog, and keeps it decoded in the cache",
     "matrix/show/document.py": "reads templates",
     "matrix/show/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
-    "matrix/show/output.py": "writes the pages",
-    "matrix/show/screen.py": "reads the size and colours of the terminal",
+    "matrix/show/site.py": "writes the pages",
+    "matrix/cli/run.py": "reads the size and colours of the terminal",
     "matrix/show/terminal.py": "reads the size and colours of the terminal",
 }
 CALLS: Final = frozenset({"open", "input", "exec", "eval", "__import__"})

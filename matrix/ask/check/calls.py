@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from matrix.ask.check.rulings import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.ask.check.training_job import UserJob
-from matrix.ground.catalog.cell import Clause
 from matrix.ground.catalog.failure import Expectation, Failure
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.ground.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Stack, component_title
+from matrix.ground.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Clause, Stack, component_title
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import matched

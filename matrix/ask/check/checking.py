@@ -24,7 +24,7 @@ from matrix.ask.check.rulings import (
 )
 from matrix.ask.check.training_job import NO_JOB, UserJob
 from matrix.ask.check.user_stack import UserStack, unrecorded
-from matrix.ground.cases.driver_fit import fit_of
+from matrix.ground.cases.machine_requirements import fit_of
 from matrix.ground.catalog.loading import evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.reach import Reach, Reached

@@ -44,9 +44,8 @@ from matrix.ground.errors import MatrixError
 from matrix.kit.launch import VARIABLES
 from matrix.read import scratch
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, python_code, run
-from matrix.read.machine import hardware
+from matrix.read.machine import devices, hardware
 from matrix.read.machine.hardware import allowed, available
-from matrix.read.machine.nvidia import devices
 
 if TYPE_CHECKING:
     from matrix.read.elf.load_report import LoadReport
@@ -238,8 +237,7 @@ def static_input(
     No program of it is started. Of this machine the driver and the GPUs count. Raises MatrixError without an
     environment.
     """
-    from matrix.read.elf.import_process import cuda_of
-    from matrix.read.elf.python_site import image_site, site_of
+    from matrix.read.elf.python_site import cuda_of, image_site, site_of
 
     if root and python:
         site = site_of(root / python.lstrip("/"), {}, root)

@@ -12,8 +12,7 @@ from matrix.ask.check.rulings import FailureInStack, Rulings, StackChange, Stand
 from matrix.ask.check.training_job import NO_JOB, UserJob
 from matrix.ask.check.user_stack import UserStack, recorded
 from matrix.ground.cases.cells import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
-from matrix.ground.cases.driver_fit import Fit, Fitting
-from matrix.ground.cases.machine_requirements import possible
+from matrix.ground.cases.machine_requirements import Fit, Fitting, possible
 from matrix.ground.catalog.failure import Case, Expectation, Failure, Level
 from matrix.ground.catalog.model import Base, Catalog, Container
 from matrix.ground.catalog.stack import (

@@ -12,7 +12,7 @@ from matrix.ask.check.files.declared import Unread, UnreadKind
 from matrix.ask.check.training_job import NO_JOB, UserJob
 from matrix.ask.check.user_stack import COMMAND_LINE, UserStack, decide, possible, recorded, unrecorded
 from matrix.ground.cases.cells import masked_by
-from matrix.ground.cases.driver_fit import Fit, fit_of, minimum_driver
+from matrix.ground.cases.machine_requirements import Fit, fit_of, minimum_driver
 from matrix.ground.catalog.failure import Expectation, Failure, Rule, Ruling
 from matrix.ground.catalog.model import Catalog, Container
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached

@@ -29,7 +29,6 @@ from matrix.ask.check.rulings import (
     undecided_driver,
 )
 from matrix.ask.check.user_stack import UserStack, unknown_contents
-from matrix.ground.catalog.cell import Clause
 from matrix.ground.catalog.failure import Expectation, Failure
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import (
@@ -45,6 +44,7 @@ from matrix.ground.catalog.stack import (
     TORCH,
     UNKNOWN,
     WRITER,
+    Clause,
     component_title,
 )
 from matrix.ground.catalog.versions import is_version, parse

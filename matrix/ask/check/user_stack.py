@@ -10,7 +10,6 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from matrix.ask.check.files.declared import REMOVED, Declared, ImageUse, Statement, Unread, UnreadKind, not_read
-from matrix.ground.catalog.cell import Bound
 from matrix.ground.catalog.model import Base, Catalog, Container
 from matrix.ground.catalog.stack import (
     ABSENT,
@@ -24,6 +23,7 @@ from matrix.ground.catalog.stack import (
     TORCH,
     UNKNOWN,
     WRITER,
+    Bound,
     Place,
     Stack,
     Value,

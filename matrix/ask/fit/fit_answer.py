@@ -19,7 +19,7 @@ from matrix.ask.check.user_stack import COMMAND_LINE, UserStack
 from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package
 from matrix.ask.fit.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.ask.fit.wishes import Wishes
-from matrix.ground.cases.driver_fit import Fit, fitting, minimum_driver, wheels_fitting
+from matrix.ground.cases.machine_requirements import Fit, fitting, minimum_driver, wheels_fitting
 from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.model import Container
 from matrix.ground.catalog.stack import (

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, Pick, StandIn
 from matrix.ground.catalog.model import Base, Catalog, Image, ReaderBase, Wheels
 from matrix.ground.catalog.stack import (
@@ -23,6 +22,7 @@ from matrix.ground.catalog.stack import (
     WRITER,
     WRITER_MCORE,
     WRITER_TE,
+    Cell,
     Stack,
     Value,
 )

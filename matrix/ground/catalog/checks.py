@@ -13,18 +13,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.ground.catalog.cell import EVERYTHING, Clause
 from matrix.ground.catalog.failure import LAUNCHERS, Case, Failure, Level, NightShare, Pick, Rule, Signature
 from matrix.ground.catalog.folders import ENTRY
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.reach import Condition, ReachedBy
 from matrix.ground.catalog.stack import (
     BASE,
+    EVERYTHING,
     MCORE,
     PYTHON,
     TE,
     TORCH,
     WRITER,
+    Clause,
     Stack,
     component_title,
     components,

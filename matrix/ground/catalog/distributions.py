@@ -1,13 +1,15 @@
-"""What the package index has of the packages that `megatrix fit` chooses, and how extensions are built.
+"""What the package index has of the packages that `megatrix fit` chooses, and which extensions a base can build.
 
 Recorded in facts/distributions.toml (written by tests/package_facts.py) and facts/builds.toml (by hand, with sources).
+The index has the Python and the compiled library of a Transformer Engine as wheels, its torch extension as source alone
+(facts/te_builds.toml).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +18,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.schema import VersionText, read_toml
-from matrix.ground.catalog.versions import Range, minor, parse
+from matrix.ground.catalog.schema import Size, VersionText, read_toml
+from matrix.ground.catalog.versions import NONE, Range, minor, parse
 
 FOLDER: Final = Path(__file__).parent / "facts"
 
@@ -150,3 +152,142 @@ def read_builds(path: Path = FOLDER / "builds.toml") -> Builds:
 def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributions:
     """Read the recorded releases. Raises MatrixError."""
     return decode(Distributions, read_toml(path), str(path))
+
+
+PYTHON: Final = "transformer-engine"  # the wheel with the name and version, and from 1.10 on with all of the Python
+FILE: Final = Path(__file__).parent / "facts" / "te_builds.toml"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The torch extension of the releases in `versions`; the keys are those that te_builds.toml describes."""
+
+    package: str
+    versions: Range
+    cuda_sources: Range
+    minutes: float
+    memory: Size
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CompiledLibrary:
+    """The library of the releases in `versions` for a major version of CUDA."""
+
+    package: str
+    cuda: str
+    versions: Range
+
+
+@dataclass(frozen=True)
+class ExtensionRequirement:
+    """A requirement from the package index that the extension of the releases in `versions` declares."""
+
+    package: str
+    versions: Range
+
+
+@dataclass(frozen=True)
+class Unimportable:
+    """Releases that fail to import with the torch versions in `torch`."""
+
+    versions: Range
+    torch: Range
+    reason: str
+
+
+@dataclass(frozen=True)
+class TeBuilds:
+    """The compiled parts of the releases."""
+
+    extension: Extension
+    library: tuple[CompiledLibrary, ...]
+    requirement: tuple[ExtensionRequirement, ...]
+    unimportable: tuple[Unimportable, ...]
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """What a base builds with; None is unknown.
+
+    `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `cuda` is that of the base's torch, "none"
+    for a build without.
+    """
+
+    nvcc: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+
+
+@dataclass(frozen=True)
+class ReleaseParts:
+    """What a build takes from the package index, as requirements.
+
+    `wheels` are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
+    `tools` are wheels that the build alone uses, and `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
+    """
+
+    wheels: tuple[str, ...]
+    tools: tuple[str, ...]
+    source: str
+
+
+@cache
+def te_builds() -> TeBuilds:
+    """Return the recorded parts. Raises MatrixError for a table that can't be read."""
+    return decode(TeBuilds, read_toml(FILE), str(FILE))
+
+
+def library(te: str, cuda: str) -> str:
+    """Return the distribution with the compiled library of a release for torch's CUDA, "" where there is none."""
+    libraries = te_builds().library
+    return next((one.package for one in libraries if one.cuda == _major(cuda) and te in one.versions), "")
+
+
+def lack(te: str, toolkit: Toolkit) -> str:
+    """Return why a base can't build or import a release, with the remedy; "" where it can or too little is known."""
+    recorded, cuda, nvcc = te_builds(), toolkit.cuda, toolkit.nvcc
+    if te not in recorded.extension.versions:
+        return f"the package index has no {recorded.extension.package} {te}: --compile builds a clone's"
+    if cuda == NONE:
+        return "torch here is built without CUDA; fix: install one that is built with it"
+    if nvcc == NONE:
+        toolkit_of = f"CUDA's toolkit {_major(cuda)}" if cuda else "the toolkit of its torch's CUDA"
+        return f"no nvcc builds it here; fix: install {toolkit_of} and set CUDA_HOME"
+    for pair in recorded.unimportable:
+        if toolkit.torch and te in pair.versions and toolkit.torch in pair.torch:
+            return f"with torch {toolkit.torch} it can't be imported: {pair.reason}"
+    if cuda and not library(te, cuda):
+        return f"the package index has no library of it for CUDA {_major(cuda)}, that of this torch"
+    if cuda and nvcc and _major(cuda) != _major(nvcc):
+        return f"nvcc is of CUDA {nvcc}, torch of {cuda}; fix: set CUDA_HOME to a toolkit of CUDA {_major(cuda)}"
+    return ""
+
+
+def requirements(te: str, cuda: str) -> ReleaseParts:
+    """Return what a base with this CUDA of torch needs from the package index for a release."""
+    extension, declared = te_builds().extension, (one for one in te_builds().requirement if te in one.versions)
+    wheels = (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *(one.package for one in declared))
+    return ReleaseParts(wheels, extension.tools, f"{extension.package}=={te}")
+
+
+def architectures(te: str, sms: Collection[str]) -> str:
+    """Return the value of NVTE_CUDA_ARCHS for GPUs of these compute capabilities ("9.0"), "" where none counts."""
+    if te not in te_builds().extension.cuda_sources:
+        return ""
+    return ";".join(sm.replace(".", "") for sm in sorted(set(sms), key=parse))
+
+
+def jobs(cores: int, memory: int | None) -> int:
+    """Return how many compilers run at once on a machine with these cores and bytes of memory."""
+    return max(1, cores if memory is None else min(cores, memory // te_builds().extension.memory))
+
+
+def minutes(te: str, jobs: int) -> float | None:
+    """Return how long a build is expected to take; None where CUDA sources are compiled, which nobody measured."""
+    recorded = te_builds().extension
+    return None if te in recorded.cuda_sources else recorded.minutes / jobs
+
+
+def _major(cuda: str) -> str:
+    return cuda.partition(".")[0]

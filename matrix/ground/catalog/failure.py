@@ -10,10 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.ground.catalog.cell import DECIDED, Clause, Decide, undecided
 from matrix.ground.catalog.reach import NO_OPTIONS, JobArguments, PreflightOptions, Reached, ReachedBy, reached
 from matrix.ground.catalog.schema import Identifier, Month, Pattern, Size, VersionText
-from matrix.ground.catalog.stack import ABSENT, COMPONENT_KEYS, SM, TOOLKIT, Stack
+from matrix.ground.catalog.stack import ABSENT, COMPONENT_KEYS, DECIDED, SM, TOOLKIT, Clause, Decide, Stack, undecided
 from matrix.ground.catalog.versions import Range
 from matrix.ground.errors import MatrixError
 
@@ -210,7 +209,7 @@ class Case:
 
 def _function(text: str) -> tuple[str, str]:
     if text == PARITY:
-        return "matrix.kit.parity.reproduce", "deviation"
+        return "matrix.kit.parity.campaign", "deviation"
     module, _, function = text.rpartition(":")
     return module or "reproduction", function
 

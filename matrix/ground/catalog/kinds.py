@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.patterns import longest_text
-from matrix.ground.catalog.schema import Identifier, Pattern, read_toml
+from matrix.ground.catalog.schema import Identifier, Pattern, longest_text, read_toml
 from matrix.ground.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"

@@ -12,16 +12,18 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from matrix.ground.catalog.cell import DECIDED, Cell, Clause
 from matrix.ground.catalog.failure import CellName, Failure, ReportedStack
 from matrix.ground.catalog.schema import Identifier, VersionText
 from matrix.ground.catalog.stack import (
     ABSENT,
     BASE,
+    DECIDED,
     MCORE,
     PYTHON,
     TE,
     TORCH,
+    Cell,
+    Clause,
     Stack,
     Value,
     component_named,

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Final
 
 from matrix.ground.catalog.kinds import Clue, FailureKind, KindTable, Sign
-from matrix.ground.catalog.patterns import longest_text
+from matrix.ground.catalog.schema import longest_text
 from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.verdicts.outcome import Frame, Raised

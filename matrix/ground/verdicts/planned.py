@@ -8,9 +8,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import MalformedError, fields_from_plain, fields_to_plain
 from matrix.ground.catalog.failure import LAUNCHERS, Expectation, Level
+from matrix.ground.catalog.stack import Cell
 
 
 class ReasonKind(str, Enum):

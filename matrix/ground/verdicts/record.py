@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.stack import Cell
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned, Reason
 

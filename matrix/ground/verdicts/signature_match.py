@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from matrix.ground.catalog.failure import Failure, Signature
-from matrix.ground.catalog.patterns import literals, longest_text
+from matrix.ground.catalog.schema import literals, longest_text
 from matrix.ground.verdicts.crash import crashes
 from matrix.ground.verdicts.kind_match import is_of_stack, names_in
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised

@@ -50,13 +50,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.parity import forked_ranks
 from matrix.kit.parity.boundaries import Boundary, first_boundary
 from matrix.kit.parity.deviations import Deviation, compare
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Point, Value
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
 
 SIZES: Final = ("output_split_sizes", "input_split_sizes")
 
@@ -232,7 +236,7 @@ class Comparisons:
 
     def judge(self, task: ParityTask) -> ParityAnswer:
         """Return the answer to a task."""
-        from matrix.kit.parity import gathered
+        from matrix.kit.parity import layout_step
 
         try:
             reference = self._reference(task)
@@ -241,28 +245,28 @@ class Comparisons:
             ranks = measure(task.point, task.seed, task.deadline)
             if isinstance(ranks, ParityAnswer):
                 return ranks
-            differences = tuple(gathered.differences(reference, ranks))
+            differences = tuple(layout_step.differences(reference, ranks))
             deviations = compare(differences)
             return ParityAnswer(
                 "deviates" if deviations else "equal",
                 deviations,
                 steps=len(reference.steps),
                 largest=max(difference.size for difference in differences),
-                dead=tuple(gathered.dead(reference)),
+                dead=tuple(layout_step.dead(reference)),
                 first=localised(task) if deviations and task.localise else None,
             )
-        except gathered.HarnessError as error:
+        except layout_step.HarnessError as error:
             return ParityAnswer("harness", text=str(error))
 
     def _reference(self, task: ParityTask) -> Any:
-        from matrix.kit.parity import gathered
+        from matrix.kit.parity import layout_step
 
         key = (task.point.reference(), task.seed)
         if key not in self.references:
             numbers = measure(*key, task.deadline)
             if not isinstance(numbers, ParityAnswer):
                 numbers = numbers[0]
-                gathered.check_reference(numbers)
+                layout_step.check_reference(numbers)
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
             self.references[key] = numbers
@@ -344,6 +348,55 @@ def serve(lines: TextIO, answers: TextIO) -> None:
         row |= {"seconds": round(time.monotonic() - started, 3), "memory_mib": [kib // 1024 for kib in memory]}
         answers.write(json.dumps(row) + "\n")
         answers.flush()
+
+
+REFERENCE_S = 100.0  # s for the reference; it takes about one
+LONGEST = 4  # deviations in a message
+
+
+class ParityDeviation(AssertionError):
+    """The layout's numbers are not those of one rank; the message names quantity, parameter, ratio and step."""
+
+
+class PointRefused(RuntimeError):
+    """The reference does not run: the message is upstream's."""
+
+
+def deviation(rank: Rank, *, seed: int = 1, **point: Value) -> None:
+    """Raise ParityDeviation in every rank if the layout of a point deviates from one rank.
+
+    `point` has the values of factors.toml that are not the default. Raises PointRefused, and ValueError where the job
+    has another number of ranks than the layout.
+    """
+    chosen = Point.of(point)
+    if rank.world_size != chosen.ranks:
+        raise ValueError(f"{chosen} needs {chosen.ranks} ranks, the job has {rank.world_size}")
+    deviations = measured(rank, chosen, seed)
+    if deviations:
+        rest = f"; {len(deviations)} in all" if len(deviations) > LONGEST else ""
+        raise ParityDeviation(f"{chosen}: {'; '.join(map(str, deviations[:LONGEST]))}{rest}")
+
+
+def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
+    """Return the deviations, the same in every rank. Call it before megatron-core is imported."""
+    from matrix.kit.parity import layout_step
+
+    prepare(rank.stand_ins)
+    import torch
+
+    reference = rank.workdir / "reference"
+    if rank.rank == 0:
+        reference.mkdir()
+        body = partial(save_numbers, point.reference(), seed, reference)
+        failures = forked_ranks.run(1, body, reference, REFERENCE_S)
+        if failures:
+            raise PointRefused(failures[0].text)
+    save_numbers(point, seed, rank.workdir, rank.rank)
+    ranks = [load_numbers(rank.workdir, number) for number in range(point.ranks)]
+    expected = load_numbers(reference, 0)
+    layout_step.check_reference(expected)
+    torch.distributed.destroy_process_group()
+    return compare(layout_step.differences(expected, ranks))
 
 
 def main() -> None:

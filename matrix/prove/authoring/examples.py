@@ -13,11 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import decode_json, encode
 from matrix.ground.catalog.failure import Failure, Signature
 from matrix.ground.catalog.regular_file import read_regular_text
-from matrix.ground.catalog.stack import MCORE, TE, TORCH, short
+from matrix.ground.catalog.stack import MCORE, TE, TORCH, Cell, short
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.signature_match import matched, shows

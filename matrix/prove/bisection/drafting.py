@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from matrix.ground.catalog.cell import NAMED, Cell, Clause
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.model import Catalog, Wheels
-from matrix.ground.catalog.stack import BASE, PYTHON, TORCH, WRITER, component_named, short
+from matrix.ground.catalog.stack import BASE, NAMED, PYTHON, TORCH, WRITER, Cell, Clause, component_named, short
 from matrix.ground.verdicts.record import Record
 from matrix.ground.verdicts.text import MASKED, one_line
 from matrix.prove.bisection.axes import axis_word

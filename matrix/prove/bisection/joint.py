@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
-from matrix.ground.catalog.cell import parse_cell_id
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, Container, Wheels
@@ -26,6 +25,7 @@ from matrix.ground.catalog.stack import (
     WRITER,
     component_named,
     components,
+    parse_cell_id,
 )
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix import PACKAGE
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.folders import ENTRY
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.catalog.stack import Cell
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.provision.host import ExecutionSite
 from matrix.read.api.recording import MCORE, TE, recorded_file

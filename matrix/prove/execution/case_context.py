@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from matrix.ground.cases.driver_fit import driver_note, user_mode_driver
-from matrix.ground.cases.machine_requirements import Placement, offered, place
+from matrix.ground.cases.machine_requirements import Placement, driver_note, offered, place, user_mode_driver
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
@@ -30,7 +29,7 @@ from matrix.prove.provision import configuration
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
-from matrix.read.machine.nvidia import devices
+from matrix.read.machine import devices
 from matrix.read.package_source import Source
 
 

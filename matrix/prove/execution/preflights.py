@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Case, ContractCall, Failure
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.reach import read_options
-from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.catalog.stack import MCORE, TE, Cell
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import TrainingJob, preflight_of

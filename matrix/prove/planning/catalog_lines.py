@@ -15,10 +15,9 @@ from packaging.version import Version
 
 from matrix.ground.cases.cells import cells_of, expected, picked_cells, plan_case, run_in
 from matrix.ground.cases.machine_requirements import possible
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Expectation, Failure, Level
 from matrix.ground.catalog.model import Catalog, Container, ReaderBase, Wheels
-from matrix.ground.catalog.stack import ABSENT, MCORE, TE, TORCH, WRITER_MCORE
+from matrix.ground.catalog.stack import ABSENT, MCORE, TE, TORCH, WRITER_MCORE, Cell
 from matrix.ground.catalog.versions import minor, parse, position
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind

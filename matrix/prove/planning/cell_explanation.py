@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from matrix.ground.cases.cells import masked_by
-from matrix.ground.cases.driver_fit import Fitting, fit_of
-from matrix.ground.catalog.cell import Cell, parse_cell_id
+from matrix.ground.cases.machine_requirements import Fitting, fit_of
 from matrix.ground.catalog.failure import Failure, Ruling
 from matrix.ground.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
-from matrix.ground.catalog.stack import ABSENT, MCORE, PYTHON, TORCH, WRITER_MCORE, Value, short
+from matrix.ground.catalog.stack import ABSENT, MCORE, PYTHON, TORCH, WRITER_MCORE, Cell, Value, parse_cell_id, short
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned
 

@@ -20,7 +20,6 @@ from matrix.ground.cases.cells import (
     versions_of,
 )
 from matrix.ground.cases.machine_requirements import possible
-from matrix.ground.catalog.cell import Cell, parse_cell_id
 from matrix.ground.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, NightShare
 from matrix.ground.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.ground.catalog.schema import Identifier
@@ -34,8 +33,10 @@ from matrix.ground.catalog.stack import (
     WRITER,
     WRITER_MCORE,
     WRITER_TE,
+    Cell,
     Stack,
     Value,
+    parse_cell_id,
     short,
 )
 from matrix.ground.catalog.versions import minor, parse, position

@@ -19,10 +19,21 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
 from matrix.ground.cases.cells import package_sets, picked_cells
-from matrix.ground.catalog.cell import DECIDED, Cell
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import ABSENT, MCORE, TE, WRITER, Stack, Value, component_named, components, short
+from matrix.ground.catalog.stack import (
+    ABSENT,
+    DECIDED,
+    MCORE,
+    TE,
+    WRITER,
+    Cell,
+    Stack,
+    Value,
+    component_named,
+    components,
+    short,
+)
 from matrix.ground.catalog.versions import Range, is_version
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from matrix.ground.cases.cells import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.ground.cases.machine_requirements import BaseOffer, Placement, builds_te, place, unmet
-from matrix.ground.catalog import te_builds
+from matrix.ground.catalog import distributions
 from matrix.ground.catalog.failure import Expectation, Failure, Level
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.model import Catalog, Container, Image
@@ -250,10 +250,10 @@ def availability(
         if lack:
             missing[lack.kind] += 1
             continue
-        jobs, base = te_builds.jobs(parallel.cores, machines[item.level].memory), item.cell.base
+        jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
         for side in (side for side in (item, item.writer) if side and builds_te(side, offer(base))):
             te = str(side.cell.stack[TE])
-            builds[base, te] = TeBuild(base, te, te_builds.minutes(te, jobs))
+            builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
         placement = place(case, item, machines[item.level])
         if isinstance(placement, Placement):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from matrix.ground.cases.cells import CLONE
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered
+from matrix.ground.catalog.distributions import Toolkit
 from matrix.ground.catalog.failure import CaseNeed, Level
 from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE, TE
-from matrix.ground.catalog.te_builds import Toolkit
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned

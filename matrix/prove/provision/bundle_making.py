@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from matrix import __version__
-from matrix.ground.catalog import te_builds
+from matrix.ground.catalog import distributions
+from matrix.ground.catalog.distributions import Toolkit
 from matrix.ground.catalog.model import Wheels
 from matrix.ground.catalog.schema import read_toml
-from matrix.ground.catalog.te_builds import Toolkit
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.supplies import Supplies
@@ -111,9 +111,9 @@ class Maker:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
-        tools += te_builds.te_builds().extension.tools if needed.builds else ()
+        tools += distributions.te_builds().extension.tools if needed.builds else ()
         files = self._files_of(tools, request.python, "--no-build")
-        toolkits = [Toolkit(cuda=one.cuda) for one in te_builds.te_builds().library]
+        toolkits = [Toolkit(cuda=one.cuda) for one in distributions.te_builds().library]
         if base:
             left_out = base.gpu_only if request.level == "cpu" else ()
             (self._folder / LEFT_OUT).write_text("\n".join(left_out))
@@ -124,7 +124,7 @@ class Maker:
         with ThreadPoolExecutor(QUERIES) as pool:
             queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in needed.releases}
             for te in needed.builds:
-                queries[f"{te_builds.PYTHON}=={te}"] = pool.submit(self._build, te, request.python, toolkits)
+                queries[f"{distributions.PYTHON}=={te}"] = pool.submit(self._build, te, request.python, toolkits)
             for name, answer in queries.items():
                 try:
                     files += answer.result()
@@ -173,9 +173,9 @@ class Maker:
 
         Raises MatrixError where none can. `Overlays.compile` uses them.
         """
-        if not (able := [toolkit for toolkit in toolkits if not te_builds.lack(te, toolkit)]):
-            raise MatrixError("this release can't be built", got=te_builds.lack(te, toolkits[0]))
-        parts = [te_builds.requirements(te, toolkit.cuda or "") for toolkit in able]
+        if not (able := [toolkit for toolkit in toolkits if not distributions.lack(te, toolkit)]):
+            raise MatrixError("this release can't be built", got=distributions.lack(te, toolkits[0]))
+        parts = [distributions.requirements(te, toolkit.cuda or "") for toolkit in able]
         excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
         files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])
         return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)

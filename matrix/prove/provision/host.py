@@ -13,9 +13,8 @@ from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.verdicts.planned import Lack, Planned
-from matrix.read.machine import hardware
+from matrix.read.machine import devices, hardware
 from matrix.read.machine.installed import nvcc_version
-from matrix.read.machine.nvidia import devices
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from matrix.ground.catalog import te_builds
+from matrix.ground.catalog import distributions
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import extension, te_wheels
@@ -199,7 +199,7 @@ class Overlays:
                 raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
 
         wheel = te_wheels.provide(build, interpreter, self.run, install)
-        wheels = [*te_builds.requirements(build.te, build.cuda).wheels, str(wheel)]
+        wheels = [*distributions.requirements(build.te, build.cuda).wheels, str(wheel)]
         install(wheels, folder, {*spec.base, FLASH_ATTENTION})
         packages = installed(folder)
         if any(Requirement(text).name == FLASH_ATTENTION for package in packages.values() for text in package.requires):

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog import te_builds
+from matrix.ground.catalog import distributions
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.errors import MatrixError
@@ -91,11 +91,11 @@ def release_build(te: str, environment: PythonEnvironment, sms: Collection[str])
     Raises MatrixError where it can't be built or imported.
     """
     torch, cuda, nvcc = environment.packages.get("torch", ""), environment.torch_cuda or "", nvcc_version()
-    why = te_builds.lack(te, te_builds.Toolkit(nvcc, cuda or None, torch))
+    why = distributions.lack(te, distributions.Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
     site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
-    archs = site.get("NVTE_CUDA_ARCHS") or te_builds.architectures(te, sms)
+    archs = site.get("NVTE_CUDA_ARCHS") or distributions.architectures(te, sms)
     variables = tuple(f"{name}={value}" for name, value in site.items() if name not in _NEUTRAL)
     return ReleaseBuild(te, environment.minor, torch, cuda, nvcc, compiler_version(), archs, variables)
 
@@ -109,7 +109,7 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
     with locked(kept.parent / f"{kept.name}.lock"):
         if not (_wheels(kept) or (kept / REFUSED).is_file()):
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
-                install(te_builds.te_builds().extension.tools, Path(tools))
+                install(distributions.te_builds().extension.tools, Path(tools))
                 (Path(tools) / "sitecustomize.py").write_text(_NO_DOWNLOAD, encoding="utf-8")
                 ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
                 if ended.code or not _wheels(folder):
@@ -159,7 +159,7 @@ def _wheels(folder: Path) -> list[Path]:
 
 
 def _command(build: ReleaseBuild, python: Path, folder: Path) -> list[str]:
-    source = te_builds.requirements(build.te, build.cuda).source
+    source = distributions.requirements(build.te, build.cuda).source
     options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", source.partition("==")[0]]
     return python_code(python, _WHEEL, "wheel", "-v", *options, "--wheel-dir", str(folder), source)
 
@@ -170,7 +170,7 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
     homes = [Path(nvcc).resolve().parents[1] for nvcc in (shutil.which("nvcc"), f"{CUDA}/bin/nvcc") if nvcc]
     home = site.get("CUDA_HOME") or str(next((top for top in homes if (top / "include/cuda.h").is_file()), homes[0]))
     return {
-        "MAX_JOBS": str(te_builds.jobs(len(os.sched_getaffinity(0)), machine_memory())),
+        "MAX_JOBS": str(distributions.jobs(len(os.sched_getaffinity(0)), machine_memory())),
         **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),

@@ -27,9 +27,8 @@ from matrix.ground.catalog import versions
 from matrix.ground.catalog.regular_file import UnreadableError
 from matrix.read.elf.dynamic_linker import LinkProblem, ProblemKind, Process
 from matrix.read.elf.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash
-from matrix.read.elf.import_process import after_import, cuda_of, started
 from matrix.read.elf.load_facts import CompiledPackage, MendingLine, PackageImport, contains, link_table
-from matrix.read.elf.python_site import CompiledFile, InstalledPackage, PythonSite
+from matrix.read.elf.python_site import CompiledFile, InstalledPackage, PythonSite, after_import, cuda_of, started
 
 MAGIC: Final = 0xBA55ED50
 PTX, CUBIN = 1, 2

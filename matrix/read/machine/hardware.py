@@ -10,7 +10,7 @@ from typing import Final
 
 from matrix.ground.catalog.machine import Machine, Nvml
 from matrix.ground.catalog.versions import NONE
-from matrix.read.machine.nvidia import devices
+from matrix.read.machine import devices
 
 COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 COUNTS: Final = ("memory.oom_control", "memory.events")  # files of cgroup v1, v2

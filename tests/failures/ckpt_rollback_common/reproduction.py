@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from matrix.kit.checkpoint import read, write
+from matrix.kit.gpt import read, write
 
 __all__ = ["read", "write"]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit import checkpoint, gpt, megatron
+from matrix.kit import gpt, megatron
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -17,11 +17,11 @@ STEPS = 5
 
 
 def train_save_load(rank: Rank) -> dict[str, Any]:
-    """Train on megatron-core's mock dataset, save, load, compare; return what checkpoint.round_trip returns."""
+    """Train on megatron-core's mock dataset, save, load, compare; return what gpt.round_trip returns."""
     torch = megatron.start(rank, tensor_parallel=2)
     model = gpt.build_model(rank)
     gpt.train(torch, model, loader(rank, torch), STEPS)
-    compared = checkpoint.round_trip(rank, torch, model)
+    compared = gpt.round_trip(rank, torch, model)
     megatron.stop()
     return compared
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from matrix.kit.checkpoint import save_and_load
+from matrix.kit.gpt import save_and_load
 
 __all__ = ["save_and_load"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ground.cases.driver_fit import Fit, fitting
+from matrix.ground.cases.machine_requirements import Fit, fitting
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Expectation
 

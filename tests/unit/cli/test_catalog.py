@@ -17,7 +17,7 @@ from matrix.ground.catalog.schema import Identifier
 from matrix.ground.verdicts.record import Verdict
 from matrix.prove.store.paths import Paths
 from tests.unit.catalogs import catalog, clause, failure
-from tests.unit.show.test_output import rendered
+from tests.unit.show.test_site import rendered
 
 
 def test_new_failure_has_its_files(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shlex
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +14,17 @@ from typing import Any
 import pytest
 
 from matrix.cli.main import main
+from matrix.cli.parity import command_line, core_json, layout_lines, search_lines
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus
+from matrix.kit.parity.factors import Point
 from matrix.prove.parity import campaigns
+from matrix.prove.parity.campaigns import CoreResult
+from matrix.prove.parity.cause_search import Cause, Certainty
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.show.terminal import Prose, json_object
 from tests.schemas import items_of
-from tests.unit.prove.parity.fakes import NORM, SINKS, Planted
+from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
 
 
 @pytest.fixture
@@ -86,3 +96,67 @@ def test_folder_of_a_fork_is_a_core(planted: Planted, capsys: pytest.CaptureFixt
 def test_core_that_does_not_exist_is_invalid_input(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parity", "--mcore", "no-such-core", "--layout", "tp=2"]) == ExitStatus.MISTAKE
     assert not planted.asked
+
+
+ROW = PointResult(SINKS, 1, DEVIATES, (NORM, replace(LOSS, size=math.inf, ratio=None)), largest=0.5)
+BREAK = Cause(SINKS, Certainty.CONFIRMED, ROW, SINKS)
+REFUSED_CAUSE = Cause(REFUSAL, Certainty.REFUSED, PointResult(REFUSAL, 1, REFUSED, text="ImportError: no"), REFUSAL)
+
+
+def text(lines: Any) -> list[str]:
+    return [line.text if isinstance(line, Prose) else str(line) for line in lines]
+
+
+def test_search_states_its_verdict_first() -> None:
+    printed = text(search_lines(7, [CoreResult("0.19.2", "torch-2.15.0", (BREAK, REFUSED_CAUSE), 20, 9)], {}))
+    assert printed[0] == "DEVIATES: 1 cause (9 layouts equal, 20 comparisons, 1 cores, seed 7)"
+    assert "megatron-core 0.19.2  confirmed: softmax=learnable tp=2" in printed
+    assert any("norm deviates by 0.001, 0.999 times the expected, in step 1 on rank 0" in line for line in printed)
+    assert any("--softmax-type learnable" in line for line in printed)
+    assert "1 combinations refused by upstream" in printed[-1]
+    assert not any("recompute" in line for line in printed)
+
+
+def test_suspicion_is_no_break() -> None:
+    cause = replace(BREAK, certainty=Certainty.SUSPECTED)
+    printed = text(search_lines(7, [CoreResult("0.19.2", "torch-2.15.0", (cause,), 20, 9)], {}))
+    assert printed[0].startswith("EQUAL")
+    assert any("suspected" in line for line in printed)
+
+
+def test_search_without_a_comparison_decides_nothing() -> None:
+    assert text(search_lines(7, [CoreResult("0.19.2", "torch-2.15.0")], {}))[0].startswith("NOTHING DECIDED")
+
+
+def test_known_cause_names_its_entry() -> None:
+    cause = replace(BREAK, certainty=Certainty.KNOWN, entry="sinks tp2")
+    printed = text(search_lines(7, [CoreResult("0.19.2", "torch-2.15.0", (cause,), 20, 9)], {}))
+    assert "megatron-core 0.19.2  known as sinks tp2: softmax=learnable tp=2" in printed
+
+
+def test_layout_names_its_releases() -> None:
+    rows = [
+        CoreResult("0.14.0", "torch", asked=(PointResult(SINKS, 1, REFUSED, text="no such option"),)),
+        CoreResult("0.15.0", "torch", asked=(ROW,)),
+        CoreResult("0.16.0", "torch", asked=(ROW,)),
+        CoreResult("0.20.0", "torch", asked=(PointResult(SINKS, 1, EQUAL, largest=1e-15),)),
+    ]
+    printed = text(layout_lines([SINKS], 3, rows, {"MEGATRIX_COMMAND": "tox run -e megatrix --"}))
+    assert printed[0] == "DEVIATES in 0.15.0 .. 0.16.0: softmax=learnable tp=2 (seed 3)"
+    assert "  megatron-core 0.20.0: equal, 1e-15 at most" in printed
+    assert any(line.strip().startswith("tox run -e megatrix -- parity --mcore 0.15.0") for line in printed)
+
+
+def test_reproduce_line_is_read_back() -> None:
+    words = shlex.split(command_line("./my fork", replace(ROW, seed=7), {}))
+    assert words[:4] == ["megatrix", "parity", "--mcore", "./my fork"]
+    assert Point.parse(words[words.index("--layout") + 1]) == SINKS
+    assert words[-2:] == ["--seed", "7"]
+
+
+def test_json_has_the_published_schema() -> None:
+    result = CoreResult("0.19.2", "torch-2.15.0", (BREAK, REFUSED_CAUSE), 20, 9, 3, asked=(ROW,), seconds=1.25)
+    (item,) = items_of(json_object("parity/1", [core_json(result, {})]), "parity")
+    assert item["deviates"] is True
+    assert item["causes"][0]["deviations"][1]["size"] is None
+    assert json.loads(json.dumps(item)) == item

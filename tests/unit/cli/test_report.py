@@ -11,7 +11,7 @@ from matrix.ground.catalog import loading
 from matrix.prove.store.paths import Paths
 from tests.schemas import items_of
 from tests.unit.catalogs import catalog, failure
-from tests.unit.show.test_output import rendered
+from tests.unit.show.test_site import rendered
 
 RUN = "20260131T020000000000Z-night"
 

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from matrix.kit import open_mpi, userbuffers
+from matrix.kit import userbuffers
 from matrix.kit.rank import LackError, Rank
 from matrix.kit.userbuffers import function_of
 
@@ -122,5 +122,22 @@ def test_faulthandler_is_off_on_a_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     calls = []
     monkeypatch.setattr(faulthandler, "disable", lambda: calls.append("disabled"))
     monkeypatch.setattr(os, "environ", {})
-    open_mpi.prepare(Rank(0, 2, device, "file:///store", tmp_path), parameter_checks=False)
+    userbuffers.prepare_open_mpi(Rank(0, 2, device, "file:///store", tmp_path), parameter_checks=False)
     assert calls == (["disabled"] if device == "cuda" else [])
+
+
+NAMES = ("OMPI_MCA_mpi_param_check", "TMPDIR", "OMPI_MCA_btl_sm_backing_directory")
+
+
+@pytest.mark.parametrize(("device", "disables"), [("cpu", 0), ("cuda", 1)])
+def test_files_are_in_the_ranks_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, disables: int
+) -> None:
+    """On a GPU the crash is printed by Open MPI, not by faulthandler."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+    disabled: list[None] = []
+    monkeypatch.setattr(faulthandler, "disable", lambda: disabled.append(None))
+    userbuffers.prepare_open_mpi(Rank(0, 1, device, "", tmp_path), parameter_checks=True)
+    assert [os.environ[name] for name in NAMES] == ["1", str(tmp_path), str(tmp_path)]
+    assert len(disabled) == disables

@@ -7,11 +7,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from matrix.ask.check.table import build_table
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import MCORE, TORCH
+from matrix.ground.catalog.stack import MCORE, TORCH, Cell
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict

@@ -11,7 +11,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import GPUS, SM
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult, Pasts
-from matrix.show.cell_page import cell_page, trend
+from matrix.show.failure_page import cell_page, trend
 from tests.unit.catalogs import catalog
 from tests.unit.ground.verdicts.test_trend import nights
 from tests.unit.show.samples import LOG, changed, record

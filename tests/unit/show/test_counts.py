@@ -15,9 +15,8 @@ from matrix.ground.verdicts.record import Verdict
 from matrix.prove.authoring.overview import by_topic
 from matrix.prove.store.stored_run import Night
 from matrix.show import known, page, site
-from matrix.show.changes import Changes
 from matrix.show.check_text import render
-from matrix.show.run_summary import job_summary, summary
+from matrix.show.run_summary import Changes, job_summary, summary
 from tests import readme_facts
 from tests.unit.catalogs import few
 from tests.unit.show.samples import cell, record, stack_map

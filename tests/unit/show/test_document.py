@@ -19,8 +19,7 @@ from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.stored_run import Night
 from matrix.show import document
 from matrix.show.bisection import bisection_page
-from matrix.show.cell_page import cell_page
-from matrix.show.failure_page import failure_page
+from matrix.show.failure_page import cell_page, failure_page
 from matrix.show.site import upgrade_page
 from tests.unit.catalogs import catalog, clause
 from tests.unit.show.samples import attribution, bisection, changed, record, stack_map

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.prove.bisection.search import ResultKind
-from matrix.show.finding_sources import of_bisection
-from matrix.show.findings import Severity
+from matrix.show.findings import Severity, of_bisection
 from tests.unit.show.samples import attribution, bisection
 
 

@@ -19,9 +19,7 @@ from matrix.prove.planning.cell_explanation import explain
 from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import everything, night, of_source
 from matrix.prove.store.stored_run import Night
-from matrix.show.cell_page import cell_page
-from matrix.show.failure_page import failure_page
-from matrix.show.grounds import PLANNED
+from matrix.show.failure_page import PLANNED, cell_page, failure_page
 from matrix.show.stack_map import StackMap
 from matrix.show.words import group_by
 from tests.founding import HARDWARE

@@ -12,9 +12,8 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.stored_run import Night
-from matrix.show.changes import Changes, changes
-from matrix.show.escaping import block, code
-from matrix.show.run_summary import job_summary
+from matrix.show.run_summary import Changes, changes, job_summary
+from matrix.show.terminal import block, code
 from tests.unit.show.samples import cell, night, record
 
 NOTHING_BEFORE = Changes("", (), ())

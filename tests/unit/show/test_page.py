@@ -11,20 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.ground.catalog.cell import DECIDED
+from matrix.cli.run import Screen
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.stack import Stack
+from matrix.ground.catalog.stack import DECIDED, WRITER_MCORE, Stack
 from matrix.ground.verdicts.outcome import Raised
 from matrix.ground.verdicts.planned import Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.paths import page_name
 from matrix.prove.store.stored_run import Night
-from matrix.show.changes import Changes, changes
 from matrix.show.findings import night_junit
-from matrix.show.page import page
-from matrix.show.run_summary import summary
-from matrix.show.screen import Screen
+from matrix.show.page import grids, page
+from matrix.show.run_summary import Changes, changes, summary
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.show.samples import cell, changed, night, record, stack_map
@@ -280,3 +278,24 @@ def test_secrets_are_masked_in_every_report() -> None:
     for text in (page(current, NO_CHANGES, {}, MAP), night_junit(current), *printed):
         assert "hunter2" not in text
         assert "[masked]" in text
+
+
+def test_writers_are_rows_and_readers_columns() -> None:
+    cells = [
+        cell(mcore=reader).with_({WRITER_MCORE: writer})
+        for writer in ("0.9.0", "0.8.0")
+        for reader in ("0.9.0", "0.8.0")
+    ]
+    records = [record(where=one) for one in cells]
+    (grid,) = grids(records, {one.key: "" for one in records}, {})
+    assert grid.columns == ("0.8.0", "0.9.0")
+    assert [axes for _, axes, _ in grid.rows] == ["writer-mcore 0.8.0", "writer-mcore 0.9.0"]
+
+
+def test_packages_are_rows() -> None:
+    records = [
+        record(where=replace(cell().with_({"transformers": version}), packages=("transformers",)))
+        for version in ("5.0", "4.57")
+    ]
+    (grid,) = grids(records, {one.key: "" for one in records}, {})
+    assert [axes for _, axes, _ in grid.rows] == ["transformers 4.57", "transformers 5.0"]

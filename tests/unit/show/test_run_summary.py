@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from matrix.ground.catalog.failure import Level
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Record, Verdict
+from matrix.ground.verdicts.trend import PastResult
+from matrix.show.run_summary import changes
 from matrix.show.run_summary import summary as parts
 from tests.profiles import tries
-from tests.unit.show.samples import cell, night, record
+from tests.unit.show.samples import MCORES, cell, changed, night, record
 from tests.unit.terminals import coloured, piped, shown
 
 
@@ -128,3 +130,53 @@ def test_messages_are_escaped_for_the_terminal(message: str) -> None:
 
 def test_night_without_cases_is_incomplete() -> None:
     assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 ran, 0 unavailable, 0 not reached\n"
+
+
+CASE = record()
+VERDICT = st.sampled_from(list(Verdict))
+
+
+def test_no_changes_without_an_earlier_run() -> None:
+    assert changes([CASE], {}).since == ""
+
+
+def test_same_verdict_is_no_change() -> None:
+    assert changes([CASE], {CASE.key: PastResult(1, "a", Verdict.HOLDS)}).groups == ()
+
+
+@given(st.lists(st.tuples(st.none() | VERDICT, VERDICT), max_size=len(MCORES)))
+def test_newly_red_comes_first_and_changes_appear_once(steps: list[tuple[Verdict | None, Verdict]]) -> None:
+    cases = [changed(record(now), cell=cell(mcore=mcore)) for mcore, (_, now) in zip(MCORES, steps, strict=False)]
+    before = {case.key: PastResult(1, "a", was) for case, (was, _) in zip(cases, steps, strict=True) if was}
+    found = changes(cases, {**before, "another": PastResult(1, "a", Verdict.HOLDS)})
+    keys = [each.key for group in found.groups for each in group.records]
+    assert sorted(keys) == sorted(
+        case.key for case, (was, now) in zip(cases, steps, strict=True) if (was or Verdict.NOT_REACHED) is not now
+    )
+    assert set(keys[: len(found.newly_red)]) == found.newly_red
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "new"),
+    [
+        (Verdict.HOLDS, Verdict.REGRESSED, True),
+        (Verdict.UNAVAILABLE, Verdict.UNEXPLAINED, True),
+        (None, Verdict.VANISHED, True),
+        (Verdict.REGRESSED, Verdict.UNEXPLAINED, False),
+        (Verdict.REGRESSED, Verdict.HOLDS, False),
+    ],
+)
+def test_newly_red_was_not_red_before(was: Verdict | None, now: Verdict, new: bool) -> None:
+    case = record(now)
+    before = {"another": PastResult(1, "a", Verdict.HOLDS)} | ({case.key: PastResult(1, "a", was)} if was else {})
+    assert (case.key in changes([case], before).newly_red) is new
+
+
+def test_case_of_latest_run_not_planned_is_dropped() -> None:
+    before = {
+        "old": PastResult(1, "a", Verdict.HOLDS),
+        "gone": PastResult(2, "b", Verdict.HOLDS),
+        CASE.key: PastResult(2, "b", Verdict.HOLDS),
+    }
+    found = changes([CASE], before)
+    assert (found.since, found.dropped) == ("b", ("gone",))

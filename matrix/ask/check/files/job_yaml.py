@@ -21,8 +21,8 @@ from matrix.ask.check.files.requirements import read_arguments, read_environment
 from matrix.ask.check.files.shell import Shell
 from matrix.ask.check.files.yaml_text import line_of, load_yaml
 from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.reach import dashed, is_foreign, recognised
 from matrix.ground.catalog.schema import read_toml
-from matrix.ground.catalog.settings import dashed, is_foreign, recognised
 from matrix.ground.catalog.stack import Place
 from matrix.ground.errors import MatrixError
 

@@ -32,7 +32,7 @@ from matrix.prove.execution.ranks.rank_main import open_streams, work
 from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.read import kernel
 from matrix.read.commands import python_code
-from matrix.read.machine.nvidia import cuda
+from matrix.read.machine import cuda
 
 # Written to the lifeline after the preload; the last two by an overlay server alone.
 READY, STARTED_CUDA, STARTED_THREADS, FAILED, CHANGED = b"ready\n", b"cuda\n", b"threads\n", b"failed\n", b"changed\n"

@@ -22,7 +22,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.kit.rank import LackError, Rank
 from matrix.read import kernel
-from matrix.read.machine.nvidia import cuda
+from matrix.read.machine import cuda
 
 MESSAGE: Final = 16_384  # characters of a message; a CheckpointException, which quotes each failed rank, had 1,000
 FRAMES: Final = 100  # per exception; a failed save on megatron-core had 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from matrix.ground.cases import driver_fit
+from matrix.ground.cases import machine_requirements
 from matrix.ground.cases.machine_requirements import BaseOffer, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Machine
@@ -56,4 +56,4 @@ class ClusterSite:
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
         """Return the driver branches for a case (empty: any), and why no node has one, or ""."""
-        return driver_fit.runnable(self.catalog, item, driver_fit.branches(self._features))
+        return machine_requirements.runnable(self.catalog, item, machine_requirements.branches(self._features))

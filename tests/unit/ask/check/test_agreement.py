@@ -17,7 +17,7 @@ from matrix.ask.check.rulings import KNOWN_BREAK, Rulings, Standing
 from matrix.ask.check.table import Choice
 from matrix.ask.check.training_job import UserJob, job_of
 from matrix.ask.check.user_stack import build, parse_text
-from matrix.ground.cases.driver_fit import Fit, fit_of
+from matrix.ground.cases.machine_requirements import Fit, fit_of
 from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place, short
 from matrix.ground.errors import MatrixError

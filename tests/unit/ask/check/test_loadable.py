@@ -15,7 +15,7 @@ from matrix.cli.main import main
 from matrix.ground.catalog import loading
 from matrix.prove.provision.overlays import lay_wheels
 from matrix.read.commands import CommandResult
-from matrix.read.elf.import_process import started
+from matrix.read.elf.python_site import started
 from tests.schemas import items_of
 from tests.unit.read.elf.environments import SmallEnvironment
 from tests.unit.read.elf.objects import module, needs_compiler, package

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.failure import Signature
-from matrix.ground.catalog.patterns import ambiguity
+from matrix.ground.catalog.schema import ambiguity
 from matrix.ground.verdicts.learning import generalised, learned, of_log
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import shows

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.cli.match import render
 from matrix.ground.catalog.failure import Failure, Signature
 from matrix.ground.catalog.kinds import kind_table
-from matrix.ground.catalog.patterns import literals
+from matrix.ground.catalog.schema import literals
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpacked
 from matrix.ground.verdicts.log_match import Reading, Sighting, match
@@ -27,7 +28,6 @@ from matrix.ground.verdicts.tracebacks import HEADER
 from matrix.prove.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.prove.authoring.examples import read as outcome
 from matrix.show.known import where
-from matrix.show.log_matches import render
 from tests.founding import MASK
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.ground.catalog.patterns import ambiguity
-from matrix.ground.catalog.schema import read_toml
+from matrix.ground.catalog.schema import ambiguity, read_toml
 from matrix.ground.verdicts.text import (
     FORMATS,
     LINE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from matrix.kit.parity import campaign
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
+from matrix.kit.rank import Rank
 
 
 def test_line_may_be_text_or_values() -> None:
@@ -53,3 +55,27 @@ def test_reference_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, seed in (("tp=2 untied=on", 1), ("pp=2 untied=on", 1), ("pp=2 untied=on", 2)):
         assert comparisons.judge(ParityTask(Point.parse(text), seed)).outcome == "refused"
     assert measured == [("untied=on", 1), ("untied=on", 2)]
+
+
+def rank(size: int) -> Rank:
+    return Rank(0, size, "cpu", "file:///nowhere", Path())
+
+
+def test_message_names_quantity_parameter_ratio_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    deviations = tuple(Deviation("gradient", f"w{number}", 1, 0.5, 2.0, (0, 1)) for number in range(6))
+    monkeypatch.setattr(campaign, "measured", lambda *_: deviations)
+    with pytest.raises(campaign.ParityDeviation) as caught:
+        campaign.deviation(rank(2), tp=2)
+    text = str(caught.value)
+    assert text.startswith("tp=2: gradient of w0 deviates by 0.5, 2 times the expected, in step 1 on rank 0, 1; ")
+    assert text.endswith("; 6 in all")
+
+
+def test_equal_layout_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "measured", lambda *_: ())
+    campaign.deviation(rank(2), tp=2)
+
+
+def test_other_number_of_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="tp=2 needs 2 ranks, the job has 4"):
+        campaign.deviation(rank(4), tp=2)

@@ -22,7 +22,7 @@ from matrix.prove.planning.night import night
 from tests.unit.catalogs import case, catalog, cell, clause, failure, shown, wheels
 
 CODE = """
-from matrix.kit.checkpoint import save_and_load as from_kit
+from matrix.kit.gpt import save_and_load as from_kit
 from .sibling import from_sibling
 
 def save(rank, *, tensor_parallel, steps=5):

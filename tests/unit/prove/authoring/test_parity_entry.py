@@ -50,7 +50,7 @@ def test_entry_has_rules_of_each_span(tmp_path: Path) -> None:
 def test_cases_of_an_entry_run_the_comparison(tmp_path: Path) -> None:
     path = parity_entry.write("z-logged", tmp_path, [CAUSE, CONTROL], RESULTS)
     cases = [decode(Case, row) for row in read_toml(path)["case"]]
-    assert [case.function for case in cases] == [("matrix.kit.parity.reproduce", "deviation")] * 2
+    assert [case.function for case in cases] == [("matrix.kit.parity.campaign", "deviation")] * 2
     assert [(Point.of(case.arguments), case.ranks) for case in cases] == [(CAUSE, 2), (CONTROL, 2)]
 
 

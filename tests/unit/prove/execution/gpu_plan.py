@@ -22,8 +22,8 @@ from matrix.prove.execution import case_context, installation, plugin, session
 from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.provision import host
 from matrix.prove.provision.host import LocalSite
+from matrix.read.machine import devices
 from matrix.read.machine import installed as environments
-from matrix.read.machine.nvidia import devices
 from tests.unit.catalogs import case, catalog, failure
 
 FOLDER = Path(os.environ["GPU_PLAN"])  # the failure's folder; `used`, GPUs in use; `ran`, a line for each case

@@ -8,10 +8,9 @@ import signal
 import time
 from pathlib import Path
 
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Case, Failure, Level
 from matrix.ground.catalog.machine import PythonEnvironment
-from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.stack import MCORE, Cell
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.prove.execution import case_context, installation, plugin, session
 from matrix.read.machine import installed as environments

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a failure's folder with a module that imports one of the kit; small modules stand for those that run."""
     monkeypatch.setattr(cache_key, "RUNS", ("matrix.kit.child", "matrix.gone"))
     monkeypatch.setattr(cache_key, "READS", ("matrix.ground.errors",))
-    (tmp_path / "reproduction.py").write_text("from matrix.kit import open_mpi\nfrom . import sibling\n")
+    (tmp_path / "reproduction.py").write_text("from matrix.kit import layer_norms\nfrom . import sibling\n")
     (tmp_path / "sibling.py").write_text("")
     return tmp_path
 
@@ -136,7 +136,7 @@ def test_key_ignores_unrelated_files(folder: Path, name: str) -> None:
 
 def test_closure_follows_late_imports(folder: Path) -> None:
     used = {str(path.relative_to(PACKAGE)) for path in closure([folder / "reproduction.py"]) if PACKAGE in path.parents}
-    assert used == {"kit/__init__.py", "kit/open_mpi.py"}
+    assert used == {"kit/__init__.py", "kit/layer_norms.py"}
     late = {path.name for path in closure([PACKAGE / "kit" / "megatron.py"])}
     assert {"cpu_device.py", "absent_packages.py", "te_extension.py"} <= late
 
@@ -275,12 +275,12 @@ def test_key_is_the_same_in_later_versions() -> None:
 @pytest.mark.parametrize(
     ("text", "files"),
     [
-        ("import matrix.kit.open_mpi", ["kit/open_mpi.py"]),
-        ("import os, matrix.kit.open_mpi as mpi", ["kit/open_mpi.py"]),
+        ("import matrix.kit.layer_norms", ["kit/layer_norms.py"]),
+        ("import os, matrix.kit.layer_norms as mpi", ["kit/layer_norms.py"]),
         ("import matrix.kit", ["kit/__init__.py"]),
-        ("from matrix.kit import open_mpi, gone", ["kit/__init__.py", "kit/open_mpi.py"]),
-        ("from matrix.kit.open_mpi import run", ["kit/open_mpi.py"]),
-        ("from . import open_mpi\nfrom .kit import open_mpi", []),  # hashed with the folder
+        ("from matrix.kit import layer_norms, gone", ["kit/__init__.py", "kit/layer_norms.py"]),
+        ("from matrix.kit.layer_norms import run", ["kit/layer_norms.py"]),
+        ("from . import layer_norms\nfrom .kit import layer_norms", []),  # hashed with the folder
         ("import matrix.gone\nimport matrixx.kit\nfrom torch import nn", []),
         ("if TYPE_CHECKING:\n    import matrix.prove.store\nimport matrix.kit", ["kit/__init__.py"]),
         ("if SOMETHING:\n    import matrix.kit", ["kit/__init__.py"]),

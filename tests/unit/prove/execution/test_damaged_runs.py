@@ -24,7 +24,7 @@ from matrix.prove.store.history import History, HistoryError
 from matrix.prove.store.journal import read
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import Night, StoredRun
-from matrix.show import output
+from matrix.show import site
 from tests.unit.catalogs import case, catalog, clause, failure
 from tests.unit.engines import HOST, FakeEngine
 
@@ -135,7 +135,7 @@ def test_damaged_file_is_an_error_or_complete(
         damage(run, random.Random(seed))
 
         def report(run: StoredRun, history: History) -> Night:
-            return output.render(run, tmp_path, history, KNOWN)
+            return site.render(run, tmp_path, history, KNOWN)
 
         events = Events(ended=report) if seed % 10 == 0 else Events()
         try:

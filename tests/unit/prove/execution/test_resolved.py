@@ -9,7 +9,7 @@ import pytest
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
-from matrix.read.machine.nvidia import devices
+from matrix.read.machine import devices
 from tests.unit.prove.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpus
 
 

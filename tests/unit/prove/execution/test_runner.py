@@ -28,7 +28,7 @@ from matrix.prove.store import journal
 from matrix.prove.store.history import History
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import Night, StoredRun
-from matrix.show import output
+from matrix.show import site
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real
 from tests.unit.engines import HOST, FakeEngine, make_environment
 from tests.unit.show.samples import record
@@ -60,7 +60,7 @@ class Runs:
         return execute(options, KNOWN, engine, events)
 
     def report(self, run: StoredRun, history: History) -> Night:
-        return output.render(run, self.out, history, KNOWN)
+        return site.render(run, self.out, history, KNOWN)
 
     def stored(self) -> StoredRun:
         return earlier(self.out, self.folder().name)
@@ -413,7 +413,7 @@ def test_resume_beside_a_live_run_is_refused(runs: Runs, attach: bool) -> None:
 
     def report(run: StoredRun, history: History) -> Night:
         resume()
-        return output.render(run, runs.out, history, KNOWN)
+        return site.render(run, runs.out, history, KNOWN)
 
     execute(Request(CASES, runs.out), KNOWN, engine, Events(ended=report))
     assert len(refused) == len(KEYS) + 1

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.cases.cells import masked_by
-from matrix.ground.catalog.cell import Cell
 from matrix.ground.catalog.failure import Build, CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage, Pick
 from matrix.ground.catalog.model import Catalog, Release
 from matrix.ground.catalog.schema import Identifier, VersionText
-from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE
+from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Cell
 from matrix.ground.catalog.stack import short as component_short
 from matrix.ground.catalog.versions import Range, position
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind

@@ -73,7 +73,7 @@ def test_module_that_does_more_is_not_held(tmp_path: Path, first: str, held: boo
         ({"env": {"A": "1"}}, ()),
         ({"launcher": "mpirun"}, ()),
         ({"limits": Limits(address_space=Size(1))}, ()),
-        ({"target": "matrix.kit.parity.reproduce:deviation"}, ()),
+        ({"target": "matrix.kit.parity.campaign:deviation"}, ()),
     ],
 )
 def test_a_job_that_differs_holds_nothing(tmp_path: Path, changes: dict[str, Any], steps: tuple[str, ...]) -> None:
@@ -81,6 +81,6 @@ def test_a_job_that_differs_holds_nothing(tmp_path: Path, changes: dict[str, Any
 
 
 def test_function_of_the_kit_is_read_there(tmp_path: Path) -> None:
-    text = "from matrix.kit.checkpoint import save_and_load as other, read\n"
+    text = "from matrix.kit.gpt import save_and_load as other, read\n"
     assert first_imports(job(tmp_path, text, target=f"{tmp_path / 'reproduction.py'}:read"))[0] == "megatron.core"
     assert first_imports(job(tmp_path, text, target=f"{tmp_path / 'reproduction.py'}:absent")) == ()

@@ -99,7 +99,7 @@ def test_ranks_have_the_variables_of_the_imports(run: Run, monkeypatch: pytest.M
     [
         ("raise RuntimeError('no GPU')", "fail"),
         (THREAD, "leave a thread"),
-        ("from matrix.read.machine.nvidia import cuda\ncuda.initialised = lambda: True", "start CUDA"),
+        ("from matrix.read.machine import cuda\ncuda.initialised = lambda: True", "start CUDA"),
         ("os.environ['SET'] = os.environ['TORCH_EXTENSIONS_DIR']", "a folder of the process"),
         ("if 'RANK' not in os.environ: os._exit(7)", "end the process"),
         ("import time\nif 'RANK' not in os.environ: time.sleep(60)", "take as long as the case may"),

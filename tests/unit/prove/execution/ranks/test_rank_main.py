@@ -13,7 +13,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError
 from matrix.prove.execution.ranks.rank_main import READY, VALUE, encode_value, imported, impose, pass_gate
-from matrix.read.machine.nvidia import cuda
+from matrix.read.machine import cuda
 
 NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
 

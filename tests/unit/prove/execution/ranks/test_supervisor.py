@@ -270,7 +270,7 @@ def test_crashing_preload_module_is_skipped(job: MakeJob, alone: None, tmp_path:
 
 def test_preload_that_starts_cuda_is_undone(job: MakeJob, alone: None, tmp_path: Path) -> None:
     """CUDA does not work in a process forked after cuInit; a torch of NGC's called it at its import."""
-    module(tmp_path / "base", "eager", "from matrix.read.machine.nvidia import cuda\ncuda.initialised = lambda: True")
+    module(tmp_path / "base", "eager", "from matrix.read.machine import cuda\ncuda.initialised = lambda: True")
     with Supervisor(preload=("eager",), preload_path=(str(tmp_path / "base"),)) as supervisor:
         outcome = supervisor.run(job("describe", world_size=1))
     assert outcome.attempts == ("an import of eager started CUDA; the forkserver runs without them",)

@@ -1,4 +1,8 @@
-"""Query each library in a separate process, so that a driver that hangs or crashes is reported as such.
+"""Query NVML and the user-mode driver in a process each: a driver that hangs or crashes is reported as such.
+
+Both libraries are bound by ctypes, without torch: a dozen functions that take and return numbers and texts
+(docs/drivers.md gives the reason). NVML, the management library of the kernel driver, has its version, the GPUs and
+their NVLinks: codes and functions are from nvml.h, and have been there since 2018 (R410).
 
 No process that will fork may call cuInit: CUDA does not work in its children. The process runs any Python >= 3.9, with
 or without packages: this module imports the standard library only, and modules of this project that need no more.
@@ -6,6 +10,7 @@ or without packages: this module imports the standard library only, and modules 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -23,10 +28,74 @@ from matrix import PACKAGE
 from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
 from matrix.read.commands import python_module
 from matrix.read.kernel import die_with_parent
-from matrix.read.machine.nvidia import cuda, nvml
+from matrix.read.machine import cuda
+from matrix.read.machine.cuda import dotted
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+TEXT_BYTES: Final = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; the driver's version takes 80
+# Hints by the text of nvmlErrorString.
+HINTS: Final = {
+    "Driver/library version mismatch": "the driver was updated while its kernel module was loaded; reload it or reboot",
+    "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, then see dmesg",
+}
+MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS; 18 up to Hopper
+
+
+def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:
+    """Return why the library can't be loaded, "" if it can. Loading takes under 1 ms and does not access the driver."""
+    try:
+        library(LIBRARY)
+    except OSError as error:
+        return str(error)  # the text names the library
+    return ""
+
+
+def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
+    """Query NVML; `library` loads it. Yields the facts so far before each call that may hang, then all."""
+    if problem := there(library):
+        yield Nvml(problem=problem)
+        return
+    yield Nvml(asking="nvmlInit")
+    driver = library(LIBRARY)
+    driver.nvmlErrorString.restype = ctypes.c_char_p
+    if code := driver.nvmlInit_v2():
+        yield Nvml(problem=f"nvmlInit returned {_name(driver, code)}")
+        return
+    text, number, count = ctypes.create_string_buffer(TEXT_BYTES), ctypes.c_int(), ctypes.c_uint()
+    report = Nvml()
+    if not driver.nvmlSystemGetDriverVersion(text, TEXT_BYTES):
+        report = replace(report, driver=text.value.decode())
+    if not driver.nvmlSystemGetCudaDriverVersion(ctypes.byref(number)):
+        report = replace(report, cuda=dotted(number.value))
+    yield replace(report, asking="nvmlDeviceGetCount")
+    if code := driver.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        yield replace(report, problem=f"nvmlDeviceGetCount returned {_name(driver, code)}")
+        return
+    yield replace(report, gpus=tuple(_gpu(driver, index) for index in range(count.value)))
+
+
+def _gpu(driver: Any, index: int) -> Gpu:
+    device, active = ctypes.c_void_p(), ctypes.c_int()
+    name = ctypes.create_string_buffer(TEXT_BYTES)
+    if code := driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+        return Gpu(problem=_name(driver, code))
+    driver.nvmlDeviceGetName(device, name, TEXT_BYTES)
+    # The call fails for a link that the GPU does not have.
+    up = [
+        bool(active.value)
+        for link in range(MOST_LINKS)
+        if not driver.nvmlDeviceGetNvLinkState(device, link, ctypes.byref(active))
+    ]
+    return Gpu(name.value.decode(), links=len(up), up=sum(up))
+
+
+def _name(driver: Any, code: int) -> str:
+    text = (driver.nvmlErrorString(code) or str(code).encode()).decode()
+    return f"{text}: {HINTS[text]}" if text in HINTS else text
+
 
 ROOT: Final = PACKAGE.parent  # project folder, from which the process imports this module
-LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
+LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": look, "cuda": cuda.look}
 KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
 # Seconds for a query: 0.1 s without a driver, one or two with one, about ten for eight GPUs without a persistence
 # daemon.
@@ -50,7 +119,7 @@ def query(
     Where this Python can't load NVML, which has no effect on the driver, no process is started for it.
     """
     interpreter = str(Path(python).absolute()) if os.sep in python else python
-    missing = nvml.there() if python == sys.executable else ""
+    missing = there() if python == sys.executable else ""
     facts: dict[str, Any] = {"nvml": Nvml(problem=missing)} if missing else {}
     with ExitStack() as started:
         queried = [name for name in libraries if name not in facts]
@@ -68,7 +137,7 @@ def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
     with tempfile.TemporaryFile() as out:
         try:
             process = subprocess.Popen(
-                python_module(python, "matrix.read.machine.nvidia.devices", str(os.getpid()), library, folder=ROOT),
+                python_module(python, "matrix.read.machine.devices", str(os.getpid()), library, folder=ROOT),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -116,7 +185,7 @@ def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
 @cache
 def management() -> Nvml | None:
     """Query NVML, once per process; return None, without starting a process, where the library can't be loaded."""
-    return None if nvml.there() else query(("nvml",)).nvml
+    return None if there() else query(("nvml",)).nvml
 
 
 @cache

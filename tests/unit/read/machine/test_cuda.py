@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.catalog.machine import Cuda, Gpu
-from matrix.read.machine.nvidia import cuda
+from matrix.read.machine import cuda
 
 GIB = 2**30
 MAPPED = "7f02-7f03 r-xp 00000000 08:01 12  /lib/libcuda.so.1"

@@ -218,7 +218,7 @@ def test_next_commands_only_where_nothing_is_known() -> None:
     assert "sort:" not in text
 
 
-def test_several_logs_are_one_job_and_named_in_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_logs_are_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / "a.log", tmp_path / "b.log"]
     for path, text in zip(paths, ["nothing\n", HEADER + KNOWN], strict=True):
         path.write_text(text)

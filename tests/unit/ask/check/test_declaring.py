@@ -151,7 +151,7 @@ def test_each_image_of_a_file_is_a_stack(tmp_path: Path, as_one: bool, torches: 
         ("FROM x:1\n", "-r missing.txt\n", 1),
     ],
 )
-def test_files_that_complete_each_other_are_one_stack(
+def test_complementary_files_are_one_stack(
     dockerfile: str, requirements: str, stacks: int, tmp_path: Path
 ) -> None:
     paths = [tmp_path / "Dockerfile", tmp_path / "requirements.txt"]
@@ -172,7 +172,7 @@ def test_two_files_with_images_stay_apart(tmp_path: Path) -> None:
     ("line", "is_absent"),
     [("pip install $WHEEL", False), ("pip install numpy==1.26.4", True), ("echo done", True)],
 )
-def test_removed_package_is_open_where_a_later_install_is_not_understood(
+def test_removed_package_may_be_installed_again(
     line: str, is_absent: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.sh"

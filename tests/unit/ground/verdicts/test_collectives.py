@@ -213,7 +213,7 @@ def test_names_of_ranks_join_what_follows_each_other() -> None:
     assert name_all(["process 10", "process 9"]) == "process 9, process 10"
 
 
-def test_rank_in_the_default_group_counts_not_the_tag() -> None:
+def test_rank_of_the_default_group_counts() -> None:
     """`torchrun --role rank --tee 3` tags lines with [rank0]:, where 0 is a local rank."""
     line = "[rank0]:[PG ID 0 PG GUID 0(default_pg) Rank 4] " + work(5, "ALLREDUCE")
     assert [report.rank for report in reports_in(1, line, "0")] == ["4"]

@@ -351,7 +351,7 @@ def test_odd_logs_are_read_without_errors(parts: list[str]) -> None:
         "AttributeError: 'Parameter' object has no attribute 'main_grad'",
     ],
 )
-def test_message_of_python_or_torch_is_no_check_of_the_stack(error: str) -> None:
+def test_messages_of_python_are_no_refusals(error: str) -> None:
     assert kinds(HEAD + CORE + error + "\n") == []
 
 
@@ -370,7 +370,7 @@ def test_message_of_python_or_torch_is_no_check_of_the_stack(error: str) -> None
         ("/home/transformer_engine_notes/a.py", False),
     ],
 )
-def test_frame_is_of_the_stack_by_its_package(path: str, is_of_stack: bool) -> None:
+def test_stack_frames_by_their_package(path: str, is_of_stack: bool) -> None:
     frame = KindIndex(kind_table()).stack_frame([Frame(path, 1, "f")])
     assert (frame is not None) == is_of_stack
 
@@ -385,12 +385,12 @@ NAN: Final = "(message='found NaN in local forward loss calculation')"
         (f"Rank 5, node gpu-7, device 1, iteration 9: Unexpected result nan {NAN}", "5"),
     ],
 )
-def test_both_forms_of_the_check_for_nan_name_their_rank(line: str, rank: str) -> None:
+def test_both_nan_checks_name_their_rank(line: str, rank: str) -> None:
     (sighting,) = match([f"[rank0]: {line}\n"], [], kind_table()).kinds
     assert (sighting.kind.id, sighting.groups["rank"]) == ("nan-or-inf", rank)
 
 
-def test_printed_norms_that_are_nan_are_one_sighting_without_a_rank() -> None:
+def test_printed_nan_norms_are_one_sighting() -> None:
     """The norm is reduced over ranks before it is printed: no check of one rank found it."""
     lines = [
         f" iteration {step}/50 | consumed samples: 20480 | lm loss: 1.1E+01 | grad norm: nan |\n"

@@ -131,7 +131,7 @@ def test_an_own_signature_is_left_out() -> None:
         assert [one.failure.id for one in match([text], entries).known] == found
 
 
-def test_two_keys_of_a_signature_of_its_own_make_it_certain() -> None:
+def test_two_own_keys_make_a_failure_certain() -> None:
     """With one alone, or with other causes that show the same, the failure is likely."""
     marks = {id: read(log).known[0].signature for id, log in LOGS.items()}
     certain = {id: mark.keys > 1 and not mark.shared for id, mark in marks.items()}
@@ -623,7 +623,7 @@ DEEPEP: Final = (
         ("deep_ep requires nvshmem>=3.4.5, needs nvshmem 3.4.5\n", ["likely"], []),  # wanted, not installed
     ],
 )
-def test_message_of_several_causes_is_judged_by_the_versions_of_the_log(
+def test_shared_message_is_judged_by_versions(
     versions: str, known: list[str], similar: list[str]
 ) -> None:
     reading = match([versions + DEEPEP], real().failures, kind_table())
@@ -647,13 +647,13 @@ NO_BACKEND: Final = (
         ("Disabling UnfusedDotProductAttention for qkv_format = thd", ["no-attention-backend"]),
     ],
 )
-def test_lines_that_state_why_are_shown_and_rule_out_another_cause(line: str, known: list[str]) -> None:
+def test_clues_rule_out_another_cause(line: str, known: list[str]) -> None:
     far = "nothing of interest\n" * 2000
     reading = match([f"DEBUG:DotProductAttention:{line}\n", far, NO_BACKEND], real().failures, kind_table())
     assert [seen.failure.id for seen in reading.known] == known
     assert [(clue.line, clue.what) for clue in reading.clues] == [(1, line)]
 
 
-def test_lines_that_state_why_need_their_error() -> None:
+def test_clues_need_their_error() -> None:
     text = f"Disabling FusedAttention due to NVTE_FUSED_ATTN=0\nNCCL WARN Cuda failure 'invalid argument'\n{DEEPEP}"
     assert match([text], real().failures, kind_table()).clues == ()

@@ -94,6 +94,6 @@ def test_what_is_not_decided_is_not_absent(script: str, expected: list[tuple[str
 @pytest.mark.parametrize(
     ("default", "expected"), [("=1", [("torch", "2.4.1")]), ("=0", []), ("", [("torch", "2.4.1")])]
 )
-def test_the_default_of_an_argument_decides(default: str, expected: list[tuple[str, Value]]) -> None:
+def test_default_of_an_argument_decides(default: str, expected: list[tuple[str, Value]]) -> None:
     text = f'FROM x\nARG X{default}\nRUN if [ "$X" = "1" ]; then pip install torch==2.4.1; fi\n'
     assert [(pin.name, pin.value) for pin in read_dockerfile(text, "Dockerfile", lambda _: None).pins] == expected

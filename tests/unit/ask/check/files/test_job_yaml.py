@@ -191,7 +191,7 @@ def test_script_under_any_key_is_read() -> None:
     assert [item.kind for item in declared.unread] == [UnreadKind.YAML]
 
 
-def test_script_that_a_container_starts_is_that_of_the_same_name() -> None:
+def test_container_starts_the_script_of_that_name() -> None:
     text = f"{RESOURCE}  containers:\n  - name: a\n    image: x:1\n    command: [bash, /config/train.sh]\n"
     declared = read_yaml(text, "a.yaml", lambda _: None)
     assert [(pin.name, pin.value) for pin in declared.pins] == [("torch", "2.4.1")]

@@ -45,7 +45,7 @@ def match_command(parsed: argparse.Namespace) -> int:
     else:
         show(*render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0]))
     named = any(standstill.ranks for standstill in matched.standstills)
-    answered = any(one.facts for one in answers)
+    answered = any(kind.facts for kind in answers)
     return ExitStatus.GOOD if matched.known or answered or named else ExitStatus.BAD
 
 

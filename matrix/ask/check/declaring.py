@@ -152,8 +152,8 @@ def declared_stack(
 
 def _left_open(statement: Statement, declared: Declared) -> Statement:
     """Return a statement; a package that a file removes is open where an installation after it was not understood."""
-    place = statement.place
-    later = (one.place for one in declared.unread if one.kind is UnreadKind.PACKAGE)
-    is_open = any(other.path == place.path and other.line >= place.line for other in later)
+    source = statement.place
+    installs = (item.place for item in declared.unread if item.kind is UnreadKind.PACKAGE)
+    is_open = any(install.path == source.path and install.line >= source.line for install in installs)
     removed = statement.value is ABSENT
     return replace(statement, value=UNKNOWN, limits=REMOVED) if removed and is_open else statement

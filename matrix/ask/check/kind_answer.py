@@ -124,14 +124,21 @@ def _of_memory(wanted: str, reserved: str) -> str:
 def _of_module(module: str, name: str, table: KindTable, seen: VersionsSeen) -> Rows:
     """Yield the releases that have a module, or a name of it, and the package of the module."""
     row = table.package_of(module)
-    if row:
-        yield f"{module} belongs to {row.title}{': ' * bool(row.note)}{row.note}", "" if name else row.install
-    for provider in PROVIDERS.values():
-        if provider.owns(module):
-            releases = releases_with(provider, {"module": module, "name": name})
-            yield from _by_release(provider, f"{module}.{name}" if name else module, releases, seen)
-            if not releases[-1][1] and (elsewhere := _elsewhere(provider, module, name)):
-                yield f"{provider.title} {releases[-1][0]} has it as {' and '.join(elsewhere)}", ""
+    by_provider = {
+        provider: releases_with(provider, {"module": module, "name": name})
+        for provider in PROVIDERS.values()
+        if provider.owns(module)
+    }
+    if row:  # where some releases lack it, the one to install follows
+        is_partial = any(exists is False for releases in by_provider.values() for _, exists in releases)
+        yield (
+            f"{module} belongs to {row.title}{': ' * bool(row.note)}{row.note}",
+            "" if name or is_partial else row.install,
+        )
+    for provider, releases in by_provider.items():
+        yield from _by_release(provider, f"{module}.{name}" if name else module, releases, seen)
+        if not releases[-1][1] and (elsewhere := _elsewhere(provider, module, name)):
+            yield f"{provider.title} {releases[-1][0]} has it as {' and '.join(elsewhere)}", ""
 
 
 def _elsewhere(provider: Provider, module: str, name: str) -> list[str]:
@@ -217,14 +224,18 @@ def _by_release(
             "",
         )
         return
-    version = _nearest(having, shown[-1] if shown else "")
+    version = _nearest(having, lacking, shown[-1] if shown else "")
     fact = f"{title} is in {provider.title} {spans(releases, True)}; missing in {spans(releases, False)}; {log}"
     yield fact, provider.install.format(package=provider.package, version=version)
 
 
-def _nearest(having: Sequence[str], installed: str) -> str:
-    """Return the first release that has it from the installed one on, or the last before it; without one the newest."""
+def _nearest(having: Sequence[str], lacking: Sequence[str], installed: str) -> str:
+    """Return the first release that has it from the installed one on, or the last before it.
+
+    The installed one lacks it: where its version is not known, the releases that lack it show on which side it is.
+    """
     if not versions.is_version(installed):
-        return having[-1]
+        is_newer = versions.parse(lacking[0]) < versions.parse(having[0])
+        return having[0] if is_newer and versions.parse(lacking[-1]) < versions.parse(having[-1]) else having[-1]
     later = [version for version in having if versions.parse(version) >= versions.parse(installed)]
     return later[0] if later else having[-1]

@@ -134,23 +134,32 @@ class Upgrade:
         title = component_title(self.component)
         if not self.steps:
             return f"{title}: {self.problem or f'no newer version than {self.current} is known'}"
-        newest, verdict = self.steps[-1], self.may_take_newest
+        newest, verdict, best = self.steps[-1], self.may_take_newest, self.best
+        count = len(newest.unknown)
+        open_parts = f"{count} part{'s' * (count != 1)} of the answer {'are' if count != 1 else 'is'} not known"
+        if CONTENTS in newest.unknown:
+            open_parts = f"{CONTENTS} are not known"
         reason = {
             "yes": "no new break is known there",
-            "no": f"{'; '.join(newest.clashes) or ', '.join(newest.new)} blocks it",
-            "unknown": f"no new break is known there, but {len(newest.unknown)} parts of the answer are not known",
+            "no": f"blocked by {'; '.join(newest.clashes) or ', '.join(newest.new)}",
+            "unknown": f"no new break is known there, but {open_parts}",
         }[verdict]
         texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
         if newest.fixed and verdict != "no":
             texts.append(f"fixed there: {', '.join(newest.fixed)}")
         if newest.unchanged and verdict != "no":
             texts.append(f"unchanged there: {', '.join(newest.unchanged)}")
-        if verdict == "no":
-            best = f"the newest version that nothing blocks is {self.best.version}" if self.best else ""
-            texts.append(best or f"each version after {self.current} is blocked")
+        if best is None:
+            texts.append(f"each version after {self.current} is blocked" if verdict == "no" else "no version is known")
+        elif best != newest:
+            texts.append(
+                f"the newest version {'that nothing blocks' if verdict == 'no' else 'that is known'} is {best.version}"
+            )
         if self.apart:
             texts.append(f"{title} does not affect: {', '.join(self.apart)}")
-        return "; ".join((*texts, *filter(None, [self.resuming])))
+        if self.resuming and best:
+            texts.append(f"reading this stack's checkpoints with {best.version}: {self.resuming}")
+        return "; ".join(texts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -270,7 +279,7 @@ def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
     words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
     parts = [f"{word}: {', '.join(by_expectation[side])}" for side, word in words.items() if side in by_expectation]
     nothing_known = by_expectation.keys() <= {Expectation.UNKNOWN}
-    return "" if nothing_known else f"resuming from this stack's checkpoints: {'; '.join(parts)}"
+    return "" if nothing_known else "; ".join(parts)
 
 
 def nearest(

@@ -336,5 +336,10 @@ def undecided_driver(catalog: Catalog, user: UserStack) -> Iterator[Unread]:
 
 
 def ordered(found: Iterable[FailureInStack]) -> tuple[FailureInStack, ...]:
-    """Return the failures by group, the most certain first."""
-    return tuple(sorted(found, key=lambda one: (ORDER.index(one.standing), not one.certain, one.failure.id)))
+    """Return the failures by group: first what the input decides, then what is reported most often (its references)."""
+
+    def relevance(one: FailureInStack) -> tuple[int, bool, bool, int, int, str]:
+        reports = len(one.failure.references)
+        return ORDER.index(one.standing), not one.certain, one.missing, len(one.depends), -reports, one.failure.id
+
+    return tuple(sorted(found, key=relevance))

@@ -277,8 +277,8 @@ def name_all(ranks: Iterable[str]) -> str:
             runs.append([number])
     spans = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     numbered = [f"rank{'s' if len(numbers) > 1 else ''} {', '.join(spans)}"] if numbers else []
-    named = sorted((rank for rank in ranks if not rank.isdigit()), key=lambda name: (len(name), name))  # 2 before 10
-    return ", ".join([*numbered, *named])
+    names = sorted((rank for rank in ranks if not rank.isdigit()), key=lambda name: (len(name), name))  # 2 before 10
+    return ", ".join([*numbered, *names])
 
 
 def verb_phrase(ranks: Sequence[str], verb: str) -> str:

@@ -105,8 +105,8 @@ _WANTED: Final = re.compile(
 @cache
 def _version_pattern() -> re.Pattern[str]:
     """Return the pattern of a version behind the name of a package: in paths, pip's output, TE's configuration."""
-    known = [one for one in components().values() if one.distribution or one.name in LIBRARIES]
-    words = sorted({word for one in known for word in (one.name, *one.aliases)}, key=len, reverse=True)
+    rows = [row for row in components().values() if row.distribution or row.name in LIBRARIES]
+    words = sorted({word for row in rows for word in (row.name, *row.aliases)}, key=len, reverse=True)
     return re.compile(
         rf"(?<![\w.-])(?P<package>(?i:{'|'.join(words).replace('-', '[-_]')}))(?:_version)?['\"]?"
         r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
@@ -185,7 +185,7 @@ class KindIndex:
         for clue, part in self._clues:
             if part in text:
                 shown_lines = zip(range(MOST), re.finditer(clue.line, text), strict=False)
-                yield from ((shown.start(), clue, shown[0].strip()) for _, shown in shown_lines)
+                yield from ((line.start(), clue, line[0].strip()) for _, line in shown_lines)
 
     def stack_frame(self, frames: Iterable[Frame]) -> Frame | None:
         """Return the deepest frame in a package of Megatron's stack."""

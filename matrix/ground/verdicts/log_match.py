@@ -236,8 +236,8 @@ class _Evidence:
         ruling = entry.failure.ruling(stack)
         if ruling.expectation is Expectation.WORKS and ruling.rule:
             components = [name for name in ruling.rule.components if name in stack.versions]
-            named = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
-            return f"works with {named}, which the log names: {ruling.rule.reason}"
+            titles = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
+            return f"works with {titles}, which the log names: {ruling.rule.reason}"
         pattern = entry.signature.not_with
         lines = [line.what for _, line in self.clues.values()] if pattern else []
         return next((f"the log names another cause: {line}" for line in lines if re.search(pattern or "", line)), "")
@@ -532,7 +532,7 @@ def _clues(evidence: _Evidence) -> Iterator[LogFault]:
     texts += [fault.what for occurrences in evidence.matches.values() for _, fault in occurrences.values()]
     for clue in {clue for clue, _ in evidence.clues.values()}:
         if any(re.search(clue.error, text) for text in texts):
-            yield from (fault for other, fault in evidence.clues.values() if other == clue)
+            yield from (fault for shown_by, fault in evidence.clues.values() if shown_by == clue)
 
 
 def _order(sighting: Sighting) -> tuple[bool, bool, int]:

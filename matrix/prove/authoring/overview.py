@@ -11,7 +11,7 @@ from matrix.ground.catalog.failure import Failure, Rule
 from matrix.ground.catalog.loading import night_of
 from matrix.ground.catalog.model import Catalog, Topic
 from matrix.ground.catalog.schema import Identifier
-from matrix.ground.catalog.stack import PYTHON, WRITER, component_title
+from matrix.ground.catalog.stack import MCORE, PYTHON, TE, TORCH, WRITER, component_title
 from matrix.ground.catalog.versions import parse
 
 
@@ -67,12 +67,21 @@ def by_topic(catalog: Catalog) -> dict[Topic, list[Summary]]:
 def fixed_in(failure: Failure) -> tuple[str, ...]:
     """Return the first releases outside all affected ranges, one text for each component that has one: each is a fix.
 
-    A component has one where every rule without a case bounds it from above.
+    A component has one where every rule without a case bounds it from above. Where none has, the releases that end each
+    rule are a fix together, of the stack's own packages: "megatron-core 0.10.0 with Transformer Engine 1.9.0".
     """
     rules = [rule for rule in failure.affected if not rule.cases] or list(failure.affected)
     names = dict.fromkeys(name for rule in rules for name in rule.bounds if name not in _NO_FIX)
     ends = {name: [_end(rule, name) for rule in rules] for name in names}
-    return tuple(f"{component_title(name)} {max(some, key=parse)}" for name, some in ends.items() if all(some))
+
+    def first_release(name: str) -> str:
+        return f"{component_title(name)} {max(filter(None, ends[name]), key=parse)}"
+
+    alone = tuple(first_release(name) for name in ends if all(ends[name]))
+    packages = [name for name in (MCORE, TE, TORCH) if name in ends]
+    ended_by = [next((name for name in packages if ends[name][at]), "") for at in range(len(rules))]
+    together = " with ".join(map(first_release, dict.fromkeys(ended_by))) if ended_by and all(ended_by) else ""
+    return alone or ((together,) if together else ())
 
 
 def _end(rule: Rule, name: str) -> str:

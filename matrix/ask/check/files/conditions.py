@@ -42,11 +42,11 @@ def truth_of(words: Sequence[str]) -> Truth:
 
 def _truth(operands: Sequence[str]) -> Truth:
     if len(operands) == 3:
-        one, operator, other = operands
-        if operator in _NUMBERS and one.isdecimal() and other.isdecimal():
-            return _NUMBERS[operator](int(one), int(other))
-        if operator in ("=", "==", "!=") and not _PATTERN.search(other):
-            return (one == other) == (operator != "!=")
+        left, operator, right = operands
+        if operator in _NUMBERS and left.isdecimal() and right.isdecimal():
+            return _NUMBERS[operator](int(left), int(right))
+        if operator in ("=", "==", "!=") and not _PATTERN.search(right):
+            return (left == right) == (operator != "!=")
     elif len(operands) == 2 and operands[0] in ("-n", "-z"):
         return bool(operands[1]) == (operands[0] == "-n")
     elif len(operands) < 2:
@@ -92,8 +92,8 @@ class Conditions:
     def runs(self) -> Truth:
         """Return whether the next command runs."""
         truth = self.chain
-        for one in self.opened:
-            truth = both(truth, one.branch)
+        for condition in self.opened:
+            truth = both(truth, condition.branch)
         return truth
 
     def enter(self, keyword: str) -> None:
@@ -115,12 +115,12 @@ class Conditions:
 
     def leave(self, words: Sequence[str], operator: str) -> None:
         """Read a whole command with expanded words, and the operator behind it."""
-        before, self.operator = self.operator, operator
+        joined_by, self.operator = self.operator, operator
         if self.opened and self.opened[-1].in_condition:
             truth = truth_of(words)
             self.condition = (
                 negated(both(negated(self.condition), negated(truth)))
-                if before == "||"
+                if joined_by == "||"
                 else both(self.condition, truth)
             )
         elif operator in ("&&", "||"):

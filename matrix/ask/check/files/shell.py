@@ -359,7 +359,7 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _perhaps(declared: Declared) -> Declared:
     """Return what a command declares that may not run: whether a package that it removes is installed is not known."""
-    pins = (replace(one, value=UNKNOWN, limits=REMOVED) if one.value is ABSENT else one for one in declared.pins)
+    pins = (replace(pin, value=UNKNOWN, limits=REMOVED) if pin.value is ABSENT else pin for pin in declared.pins)
     return replace(declared, pins=tuple(pins))
 
 

@@ -196,9 +196,9 @@ def test_resuming_is_known_to_work() -> None:
 
 def test_upgrade_answers_whether_a_job_may_resume() -> None:
     (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=(MCORE,))).upgrades
-    start, _, answers = core.resuming.partition(": ")
-    assert start == "resuming from this stack's checkpoints"
-    (works,) = (answer for answer in answers.split("; ") if answer.startswith("known to work: "))
+    assert core.best
+    assert f"reading this stack's checkpoints with {core.best.version}: " in str(core)
+    (works,) = (answer for answer in core.resuming.split("; ") if answer.startswith("known to work: "))
     assert RESUME in works.partition(": ")[2].split(", ")
     (torch,) = checked("torch=2.9.1", Question(upgrades=(BASE,))).upgrades
     assert torch.resuming == ""

@@ -151,9 +151,7 @@ def test_each_image_of_a_file_is_a_stack(tmp_path: Path, as_one: bool, torches: 
         ("FROM x:1\n", "-r missing.txt\n", 1),
     ],
 )
-def test_complementary_files_are_one_stack(
-    dockerfile: str, requirements: str, stacks: int, tmp_path: Path
-) -> None:
+def test_complementary_files_are_one_stack(dockerfile: str, requirements: str, stacks: int, tmp_path: Path) -> None:
     paths = [tmp_path / "Dockerfile", tmp_path / "requirements.txt"]
     for path, text in zip(paths, (dockerfile, requirements), strict=True):
         path.write_text(text)
@@ -172,9 +170,7 @@ def test_two_files_with_images_stay_apart(tmp_path: Path) -> None:
     ("line", "is_absent"),
     [("pip install $WHEEL", False), ("pip install numpy==1.26.4", True), ("echo done", True)],
 )
-def test_removed_package_may_be_installed_again(
-    line: str, is_absent: bool, tmp_path: Path
-) -> None:
+def test_removed_package_may_be_installed_again(line: str, is_absent: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.sh"
     path.write_text(f"#!/bin/bash\npip uninstall -y transformer-engine\n{line}\n")
     (one,) = inputs(catalog(), [str(path)])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.ask.check import kind_answer
 from matrix.ask.check.kind_answer import KindAnswer, answer
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.verdicts.crash import plain_name
@@ -176,3 +177,17 @@ def test_spans_of_releases(exists: tuple[bool | None, ...], text: str) -> None:
 @given(st.dictionaries(st.sampled_from(GROUPS), st.text(alphabet="ab.:/_Z0N9{} \n'", max_size=12)))
 def test_odd_captures_are_answered_without_errors(groups: dict[str, str]) -> None:
     assert answered(**groups).commands
+
+
+@pytest.mark.parametrize(
+    ("having", "lacking", "installed", "expected"),
+    [
+        (["2.8.0", "2.9.0", "2.20.2"], ["2.6.0", "2.7.0"], "", "2.8.0"),  # it came: an older one is installed
+        (["0.12.0", "0.13.1"], ["0.14.0", "0.15.0"], "", "0.13.1"),  # it went: a newer one is
+        (["0.12.0", "0.13.1"], ["0.11.0", "0.14.0"], "", "0.13.1"),  # both: code of today lacks what went
+        (["0.12.0", "0.13.1"], ["0.11.0", "0.14.0"], "0.11.0", "0.12.0"),
+        (["0.12.0", "0.13.1"], ["0.11.0", "0.14.0"], "0.14.0", "0.13.1"),
+    ],
+)
+def test_nearest_release_that_has_it(having: list[str], lacking: list[str], installed: str, expected: str) -> None:
+    assert kind_answer._nearest(having, lacking, installed) == expected

@@ -217,10 +217,15 @@ IMAGE = UpgradeStep("7", unknown=(CONTENTS,))  # of unknown contents: what it br
             (FREE, BLOCKED),
             "no",
             "2",
-            "torch: may I take 3, the newest? no: b blocks it; the newest version that nothing",
+            "torch: may I take 3, the newest? no: blocked by b; the newest version that nothing",
         ),
-        ((BLOCKED,), "no", "", "torch: may I take 3, the newest? no: b blocks it; each version after 1 is blocked"),
-        ((UpgradeStep("4", clashes=("x excludes y",)),), "no", "", "torch: may I take 4, the newest? no: x excludes y"),
+        ((BLOCKED,), "no", "", "torch: may I take 3, the newest? no: blocked by b; each version after 1 is blocked"),
+        (
+            (UpgradeStep("4", clashes=("x excludes y",)),),
+            "no",
+            "",
+            "torch: may I take 4, the newest? no: blocked by x excludes y",
+        ),
         (
             (UpgradeStep("5", unknown=("c",)),),
             "unknown",

@@ -623,9 +623,7 @@ DEEPEP: Final = (
         ("deep_ep requires nvshmem>=3.4.5, needs nvshmem 3.4.5\n", ["likely"], []),  # wanted, not installed
     ],
 )
-def test_shared_message_is_judged_by_versions(
-    versions: str, known: list[str], similar: list[str]
-) -> None:
+def test_shared_message_is_judged_by_versions(versions: str, known: list[str], similar: list[str]) -> None:
     reading = match([versions + DEEPEP], real().failures, kind_table())
     assert [seen.to_json()["confidence"] for seen in reading.known] == known
     assert all("Megatron-Bridge#1335" in seen.other_causes for seen in reading.known)

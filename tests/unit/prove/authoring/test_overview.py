@@ -20,6 +20,11 @@ AFFECTED: dict[str, tuple[tuple[dict[str, Any], ...], tuple[str, ...]]] = {
     "either component": (({"mcore": "<0.9", "te": "<1.8"},), ("megatron-core 0.9", "Transformer Engine 1.8")),
     "the last of two ranges": (({"mcore": "<0.9"}, {"mcore": ">=0.10,<0.12"}), ("megatron-core 0.12",)),
     "a range without end": (({"mcore": "<0.9"}, {"mcore": ">=0.12"}), ()),
+    "two components together": (
+        ({"mcore": "<0.10", "te": ">=1.0"}, {"mcore": ">=0.10", "te": "<1.9"}),
+        ("megatron-core 0.10 with Transformer Engine 1.9",),
+    ),
+    "no library of another package": (({"mcore": "<0.10"}, {"mcore": ">=0.10", "cudnn": "<9.12"}), ()),
     "another Python is no fix": (({"python": "<3.12"},), ()),
     "no rule": ((), ()),
 }

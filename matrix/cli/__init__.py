@@ -61,7 +61,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "check": Command(
         "Report what is known to break in this environment, a set of versions, files or a command, and what to do.",
         "docs/check.md",
-        ("check", 'check "mcore=0.8.0 torch=2.4.1"', "check Dockerfile train.sbatch --as-one"),
+        ("check", 'check "mcore=0.8.0 torch=2.4.1"', "check base=ngc-25.04 --to base=ngc-26.02"),
         "nothing is known to break; everything that the input names was read and is known",
         "something is known to break; with --: the status of the command, or 1",
         "something that the input names was not read or is not known, or nothing was checked (--allow-unknown: 0)",

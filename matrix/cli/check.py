@@ -6,19 +6,21 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
+from matrix.ask.check.transition import Transition
 from matrix.cli.command_options import add_findings, add_options, add_out, given, last_runs
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import known_component
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.show.check_text import brief, render_all
+from matrix.show.check_text import brief, changed, render_all
 from matrix.show.terminal import console, json_object, rendered, show, warn
 
 
@@ -31,13 +33,12 @@ def add_parser(commands: Any) -> None:
         metavar="WHAT",
         nargs="*",
         help='versions as COMPONENT=VALUE, such as "mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535" '
-        "(base=ngc-24.07 stands for the torch and TE of an image); or files: locks, requirements, Dockerfiles, job "
-        "scripts, settings in YAML; or a cell, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none, with its cases of "
-        "the night (host/... is in this environment). Nothing: this environment. -- COMMAND: this environment and a "
-        "command, which then runs",
+        "(base=ngc-24.07: those of an image); or files: locks, requirements, Dockerfiles, job scripts, settings; or a "
+        "cell, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none, with its cases of the night. Nothing: this "
+        "environment. -- COMMAND: this environment and a command, which then runs",
     )
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="also which release wrote a checkpoint, and which can read it"
+        "--checkpoint", type=Path, metavar="DIR", help="also which release wrote it, and which can read it"
     )
     parser.add_argument(
         "--upgrade",
@@ -46,6 +47,8 @@ def add_parser(commands: Any) -> None:
         default=[],
         help="te, mcore, torch or base: what each newer version breaks and fixes",
     )
+    described = "another stack, as WHAT: what newly breaks there, is fixed, stays broken, or is no longer known"
+    parser.add_argument("--to", metavar="WHAT", nargs="+", default=[], help=described)
     parser.add_argument("--as-one", action="store_true", help="all files declare one stack; the later version counts")
     parser.add_argument("--allow-unknown", action="store_true", help="exit with 0 unless something breaks")
     parser.add_argument(
@@ -85,6 +88,8 @@ def check_command(parsed: argparse.Namespace) -> int:
         raise MatrixError(
             "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
         )
+    if parsed.to:
+        return _compare(catalog, parsed)
     results = answers(catalog, parsed)
     answer = answer_of(results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
@@ -105,6 +110,26 @@ def check_command(parsed: argparse.Namespace) -> int:
     return status
 
 
+def _compare(catalog: Catalog, parsed: argparse.Namespace) -> int:
+    """Print what changes between two stacks. Raises MatrixError for an option that asks about one stack."""
+    for name in ("own", "format", "upgrade", "loadable", "root", "brief"):
+        if getattr(parsed, name):
+            fix = "leave --to out, or the other option"
+            raise MatrixError("--to compares two stacks", got=f"--to with --{name.replace('own', '')}", fix=fix)
+    sides = []
+    for words in (parsed.what, parsed.to):
+        sides += [*answers(catalog, argparse.Namespace(**{**vars(parsed), "what": words, "as_one": True}))]
+    if jobs := [job for side in sides for job in side.jobs]:  # the command of one side is that of both
+        question = replace(_question(parsed), jobs=tuple(jobs))
+        sides = [checking.check(catalog, side.stack, question, {}) for side in sides]
+    transition = Transition(*sides)
+    if parsed.json:
+        print(json_object("check-to/1", **transition.to_json()))
+    else:
+        show(*changed(transition, full=parsed.all))
+    return ExitStatus.GOOD if parsed.allow_unknown and transition.status is ExitStatus.NOTHING else transition.status
+
+
 def start(command: Sequence[str]) -> int:
     """Replace this process with a command; where it can't be started, return env(1)'s status: 127 missing, else 126."""
     try:
@@ -118,22 +143,24 @@ def start(command: Sequence[str]) -> int:
 
 def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
     """Return the answer for each stack that the command names."""
+    question, runs = _question(parsed), last_runs(parsed.out)
+    return [checking.check_input(catalog, checked, question, runs) for checked in _inputs(catalog, parsed)]
+
+
+def _question(parsed: argparse.Namespace) -> checking.Question:
     assumed = examine.assume(given(parsed, examine.options_of(parsed.preflights)), parsed.preflights)
     checkpoint = None
     if parsed.checkpoint:
         from matrix.ask.check.checkpoint_settings import read_checkpoint
 
         checkpoint = read_checkpoint(parsed.checkpoint)
-    inputs = _inputs(catalog, parsed)
-    question = checking.Question(
+    return checking.Question(
         assumed=assumed,
         upgrades=named(parsed.upgrade),
         checkpoint=checkpoint,
         here=not parsed.what,
         required=named(parsed.require.split(",")),
     )
-    runs = last_runs(parsed.out)
-    return [checking.check_input(catalog, checked, question, runs) for checked in inputs]
 
 
 def _inputs(catalog: Catalog, parsed: argparse.Namespace) -> list[declaring.CheckInput]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Final
 
 from matrix.ask.check.answer import MEGATRON, CheckAnswer, CheckResult
 from matrix.ask.check.remedies import UpgradeStep
 from matrix.ask.check.rulings import BreakingCalls, FailureInStack, Standing
+from matrix.ask.check.transition import Effect, Transition
 from matrix.ground.catalog.model import HOST
-from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title
+from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title, in_order
+from matrix.ground.errors import ExitStatus
 from matrix.kit.preflight import Answer
 from matrix.prove.planning.cell_explanation import Explanation, FailureInCell
 from matrix.show.known import advice, title
@@ -306,6 +309,52 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
             raised = ((f"{call.error}:", f"{call.message}; at {call.call_site}") for call in group.findings)
             yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
             yield ""
+
+
+def changed(transition: Transition, *, full: bool = False) -> Iterator[Part]:
+    """Yield what changes between two stacks: the sum, what differs, then each change with what decides.
+
+    What only occurs with certain options is folded to a few lines unless `full`.
+    """
+    yield text((_change_in_one_line(transition), VERDICTS[_COLOURS[transition.status]]))
+    yield ""
+    stacks = transition.before.stack, transition.after.stack
+    names = in_order({name for stack in stacks for name, _, _ in stack.named})
+    rows = [(component_title(name), *(str(stack.stack[name]) for stack in stacks)) for name in names]
+    yield table([("", "from", "to"), *(row for row in rows if row[1] != row[2])], gap=2)
+    yield ""
+    for side, result in (("from", transition.before), ("to", transition.after)):
+        for item in result.unknown:
+            yield table([(text((f"UNKNOWN in {side}:", "bold yellow")), f"{item.text}{_at(item.place)}")])
+    for effect in Effect:
+        parts = transition.of(effect)
+        optional = [part for part in parts if not part.certain]
+        listed = optional if full else optional[: SHOWN if effect is Effect.NEW else 0]
+        if parts:
+            yield text((f"{effect.value.upper()}: {len(parts)}", "bold"))
+        for part in (*(part for part in parts if part.certain), *listed):
+            facts = [(word, fact) for word, fact in (("when:", part.needs), ("why:", part.reason)) if fact]
+            yield table([(f"{part.name}:", part.title)], indent=2)
+            yield table(facts, indent=4)
+        if folded := [part.name for part in optional if part not in listed]:
+            yield Prose(f"with certain options ({FULL} shows each): {', '.join(folded)}", 2)
+
+
+_COLOURS: Final = {
+    ExitStatus.BAD: CheckAnswer.BREAKS,
+    ExitStatus.NOTHING: CheckAnswer.UNKNOWN,
+    ExitStatus.GOOD: CheckAnswer.NONE_KNOWN,
+}
+
+
+def _change_in_one_line(transition: Transition) -> str:
+    """Return the sum of at most 100 characters."""
+    new = transition.of(Effect.NEW)
+    certain = [part for part in new if part.certain]
+    optional = len(new) - len(certain)
+    fixed, stays, unknown = (len(transition.of(effect)) for effect in (Effect.FIXED, Effect.STAYS, Effect.UNKNOWN))
+    head = f"{len(certain)} newly break{'s' * (len(certain) == 1)}" if certain else "nothing newly breaks for certain"
+    return f"{head}; {optional} more with options; {fixed} fixed, {stays} stay, {unknown} no longer known"
 
 
 def _at(place: Place | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from matrix.cli.check import start
 from matrix.cli.main import main
 from matrix.prove.provision.project import ROOT
 from tests.founding import MASK, MPI, SAVE
-from tests.schemas import items_of
+from tests.schemas import items_of, validator
 from tests.unit.ask.check.machines import BARE, NGC
 
 BREAKING = "mcore=0.8.0 torch=2.4.1"
@@ -251,3 +252,27 @@ def test_script_of_the_command_is_read(breaking_clone: str, tmp_path: Path) -> N
     done = run("--", "bash", str(script), PYTHONPATH=breaking_clone)
     assert (done.returncode, (tmp_path / "started").exists()) == (1, False)
     assert f"{script}:3" in done.stderr
+
+
+def test_two_stacks_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["mcore=0.8.0 torch=2.3.1 te=1.9.0", "--to", "mcore=0.8.0 torch=2.4.1 te=1.9.0"]
+    assert main(["check", *words, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    validator("check-to").validate(found)
+    new = {part["name"]: part["certain"] for part in found["items"] if part["effect"] == "newly breaks"}
+    assert new[SAVE]
+    assert main(["check", *words]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1 newly breaks; ")
+    assert len(lines[0]) <= 100
+    assert "torch  2.3.1  2.4.1" in lines
+
+
+def test_the_way_back_is_fixed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "mcore=0.8.0 torch=2.4.1 te=1.9.0", "--to", "mcore=0.8.0 torch=2.3.1 te=1.9.0", "--all"]) == 0
+    assert "FIXED: 2" in capsys.readouterr().out
+
+
+def test_comparing_refuses_what_asks_about_one_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "torch=2.4.1", "--to", "torch=2.5.1", "--upgrade", "te"]) == 2
+    assert "--to compares two stacks" in capsys.readouterr().err

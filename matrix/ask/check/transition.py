@@ -1,0 +1,118 @@
+"""What changes from one stack to another: what newly breaks, is fixed, stays, or is no longer known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from matrix.ask.check.answer import CheckResult
+from matrix.ask.check.rulings import KNOWN_BREAK, Standing
+from matrix.ground.errors import ExitStatus
+
+
+class Effect(str, Enum):
+    """What a part of the answer does between the two stacks."""
+
+    NEW = "newly breaks"
+    FIXED = "fixed"
+    STAYS = "stays broken"
+    UNKNOWN = "no longer known"
+
+
+# How a part stands: True, it breaks; False, it does not; None, nothing that is known decides.
+EFFECTS: Final[Mapping[tuple[bool | None, bool | None], Effect]] = {
+    (False, True): Effect.NEW,
+    (None, True): Effect.NEW,
+    (True, False): Effect.FIXED,
+    (True, True): Effect.STAYS,
+    (True, None): Effect.UNKNOWN,
+    (False, None): Effect.UNKNOWN,
+}
+
+
+@dataclass(frozen=True)
+class ChangedPart:
+    """A failure, a call or two parts that exclude each other.
+
+    `certain`: it occurs without any further option. `needs` is what must hold besides, `reason` what decides in the
+    second stack.
+    """
+
+    effect: Effect
+    name: str
+    title: str = ""
+    certain: bool = False
+    needs: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """The step from one stack to another."""
+
+    before: CheckResult
+    after: CheckResult
+
+    @property
+    def parts(self) -> tuple[ChangedPart, ...]:
+        """Return what changes or stays broken: certain parts first, then in the order of `check`'s answer."""
+        return tuple(sorted([*self._clashes(), *self._failures(), *self._calls()], key=lambda part: not part.certain))
+
+    def of(self, effect: Effect) -> list[ChangedPart]:
+        """Return the parts of one change."""
+        return [part for part in self.parts if part.effect is effect]
+
+    @property
+    def status(self) -> ExitStatus:
+        """Return 1 where something is certain to break newly, 3 where a part of the input is not known, else 0."""
+        if any(part.certain for part in self.of(Effect.NEW)):
+            return ExitStatus.BAD
+        return ExitStatus.NOTHING if self.before.unknown or self.after.unknown else ExitStatus.GOOD
+
+    def _failures(self) -> Iterator[ChangedPart]:
+        standings = {failure.failure.id: failure.standing for failure in self.before.failures}
+        for failure in self.after.failures:
+            entry, states = failure.failure, (_breaks(standings[failure.failure.id]), _breaks(failure.standing))
+            if effect := EFFECTS.get(states):
+                facts = failure.certain, failure.needs, failure.reason
+                yield ChangedPart(effect, str(entry.id), entry.title, *facts)
+
+    def _calls(self) -> Iterator[ChangedPart]:
+        left, right = ({f"a call into {call.into}: {call.needs}": call for call in side.calls} for side in self._both)
+        for name, call in {**left, **right}.items():
+            unknown = None if self.after.calls_problem else False
+            if effect := EFFECTS.get((name in left, name in right or unknown)):
+                error = f"{call.findings[0].error}: {call.findings[0].message}"
+                yield ChangedPart(effect, name, error, call.certain and name in right)
+
+    def _clashes(self) -> Iterator[ChangedPart]:
+        left, right = ({clash.text for clash in side.clashes} for side in self._both)
+        for text in sorted(left | right):
+            if effect := EFFECTS.get((text in left, text in right)):
+                yield ChangedPart(effect, text, certain=text in right)
+
+    @property
+    def _both(self) -> tuple[CheckResult, CheckResult]:
+        return self.before, self.after
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; docs/schema/check-to.json describes them."""
+        return {
+            "status": int(self.status),
+            "items": [{**vars(part), "effect": part.effect.value} for part in self.parts],
+            "unknown": [
+                {"stack": word, **item.to_json()}
+                for word, side in zip(("from", "to"), self._both, strict=True)
+                for item in side.unknown
+            ],
+            "from": self.before.stack.to_json(),
+            "to": self.after.stack.to_json(),
+        }
+
+
+def _breaks(standing: Standing) -> bool | None:
+    if standing in KNOWN_BREAK:
+        return True
+    return None if standing in (Standing.UNKNOWN, Standing.WITH_VERSIONS) else False

@@ -12,8 +12,7 @@ from typing import Any
 
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
-from matrix.cli.command_options import add_findings, add_options, add_out, given, last_runs
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import known_component

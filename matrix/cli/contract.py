@@ -10,8 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from matrix.cli.command_options import add_findings
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_findings
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.versions import spans
 from matrix.ground.errors import ExitStatus, MatrixError

@@ -35,10 +35,9 @@ from matrix.ground.errors import MatrixError
 from matrix.read.api import pairs, sides
 from matrix.read.api.comparison import changed
 from matrix.read.api.finding import BREAKING, Finding, FindingKind
-from matrix.read.api.provider import PROVIDERS, Provider, provider_of
+from matrix.read.api.provider import PROVIDERS, Calls, Provider, provider_of
 from matrix.read.api.recording import MCORE, TE, recorded_calls, recorded_consumers
 from matrix.read.api.relevance import is_yanked
-from matrix.read.api.uses import Calls
 
 DEFINITE: Final = (FindingKind.DEFINITE,)
 OTHERS: Final = (FindingKind.MISBOUND, FindingKind.OVERRIDE, FindingKind.IGNORED, FindingKind.CHANGED)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.command_options import add_findings, add_out
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_findings, add_out
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus

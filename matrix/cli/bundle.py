@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from matrix.ground.errors import ExitStatus
 from matrix.prove.execution import interrupt
 from matrix.prove.planning.supplies import bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_making import GB, Maker, described, requested
+from matrix.show.terminal import warn
 
 
 def add_parser(commands: Any) -> None:
@@ -50,13 +50,13 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     split = int(Size.from_plain(parsed.split)) if parsed.split else 0
     base = checked_base(catalog, parsed.base, parsed.python)
     cases = bundled_cases(catalog, parsed.base, parsed.python, Level(parsed.level), parsed.select)
-    maker = Maker(parsed.out.absolute(), say)
+    maker = Maker(parsed.out.absolute(), warn)
     request = requested(parsed.level, parsed.python, parsed.base, parsed.select)
     maker.begin(request)
-    say(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
+    warn(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
     contents = maker.contents(request, base, supplies(catalog, cases))
     for line in described(contents):
-        say(line)
+        warn(line)
     if parsed.dry_run:
         return ExitStatus.GOOD
     maker.check_space(contents, split)
@@ -66,8 +66,3 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     print(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %")
     print(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py")
     return ExitStatus.GOOD
-
-
-def say(line: str) -> None:
-    """Print progress to standard error."""
-    print(f"megatrix: {line}", file=sys.stderr, flush=True)

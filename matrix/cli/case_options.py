@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.command_options import add_json, add_out
+from matrix.cli.usage import add_json, add_out
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from matrix.ask.check.log_reading import read_log
 from matrix.cli import COMMANDS, Command, results
-from matrix.cli.command_options import add_out
-from matrix.cli.usage import add_command
-from matrix.cli.verify import verify_command
+from matrix.cli.usage import add_command, add_out
+from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.loading import NIGHT_FILE
@@ -146,12 +145,11 @@ def keep_command(parsed: argparse.Namespace) -> int:
     failures = [catalog.failure(id) for id in parsed.failure] if parsed.failure else catalog.failures
     status = ExitStatus.BAD
     for failure in failures:
-        texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
-        texts = {path: text for path, text in texts.items() if not path.exists()}
+        paths = keep(failure, records)
         if is_night(run) and (evidence := examples.night_evidence(failure, records, run)):
-            texts[failure.folder / NIGHT_FILE] = evidence
-        for path, text in texts.items():
-            write_whole(path, text)
+            paths.append(failure.folder / NIGHT_FILE)
+            write_whole(paths[-1], evidence)
+        for path in paths:
             print(path)
             status = ExitStatus.GOOD
     return status

@@ -14,8 +14,7 @@ from typing import Any
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.ask.check.transition import Transition
-from matrix.cli.command_options import add_findings, add_options, add_out, given, last_runs
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import known_component
@@ -37,9 +36,7 @@ def add_parser(commands: Any) -> None:
         "cell, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none, with its cases of the night. Nothing: this "
         "environment. -- COMMAND: this environment and a command, which then runs",
     )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="also which release wrote it, and which can read it"
-    )
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="also what wrote it, and what can read it")
     parser.add_argument(
         "--upgrade",
         metavar="COMPONENT",

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.cli import case_options
-from matrix.cli.command_options import add_out
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_out
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import HOST, Catalog

@@ -12,8 +12,7 @@ from matrix.ask.check.rulings import Standing
 from matrix.ask.fit.candidates import INDEX, Recorded
 from matrix.ask.fit.fit_answer import Concession, FitAnswer, FittingSet, FitVerdict, Installed, fit
 from matrix.ask.fit.wishes import parse_wishes
-from matrix.cli.command_options import add_json
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.distributions import read_builds, read_distributions
 from matrix.ground.catalog.stack import PYTHON, TORCH, component_title, short

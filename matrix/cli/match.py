@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from matrix.ask.check.kind_answer import KindAnswer, answer
 from matrix.ask.check.log_reading import read_log
-from matrix.cli.command_options import add_json
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.errors import ExitStatus

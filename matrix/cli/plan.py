@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.cli import case_options, places, results
-from matrix.cli.command_options import add_out
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_json, add_out
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import encode
@@ -43,9 +42,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
     add_out(parser, "output folder, whose history has the seconds of earlier runs")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/schema/plan.json, plan-stats.json)"
-    )
+    add_json(parser, "plan", "plan-stats")
     parser.set_defaults(command=plan_command)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from matrix.ask.check.table import build_table
 from matrix.cli import results
-from matrix.cli.command_options import add_out
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_json, add_out
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.verdicts.trend import NO_PASTS
@@ -29,11 +28,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "report")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
-    parser.add_argument(
-        "--format",
-        choices=["markdown"],
-        help="print the page of a CI job instead of the summary",
-    )
+    parser.add_argument("--format", choices=["markdown"], help="print the page of a CI job instead of the summary")
     parser.add_argument(
         "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
     )
@@ -44,7 +39,7 @@ def add_parser(commands: Any) -> None:
         "--map", type=Path, metavar="FILE.svg", help="write the upgrade map as a picture instead, and FILE-dark.svg"
     )
     add_out(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
+    add_json(parser, "records")
     parser.set_defaults(command=report_command)
 
 

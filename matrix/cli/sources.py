@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import Any
 
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_command, add_json
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus, MatrixError, closest
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     parser.description = f"{parser.description}\n\n{ABOUT}"
     parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/sources.json)")
+    add_json(parser, "sources")
     parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 

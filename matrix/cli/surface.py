@@ -15,9 +15,8 @@ from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.read import package_source
 from matrix.read.api import pairs, recording, sides
 from matrix.read.api.api import Surface
-from matrix.read.api.provider import TORCH, provider_of
+from matrix.read.api.provider import TORCH, Calls, provider_of
 from matrix.read.api.recording import ARCHIVE, MCORE, SUFFIX, TE
-from matrix.read.api.uses import Calls
 from matrix.read.package_source import Contents, SourceKind
 
 

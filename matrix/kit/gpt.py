@@ -1,4 +1,4 @@
-"""A tiny GPT of megatron-core, its training steps and its checkpoints, on gloo and the CPU or on NCCL and CUDA."""
+"""A tiny GPT model of megatron-core, its training and its checkpoints, on gloo and the CPU or on NCCL and CUDA."""
 
 from __future__ import annotations
 

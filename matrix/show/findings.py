@@ -29,8 +29,8 @@ from matrix.ground.verdicts.text import one_line, tail, visible
 from matrix.prove.bisection.result_summary import BisectionSummary
 from matrix.prove.store.stored_run import Night
 from matrix.read.api.finding import BREAKING, Finding, FindingKind
+from matrix.read.api.finding import MEANING as KIND_MEANING
 from matrix.read.api.provider import PROVIDERS
-from matrix.show import contract_table
 from matrix.show.check_text import WRONG, headed, summary
 from matrix.show.terminal import github_text, json_text, markdown_text, xml_document
 from matrix.show.words import MEANING, group_by, is_red, render_chain, verdict_reason
@@ -347,7 +347,7 @@ def _contract_findings(breaks: Sequence[Finding], versions: Sequence[str], folde
         guard = f" (where {finding.guard})" if finding.guard else ""
         signature = f"; signature {finding.signature}" if finding.signature else ""
         yield ReportedFinding(
-            FindingTopic(finding.kind.value, contract_table.MEANING[finding.kind]),
+            FindingTopic(finding.kind.value, KIND_MEANING[finding.kind]),
             f"{finding.kind.value} {releases}",
             f"{finding.callee} {releases}: {exception}{finding.message}{guard}{signature}",
             SEVERITIES[finding.kind],

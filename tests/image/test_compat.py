@@ -68,7 +68,7 @@ def do_nothing(rank):
 HANG_S: Final = 10  # s for a driver to answer; on a busy machine Python alone takes more than 2 s to start
 QUERY: Final = f"""
 import json
-from matrix.read.machine.devices import query
+from matrix.read.machine.hardware import query
 found = query(seconds={HANG_S})
 print(json.dumps([found.nvml.problem, found.cuda.version, found.cuda.driver, found.cuda.problem]))
 """

@@ -313,7 +313,7 @@ def test_flash_attn_outside_the_window(environment: Environment) -> None:
 
 def test_gpu_without_code(environment: Environment) -> None:
     whole(environment)
-    from matrix.read.elf.load_report import load_report
+    from matrix.read.elf.load_check import load_report
     from matrix.read.elf.python_site import site_of
 
     site = site_of(environment.python, {"PYTHONPATH": str(environment.folder)})

@@ -19,7 +19,7 @@ from matrix.ground.errors import ExitStatus
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.ask.check.checkpoint_settings import Checkpoint
     from matrix.ask.check.job_site import JobSite
-    from matrix.read.elf.load_report import LoadReport
+    from matrix.read.elf.load_check import LoadReport
 
 MEGATRON: Final = (TORCH, MCORE, TE)  # a stack without any of them is not one that the catalog judges
 

@@ -26,7 +26,7 @@ from matrix.ground.errors import MatrixError
 
 if TYPE_CHECKING:  # not needed for files: 0.1 s
     from matrix.ask.check.job_site import JobSite
-    from matrix.read.elf.load_report import LoadReport
+    from matrix.read.elf.load_check import LoadReport
 
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.

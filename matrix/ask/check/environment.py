@@ -44,11 +44,11 @@ from matrix.ground.errors import MatrixError
 from matrix.kit.launch import VARIABLES
 from matrix.read import scratch
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, python_code, run
-from matrix.read.machine import devices, hardware
+from matrix.read.machine import hardware
 from matrix.read.machine.hardware import allowed, available
 
 if TYPE_CHECKING:
-    from matrix.read.elf.load_report import LoadReport
+    from matrix.read.elf.load_check import LoadReport
     from matrix.read.elf.python_site import PythonSite
 
 
@@ -60,7 +60,7 @@ TIMEOUT_S: Final = 180.0
 
 def job_site(environ: Mapping[str, str], variables: Iterable[str], python: PythonEnvironment) -> JobSite:
     """Return this machine for a job of `python`; of `environ`, the variables of launchers and `variables` alone."""
-    libraries = devices.query(python=str(python.path or sys.executable))
+    libraries = hardware.query(python=str(python.path or sys.executable))
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     machine = Machine(
@@ -255,7 +255,7 @@ def static_input(
 
 
 def _with_report(checked: CheckInput, site: PythonSite, sm: str) -> CheckInput:
-    from matrix.read.elf.load_report import load_report
+    from matrix.read.elf.load_check import load_report
 
     return replace(checked, loading=load_report(site, sm))
 
@@ -281,7 +281,7 @@ def locked_inputs(catalog: Catalog, paths: Sequence[str], sm: str, lay: LayWheel
 def _read_wheels(
     folder: Path, pins: Mapping[str, Statement], sm: str, lay: LayWheels
 ) -> tuple[LoadReport | None, list[Unread]]:
-    from matrix.read.elf.load_report import load_report
+    from matrix.read.elf.load_check import load_report
     from matrix.read.elf.python_site import site_of
 
     unread = []

@@ -100,7 +100,7 @@ def minimum_driver(catalog: Catalog, of: Container | str) -> str:
     return next((branch for branch in branches if fits(catalog, of, branch).fit is Fit.NATIVE), "")  # type: ignore[arg-type]
 
 
-def lack(catalog: Catalog, item: Planned, host: str) -> str:
+def driver_lack(catalog: Catalog, item: Planned, host: str) -> str:
     """Return why a case can't run on its driver, with a branch that would do; "" unless it is known not to run.
 
     The driver is `host`, that of the machine; where that is "none", it is the cell's.
@@ -143,7 +143,7 @@ def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
     )
 
 
-def branches(features: Iterable[str]) -> tuple[str, ...]:
+def driver_branches(features: Iterable[str]) -> tuple[str, ...]:
     """Return the driver branches among a cluster's node features, lowest first: 535 for driver535."""
     numbers = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
     return tuple(sorted(numbers, key=int))
@@ -299,15 +299,12 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catal
     yield from (_te(case, side, offer, machine) for side in (item, item.writer) if side)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
-    gpus = machine.gpus or ()
-    required = item.cell.stack.version(SM)
-    if required and gpus and any(gpu.sm and parse(gpu.sm) != parse(required) for gpu in gpus):
-        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
-        yield Lack(Kind.SM, f"needs GPUs of SM {required}, as in the report; host has SM {has}")
-    bound = case.releases.get(SM)
-    if bound and any(gpu.sm and gpu.sm not in bound for gpu in gpus):
-        has = ", ".join(sorted({gpu.sm for gpu in gpus if gpu.sm}))
-        yield Lack(Kind.SM, f"needs GPUs of SM {bound.text}; host has SM {has}")
+    gpus, required, bound = machine.gpus or (), item.cell.stack.version(SM), case.releases.get(SM)
+    has = sorted({gpu.sm for gpu in gpus if gpu.sm})
+    if required and any(parse(sm) != parse(required) for sm in has):
+        yield Lack(Kind.SM, f"needs GPUs of SM {required}, as in the report; host has SM {', '.join(has)}")
+    if bound and any(sm not in bound for sm in has):
+        yield Lack(Kind.SM, f"needs GPUs of SM {bound.text}; host has SM {', '.join(has)}")
     having = sum(bool(gpu.multicast) for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
@@ -358,7 +355,7 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
         return None
     text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
     if required and offer.toolkit and builds_te(item, offer):
-        why = distributions.lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
+        why = distributions.build_lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
         return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")
@@ -382,7 +379,7 @@ def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
     if required and has.split(".")[0] != required.split(".")[0]:
         why = f" ({machine.problem})" if machine.problem and has == NONE else ""
         return Lack(Kind.DRIVER, f"needs driver {required}; host has {has}{why}")
-    text = lack(catalog, item, has)
+    text = driver_lack(catalog, item, has)
     return Lack(Kind.DRIVER, text) if text else None
 
 

@@ -244,7 +244,7 @@ def library(te: str, cuda: str) -> str:
     return next((one.package for one in libraries if one.cuda == _major(cuda) and te in one.versions), "")
 
 
-def lack(te: str, toolkit: Toolkit) -> str:
+def build_lack(te: str, toolkit: Toolkit) -> str:
     """Return why a base can't build or import a release, with the remedy; "" where it can or too little is known."""
     recorded, cuda, nvcc = te_builds(), toolkit.cuda, toolkit.nvcc
     if te not in recorded.extension.versions:

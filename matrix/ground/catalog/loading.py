@@ -24,7 +24,6 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from matrix import PACKAGE
-from matrix.ground.catalog.checks import check
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.failure import Case, Failure, Level, StandIn
 from matrix.ground.catalog.folders import default_root, entries, folder_name, roots
@@ -230,6 +229,8 @@ def _snapshot() -> tuple[Path | None, bytes]:
 
 
 def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | None) -> Catalog:
+    from matrix.ground.catalog.checks import check  # 5 ms: a kept catalog was checked
+
     if not (facts / "bases.toml").is_file():
         raise MatrixError("not a catalog", got=facts, expected="a folder with bases.toml, releases.toml, ...")
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]

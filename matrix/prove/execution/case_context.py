@@ -29,7 +29,7 @@ from matrix.prove.provision import configuration
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
-from matrix.read.machine import devices
+from matrix.read.machine import hardware
 from matrix.read.package_source import Source
 
 
@@ -73,7 +73,7 @@ class Resolved:
     def _devices(self, cuda: Cuda) -> dict[str, str]:
         """Return how many GPUs are held, their model, SM and NVLinks, NCCL, the backend."""
         kinds = dict.fromkeys(f"{gpu.name}, SM {gpu.sm}" for gpu in cuda.gpus)
-        cards = (devices.management() or Nvml()).gpus
+        cards = (hardware.management() or Nvml()).gpus
         links = dict.fromkeys(f"{card.up} of {card.links} links up" if card.links else "none" for card in cards)
         packages = self.environment.packages.items()
         versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]

@@ -28,7 +28,7 @@ from matrix.prove.provision.indexes import site_environment
 from matrix.prove.provision.interpreters import Pythons
 from matrix.prove.provision.overlays import uv
 from matrix.read.commands import Runner, run
-from matrix.read.machine import devices, installed
+from matrix.read.machine import hardware, installed
 
 # Packages that Megatrix itself needs in a cell: pytest and the imports of matrix/. tomli is for Python 3.10,
 # pytest-xdist for -n alone.
@@ -57,7 +57,7 @@ def left_out(base: Wheels | ReaderBase, environ: Mapping[str, str], *, driver: b
 
 def has_driver(proc: Path = Path("/proc")) -> bool:
     """Return whether this machine has NVIDIA's driver: its kernel module, or its library (WSL, some containers)."""
-    return (proc / "driver" / "nvidia").exists() or not devices.there()
+    return (proc / "driver" / "nvidia").exists() or not hardware.there()
 
 
 class Bases:

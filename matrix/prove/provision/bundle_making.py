@@ -173,8 +173,8 @@ class Maker:
 
         Raises MatrixError where none can. `Overlays.compile` uses them.
         """
-        if not (able := [toolkit for toolkit in toolkits if not distributions.lack(te, toolkit)]):
-            raise MatrixError("this release can't be built", got=distributions.lack(te, toolkits[0]))
+        if not (able := [toolkit for toolkit in toolkits if not distributions.build_lack(te, toolkit)]):
+            raise MatrixError("this release can't be built", got=distributions.build_lack(te, toolkits[0]))
         parts = [distributions.requirements(te, toolkit.cuda or "") for toolkit in able]
         excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
         files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])

@@ -13,7 +13,7 @@ from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.verdicts.planned import Lack, Planned
-from matrix.read.machine import devices, hardware
+from matrix.read.machine import hardware
 from matrix.read.machine.installed import nvcc_version
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -34,7 +34,7 @@ class LocalSite:
     """This machine, where cases run. `user_mode` queries the user-mode driver; `machine` is known without it."""
 
     machine: Machine
-    user_mode: Callable[[], Cuda] = field(default=devices.user_mode, compare=False)
+    user_mode: Callable[[], Cuda] = field(default=hardware.user_mode, compare=False)
 
     def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
         """Return what a case requires and its base or this machine does not offer, None where it can run."""

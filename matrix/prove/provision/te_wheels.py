@@ -91,7 +91,7 @@ def release_build(te: str, environment: PythonEnvironment, sms: Collection[str])
     Raises MatrixError where it can't be built or imported.
     """
     torch, cuda, nvcc = environment.packages.get("torch", ""), environment.torch_cuda or "", nvcc_version()
-    why = distributions.lack(te, distributions.Toolkit(nvcc, cuda or None, torch))
+    why = distributions.build_lack(te, distributions.Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
     site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}

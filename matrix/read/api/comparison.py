@@ -40,8 +40,7 @@ from matrix.read.api.guard import (
     implies,
     leaves,
 )
-from matrix.read.api.provider import provider_of
-from matrix.read.api.uses import Calls, Site, Use
+from matrix.read.api.provider import Calls, Site, Use, provider_of
 
 EARLIER: Final = "raises before"
 UNRELEASED: Final = "no recorded release has it"  # so no upgrade mends it: a private build, a branch, or own code

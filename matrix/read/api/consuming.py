@@ -10,10 +10,9 @@ from matrix.ground.catalog.regular_file import within_limits
 from matrix.read.api.definition import absolute, module_name, parsed, uncollected
 from matrix.read.api.flow import Reaches, Recorder
 from matrix.read.api.guard import Guard
-from matrix.read.api.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Provider
+from matrix.read.api.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Calls, Provider
 from matrix.read.api.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.read.api.statements import BodyVisitor
-from matrix.read.api.uses import Calls
 from matrix.read.api.value import UNKNOWN, Choice, InPackage, Reference, only
 
 CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used

@@ -14,8 +14,8 @@ from matrix.read.api.definition import dotted, shown
 from matrix.read.api.expressions import ExpressionVisitor, text_of
 from matrix.read.api.flow import about_te
 from matrix.read.api.guard import COMPARE, Config, Guard, Offers, Takes, TeVersion, all_of, any_of
+from matrix.read.api.provider import Arguments
 from matrix.read.api.scope import ClassDefinition, FunctionDefinition, Instance, Names, Scope
-from matrix.read.api.uses import Arguments
 from matrix.read.api.value import (
     ANYTHING,
     OF_TE,

@@ -23,9 +23,8 @@ from matrix.read.api.guard import (
     missing,
     negate,
 )
-from matrix.read.api.provider import Provider
+from matrix.read.api.provider import Arguments, Provider, Site, Use
 from matrix.read.api.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue
-from matrix.read.api.uses import Arguments, Site, Use
 from matrix.read.api.value import (
     UNKNOWN,
     Anything,

@@ -20,8 +20,7 @@ from matrix.read.api.guard import (
     implies,
     negate,
 )
-from matrix.read.api.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE
-from matrix.read.api.uses import CATCHES, Arguments, Site, Use
+from matrix.read.api.provider import CATCHES, MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Arguments, Site, Use
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.read.api.definition
 REPLACING = ("override", "patch")
@@ -30,18 +29,27 @@ OPTIONAL = ("masked", "lost", "implausible", "end")  # in JSON only where they h
 
 
 class FindingKind(str, Enum):
-    """The kind of a break."""
+    """The kind of a break; MEANING describes each."""
 
-    DEFINITE = "definite"  # the line raises the exception whenever it is reached
-    POSSIBLE = "possible"  # it depends on a guard or a definition that was not understood
-    MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
-    OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
-    IGNORED = "ignored"  # no exception: a dataclass of pydantic drops a keyword that other releases take
-    CHANGED = "changed"  # no exception: an argument that is left out has another default than in the tested release
-    SILENTLY_OFF = "silently-off"  # the exception is caught: a feature is off, silently or by upstream's own error
+    DEFINITE = "definite"
+    POSSIBLE = "possible"
+    MISBOUND = "misbound"
+    OVERRIDE = "override"
+    IGNORED = "ignored"
+    CHANGED = "changed"
+    SILENTLY_OFF = "silently-off"
 
 
 BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)  # what a gate refuses
+MEANING: Final = {
+    FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
+    FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
+    FindingKind.OVERRIDE: "the provider calls what this code replaces with arguments that the replacement refuses",
+    FindingKind.IGNORED: "no exception: a dataclass drops a keyword argument that other releases take",
+    FindingKind.CHANGED: "no exception: an argument that is left out has another default than in the tested release",
+    FindingKind.POSSIBLE: "it depends on a guard or a definition that was not understood",
+    FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is silently off or replaced",
+}
 
 
 class CaughtEnd(NamedTuple):

@@ -30,8 +30,8 @@ from matrix.read.api.guard import (
     negate,
     rejoined,
 )
+from matrix.read.api.provider import CATCHES, NOWHERE, Use
 from matrix.read.api.scope import ClassDefinition, FunctionDefinition, Scope, bound_names, walk_all
-from matrix.read.api.uses import CATCHES, NOWHERE, Use
 from matrix.read.api.value import ANYTHING, Choice, Literal, Outside, Reference, values_of
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names

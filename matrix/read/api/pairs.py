@@ -24,10 +24,9 @@ from matrix.read.api import recording
 from matrix.read.api.api import Absent, ResolvedPath, Surface
 from matrix.read.api.comparison import changed, find
 from matrix.read.api.finding import BREAKING, CaughtEnd, Finding, FindingKind, fits, places
-from matrix.read.api.provider import Provider, provider_of
+from matrix.read.api.provider import Calls, Provider, Site, Use, provider_of
 from matrix.read.api.recording import SUFFIX
 from matrix.read.api.relevance import days_between, relevance
-from matrix.read.api.uses import Calls, Site, Use
 
 T = TypeVar("T")
 FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception", "end")

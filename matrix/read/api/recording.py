@@ -31,8 +31,7 @@ from matrix.ground.catalog.regular_file import LARGEST, read_regular
 from matrix.ground.errors import MatrixError, closest
 from matrix.read.api.api import ResolvedPath, Surface
 from matrix.read.api.guard import AllOf, AnyOf, Guard, Not
-from matrix.read.api.provider import Provider
-from matrix.read.api.uses import Arguments, Calls, Site, Use
+from matrix.read.api.provider import Arguments, Calls, Provider, Site, Use
 
 TE = "transformer-engine"
 MCORE = "megatron-core"

@@ -30,10 +30,9 @@ from matrix.read.api.api import Surface
 from matrix.read.api.comparison import find
 from matrix.read.api.finding import Finding
 from matrix.read.api.pairs import recorded
-from matrix.read.api.provider import PROVIDERS, TRANSFORMER_ENGINE, Provider, provider_of
+from matrix.read.api.provider import PROVIDERS, TRANSFORMER_ENGINE, Calls, Provider, provider_of
 from matrix.read.api.recording import MCORE, SUFFIX, TE
 from matrix.read.api.relevance import is_yanked
-from matrix.read.api.uses import Calls
 from matrix.read.git import Repository
 from matrix.read.package_source import Contents, Source, SourceKind
 from matrix.read.trees import LAYOUTS, package_files

@@ -17,6 +17,7 @@ from matrix.read.api.evaluation import CallVisitor
 from matrix.read.api.expressions import Library, installed, text_of
 from matrix.read.api.flow import Attempt, Function, Recorder, elsewhere, is_local
 from matrix.read.api.guard import INSTALLED, Config, Guard, all_of, any_of, guard_parts, leaves, missing, negate
+from matrix.read.api.provider import Site, Use
 from matrix.read.api.scope import (
     BodyLocation,
     ClassDefinition,
@@ -31,7 +32,6 @@ from matrix.read.api.scope import (
     set_attributes,
     walk_all,
 )
-from matrix.read.api.uses import Site, Use
 from matrix.read.api.value import (
     UNKNOWN,
     Anything,

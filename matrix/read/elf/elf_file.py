@@ -4,14 +4,16 @@ Tables are read at their offsets in the mapped file, and symbols are found by it
 reason for a reader of its own.
 
 Sources: the ELF gABI (headers, sections, dynamic section, DT_HASH), the LSB (versions of symbols), binutils' elflink.c
-(DT_GNU_HASH).
+(DT_GNU_HASH). Of the fat binaries in .nv_fatbin, whose headers state for which GPUs there is code: files that nvcc of
+CUDA 13.0 made with several -gencode, and wheels. A region has a header with magic and size, each entry a header with
+kind, sizes, and the compute capability. The code itself, compressed or not, is not read.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -411,3 +413,58 @@ def _headers(path: Path, mapped: mmap.mmap) -> ElfFile:
             needed += [value] * (name == "DT_NEEDED")
             tags.setdefault(name, value)
     return ElfFile(path, MACHINES.get(machine, f"machine {machine}"), tags, tuple(loads), tuple(needed), mapped)
+
+
+MAGIC: Final = 0xBA55ED50
+PTX, CUBIN = 1, 2
+_REGION: Final = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
+_FAT_ENTRY: Final = struct.Struct("<HHIQIIHHI")  # kind, _, header, size, compressed size, _, minor, major, capability
+MOST_REGIONS: Final = 20_000
+ALIGNMENT: Final = 8
+
+
+@dataclass(frozen=True)
+class GpuCode:
+    """The compute capabilities, as 10 * major + minor, for which there is machine code, and PTX."""
+
+    cubins: frozenset[int] = frozenset()
+    ptx: frozenset[int] = frozenset()
+
+    def runs_on(self, sm: str) -> bool:
+        """Return whether some code runs on a GPU ("9.0"): of its major and no newer minor, or PTX of no newer one."""
+        major, _, minor = sm.partition(".")
+        gpu = 10 * int(major) + int(minor or 0)
+        return any(code // 10 == gpu // 10 and code <= gpu for code in self.cubins) or any(c <= gpu for c in self.ptx)
+
+    def __str__(self) -> str:
+        texts = [f"sm_{code}" for code in sorted(self.cubins)] + [f"PTX of compute_{code}" for code in sorted(self.ptx)]
+        return ", ".join(texts)
+
+
+def gpu_code(files: Iterable[ElfFile]) -> GpuCode | None:
+    """Return for which GPUs shared objects have code, None where none has a fat binary."""
+    cubins: set[int] = set()
+    ptx: set[int] = set()
+    for file in files:
+        for kind, capability in _fat_entries(file):
+            (ptx if kind == PTX else cubins).add(capability)
+    return GpuCode(frozenset(cubins), frozenset(ptx)) if cubins or ptx else None
+
+
+def _fat_entries(file: ElfFile) -> Iterable[tuple[int, int]]:
+    start, size = file.fat
+    end, regions = min(start + size, len(file.view)), 0
+    while start + _REGION.size <= end and regions < MOST_REGIONS:
+        magic, _, header, length = _REGION.unpack_from(file.view, start)
+        if magic != MAGIC:
+            start += ALIGNMENT
+            continue
+        regions += 1
+        offset, last = start + header, min(start + header + length, end)
+        while offset + _FAT_ENTRY.size <= last:
+            kind, _, own, content, _, _, _, _, capability = _FAT_ENTRY.unpack_from(file.view, offset)
+            if kind not in (PTX, CUBIN) or not own:
+                break
+            yield kind, capability
+            offset += own + content
+        start = max(start + header + length, start + ALIGNMENT)

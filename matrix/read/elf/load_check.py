@@ -1,19 +1,13 @@
 """Whether the compiled packages of an environment load, each in the process that imports it, and what mends them.
 
 No package is imported and no program started. docs/loading.md states the rules and what they leave out.
-
-Read for which GPUs a shared object has code: the headers of its fat binaries, in section .nv_fatbin.
-
-Source: files that nvcc of CUDA 13.0 made with several -gencode, and wheels. A region has a header with magic and
-size, each entry a header with kind, sizes, and the compute capability. The code itself, compressed or not, is not read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -26,64 +20,9 @@ from packaging.utils import canonicalize_name
 from matrix.ground.catalog import versions
 from matrix.ground.catalog.regular_file import UnreadableError
 from matrix.read.elf.dynamic_linker import LinkProblem, ProblemKind, Process
-from matrix.read.elf.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash
+from matrix.read.elf.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash, gpu_code
 from matrix.read.elf.load_facts import CompiledPackage, MendingLine, PackageImport, contains, link_table
 from matrix.read.elf.python_site import CompiledFile, InstalledPackage, PythonSite, after_import, cuda_of, started
-
-MAGIC: Final = 0xBA55ED50
-PTX, CUBIN = 1, 2
-_REGION: Final = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
-_ENTRY: Final = struct.Struct("<HHIQIIHHI")  # kind, _, header, size, compressed size, _, minor, major, capability
-MOST_REGIONS: Final = 20_000
-ALIGNMENT: Final = 8
-
-
-@dataclass(frozen=True)
-class GpuCode:
-    """The compute capabilities, as 10 * major + minor, for which there is machine code, and PTX."""
-
-    cubins: frozenset[int] = frozenset()
-    ptx: frozenset[int] = frozenset()
-
-    def runs_on(self, sm: str) -> bool:
-        """Return whether some code runs on a GPU ("9.0"): of its major and no newer minor, or PTX of no newer one."""
-        major, _, minor = sm.partition(".")
-        gpu = 10 * int(major) + int(minor or 0)
-        return any(code // 10 == gpu // 10 and code <= gpu for code in self.cubins) or any(c <= gpu for c in self.ptx)
-
-    def __str__(self) -> str:
-        texts = [f"sm_{code}" for code in sorted(self.cubins)] + [f"PTX of compute_{code}" for code in sorted(self.ptx)]
-        return ", ".join(texts)
-
-
-def gpu_code(files: Iterable[ElfFile]) -> GpuCode | None:
-    """Return for which GPUs shared objects have code, None where none has a fat binary."""
-    cubins: set[int] = set()
-    ptx: set[int] = set()
-    for file in files:
-        for kind, capability in _entries(file):
-            (ptx if kind == PTX else cubins).add(capability)
-    return GpuCode(frozenset(cubins), frozenset(ptx)) if cubins or ptx else None
-
-
-def _entries(file: ElfFile) -> Iterable[tuple[int, int]]:
-    start, size = file.fat
-    end, regions = min(start + size, len(file.view)), 0
-    while start + _REGION.size <= end and regions < MOST_REGIONS:
-        magic, _, header, length = _REGION.unpack_from(file.view, start)
-        if magic != MAGIC:
-            start += ALIGNMENT
-            continue
-        regions += 1
-        offset, last = start + header, min(start + header + length, end)
-        while offset + _ENTRY.size <= last:
-            kind, _, own, content, _, _, _, _, capability = _ENTRY.unpack_from(file.view, offset)
-            if kind not in (PTX, CUBIN) or not own:
-                break
-            yield kind, capability
-            offset += own + content
-        start = max(start + header + length, start + ALIGNMENT)
-
 
 INIT: Final = "PyInit_"  # a shared object with such a function is an extension module
 REINSTALL: Final = "python -m pip install --force-reinstall --no-cache-dir --no-deps '{package}=={public}'"
@@ -235,17 +174,11 @@ class LoadCheck:
     def _process_of(self, package: InstalledPackage, file: CompiledFile) -> tuple[Process, bool]:
         """Return the process in which a file is opened, and whether that process fails before."""
         names = [name for name, row in self._rows.items() if any(fnmatch(file.module, own) for own in row.own)]
-        if names and package.name.startswith(names[-1]):
-            process, problems = self._processes[names[-1]]
-            return process, bool(problems)
-        for name, row in self._rows.items():
-            if row.libraries and name != package.name and self._needs(package, file, name, row):
-                process, problems = self._processes[name]
-                return process, bool(problems)
-        if package.name in self._processes:
-            process, problems = self._processes[package.name]
-            return process, bool(problems)
-        return self._processes[""][0], False
+        if not names or not package.name.startswith(names[-1]):
+            others = ((name, row) for name, row in self._rows.items() if row.libraries and name != package.name)
+            names = [name for name, row in others if self._needs(package, file, name, row)][:1] or [package.name]
+        process, problems = self._processes.get(names[-1], self._processes[""])
+        return process, bool(problems)
 
     def _needs(self, package: InstalledPackage, file: CompiledFile, name: str, row: PackageImport) -> bool:
         """Return whether a package declares another one, or its file needs a library of it."""
@@ -359,21 +292,16 @@ class LoadCheck:
         )
 
     def _values(self, problem: LinkProblem) -> dict[str, str]:
-        more = f" and {problem.count - 1} more" if problem.count > 1 else ""
-        if problem.kind is not ProblemKind.SYMBOL and problem.names:
-            names = " and ".join(problem.names)
-            return {"name": names, "more": "", "library": str(problem.library or ""), "is": "are"}
         from matrix.ground.verdicts.crash import plain_name  # for findings alone
 
-        plain = plain_name(problem.name) if problem.kind is ProblemKind.SYMBOL else ""
-        shown = f"{problem.name}{f' ({plain})' if plain and plain != problem.name else ''}"
-        library = str(problem.library or "")
-        return {
-            "name": shown if problem.kind is ProblemKind.SYMBOL else problem.name,
-            "more": more,
-            "library": library,
-            "is": "is",
-        }
+        values = {"name": problem.name, "more": "", "library": str(problem.library or ""), "is": "is"}
+        if problem.kind is ProblemKind.SYMBOL:
+            plain = plain_name(problem.name)
+            more = f" and {problem.count - 1} more" if problem.count > 1 else ""
+            values |= {"name": problem.name + f" ({plain})" * (plain not in ("", problem.name)), "more": more}
+        elif problem.names:
+            values |= {"name": " and ".join(problem.names), "is": "are"}
+        return values
 
     def _other_major(self, library: str) -> str:
         """Return a library of another major with this name that the process has, "" for none."""
@@ -491,3 +419,34 @@ def _fits(loaded: str, built: str) -> bool:
         return True
     mine, wanted = versions.parse(loaded), versions.parse(built)
     return mine.major == wanted.major and mine.minor >= wanted.minor
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What does not load, of how many extensions of how many packages."""
+
+    findings: tuple[LoadFinding, ...]
+    extensions: int
+    packages: int
+
+    @property
+    def breaks(self) -> tuple[LoadFinding, ...]:
+        """Those of Megatron's stack."""
+        return tuple(finding for finding in self.findings if finding.certain)
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        counted = f"{self.extensions} compiled modules of {self.packages} packages read"
+        return f"{counted}: {f'{count} problem' + 's' * (count != 1) if count else 'each loads'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"extensions": self.extensions, "packages": self.packages, "findings": findings}
+
+
+def load_report(python: PythonSite, sm: str = "") -> LoadReport:
+    """Return what does not load in an environment; `sm` is the compute capability of its GPUs, "" where unknown."""
+    check = LoadCheck(python, sm)
+    findings = check.findings()
+    return LoadReport(findings, check.counted, len(python.versions))

@@ -1,16 +1,207 @@
-"""What this machine has: driver, GPUs, memory and its limits, and what the kernel killed; without torch."""
+"""What this machine has: driver, GPUs, memory and its limits, and what the kernel killed; without torch.
+
+NVML and the user-mode driver are queried in a process each: a driver that hangs or crashes is reported as such. No
+process that will fork may call cuInit: CUDA does not work in its children. That process runs any Python >= 3.9, with or
+without packages: this module imports the standard library only, and modules of this project that need no more. Both
+libraries are bound by ctypes, a dozen functions that take and return numbers and texts (docs/drivers.md gives the
+reason). Of NVML, codes and functions are from nvml.h, and have been there since 2018 (R410).
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from matrix.ground.catalog.machine import Machine, Nvml
-from matrix.ground.catalog.versions import NONE
-from matrix.read.machine import devices
+from matrix import PACKAGE
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml
+from matrix.read.commands import python_module
+from matrix.read.kernel import die_with_parent
+from matrix.read.machine import cuda
+from matrix.read.machine.cuda import dotted
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+TEXT_BYTES: Final = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; the driver's version takes 80
+# Hints by the text of nvmlErrorString.
+HINTS: Final = {
+    "Driver/library version mismatch": "the driver was updated while its kernel module was loaded; reload it or reboot",
+    "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, then see dmesg",
+}
+MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS; 18 up to Hopper
+
+
+def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:
+    """Return why the library can't be loaded, "" if it can. Loading takes under 1 ms and does not access the driver."""
+    try:
+        library(LIBRARY)
+    except OSError as error:
+        return str(error)  # the text names the library
+    return ""
+
+
+def look_nvml(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
+    """Query NVML; `library` loads it. Yields the facts so far before each call that may hang, then all."""
+    if problem := there(library):
+        yield Nvml(problem=problem)
+        return
+    yield Nvml(asking="nvmlInit")
+    driver = library(LIBRARY)
+    driver.nvmlErrorString.restype = ctypes.c_char_p
+    if code := driver.nvmlInit_v2():
+        yield Nvml(problem=f"nvmlInit returned {_name(driver, code)}")
+        return
+    text, number, count = ctypes.create_string_buffer(TEXT_BYTES), ctypes.c_int(), ctypes.c_uint()
+    report = Nvml()
+    if not driver.nvmlSystemGetDriverVersion(text, TEXT_BYTES):
+        report = replace(report, driver=text.value.decode())
+    if not driver.nvmlSystemGetCudaDriverVersion(ctypes.byref(number)):
+        report = replace(report, cuda=dotted(number.value))
+    yield replace(report, asking="nvmlDeviceGetCount")
+    if code := driver.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        yield replace(report, problem=f"nvmlDeviceGetCount returned {_name(driver, code)}")
+        return
+    yield replace(report, gpus=tuple(_gpu(driver, index) for index in range(count.value)))
+
+
+def _gpu(driver: Any, index: int) -> Gpu:
+    device, active = ctypes.c_void_p(), ctypes.c_int()
+    name = ctypes.create_string_buffer(TEXT_BYTES)
+    if code := driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+        return Gpu(problem=_name(driver, code))
+    driver.nvmlDeviceGetName(device, name, TEXT_BYTES)
+    # The call fails for a link that the GPU does not have.
+    up = [
+        bool(active.value)
+        for link in range(MOST_LINKS)
+        if not driver.nvmlDeviceGetNvLinkState(device, link, ctypes.byref(active))
+    ]
+    return Gpu(name.value.decode(), links=len(up), up=sum(up))
+
+
+def _name(driver: Any, code: int) -> str:
+    text = (driver.nvmlErrorString(code) or str(code).encode()).decode()
+    return f"{text}: {HINTS[text]}" if text in HINTS else text
+
+
+ROOT: Final = PACKAGE.parent  # project folder, from which the process imports this module
+LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": look_nvml, "cuda": cuda.look}
+KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
+# Seconds for a query: 0.1 s without a driver, one or two with one, about ten for eight GPUs without a persistence
+# daemon.
+ANSWER_S: Final = 30.0
+GONE_S: Final = 1.0  # seconds for a killed process to end; one that hangs in the kernel driver never does
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The facts of both libraries."""
+
+    nvml: Nvml = field(default_factory=Nvml)
+    cuda: Cuda = field(default_factory=Cuda)
+
+
+def query(
+    libraries: Iterable[str] = tuple(LIBRARIES), python: str = sys.executable, seconds: float = ANSWER_S
+) -> Devices:
+    """Query libraries, each in a process of `python` with this environment, at the same time.
+
+    Where this Python can't load NVML, which has no effect on the driver, no process is started for it.
+    """
+    interpreter = str(Path(python).absolute()) if os.sep in python else python
+    missing = there() if python == sys.executable else ""
+    facts: dict[str, Any] = {"nvml": Nvml(problem=missing)} if missing else {}
+    with ExitStack() as started:
+        queried = [name for name in libraries if name not in facts]
+        results = {name: started.enter_context(_querying(name, interpreter)) for name in queried}
+        ends = time.monotonic() + seconds
+        return Devices(**facts, **{name: result(ends) for name, result in results.items()})
+
+
+@contextmanager
+def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
+    """Start the process that queries a library; yield a function that waits for its result until a time.monotonic()."""
+    import tempfile  # not in the process of a library, which lasts 0.05 s
+
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as out:
+        try:
+            process = subprocess.Popen(
+                python_module(python, "matrix.read.machine.hardware", str(os.getpid()), library, folder=ROOT),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C at the terminal must reach this process only
+            )
+        except OSError as error:
+            problem = f"{python} can't be started: {error.strerror}"
+            yield lambda ends: KINDS[library](problem=problem, silent=True)
+            return
+
+        def result(ends: float) -> Any:
+            try:
+                status = process.wait(max(ends - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                ended = f"did not return in {ends - begun:.0f} s"
+            else:
+                ended = f"crashed: {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            out.seek(0)
+            lines = out.read().decode(errors="replace").splitlines()
+            reply = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            silent = KINDS[library](problem=f"{python} {ended}: {reply}", silent=True)
+            return read(library, lines, ended) or silent
+
+        try:
+            yield result
+        finally:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GONE_S)
+
+
+def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
+    """Return the last facts that `main` printed of a library; `ended` is how a call that did not return ended."""
+    report = None
+    for line in lines:
+        try:
+            facts = json.loads(line)[library]
+            report = KINDS[library](**{**facts, "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"])})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # output of a library
+    return replace(report, problem=f"{report.asking} {ended}", asking="") if report and report.asking else report
+
+
+@cache
+def management() -> Nvml | None:
+    """Query NVML, once per process; return None, without starting a process, where the library can't be loaded."""
+    return None if there() else query(("nvml",)).nvml
+
+
+@cache
+def user_mode() -> Cuda:
+    """Query the user-mode driver that ranks load, once per process, in another: none may fork after cuInit."""
+    return query(("cuda",)).cuda
+
+
+def main(parent: int, library: str) -> None:
+    """Print the facts of a library: a line of JSON whenever more is known."""
+    die_with_parent(parent)
+    for facts in LIBRARIES[library]():
+        sys.stdout.write(json.dumps({library: asdict(facts)}) + "\n")
+        sys.stdout.flush()
+
 
 COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 COUNTS: Final = ("memory.oom_control", "memory.events")  # files of cgroup v1, v2
@@ -71,17 +262,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> Machine:
+def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = management) -> Machine:
     """Return this machine. `management` queries NVML where /proc has no driver: WSL, some containers.
 
-    Neither torch nor NVML is required; an NVML that hangs costs devices.ANSWER_S, once.
+    Neither torch nor NVML is required; an NVML that hangs costs ANSWER_S, once.
     """
     folder, meminfo = proc / "driver" / "nvidia" / "gpus", proc / "meminfo"
     driver, listed = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
     nvml = management() if driver is None or listed is None else None
     memory = re.search(r"^MemTotal: +(\d+) kB$", meminfo.read_text(), re.MULTILINE) if meminfo.is_file() else None
     return Machine(
-        driver=driver or (nvml and nvml.driver) or NONE,
+        driver=driver or (nvml and nvml.driver) or "none",  # NONE of catalog/versions.py, which needs packaging
         listed=listed if listed is not None else len(nvml.gpus) if nvml else 0,
         nvml=nvml,
         architecture=platform.machine(),
@@ -95,3 +286,7 @@ def driver_of(proc: Path = Path("/proc")) -> str | None:
     text = version.read_text() if version.is_file() else ""
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match[1] if match else None
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

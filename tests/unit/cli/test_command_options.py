@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli.command_options import FINDING_FORMATS, add_findings, add_json, add_options, add_out, given
+from matrix.cli.usage import FINDING_FORMATS, add_findings, add_json, add_options, add_out, given
 from matrix.ground.catalog.reach import JobOption
 from matrix.prove.store.paths import OUT
 

@@ -15,7 +15,7 @@ from matrix.ask.check.checking import Question, check
 from matrix.ask.check.files.declared import Statement, Unread, UnreadKind
 from matrix.ask.check.rulings import Clash
 from matrix.ask.check.user_stack import build
-from matrix.cli.command_options import FINDING_FORMATS
+from matrix.cli.usage import FINDING_FORMATS
 from matrix.ground.catalog.stack import MCORE, TE, TORCH, Place
 from matrix.show.findings import FORMATS, Findings, Severity, line_of, of_check
 from tests.founding import MASK, SAVE

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.ground.catalog.stack import Place
 from matrix.read.api.finding import Finding, FindingKind
-from matrix.read.api.uses import Site
+from matrix.read.api.provider import Site
 from matrix.show.findings import Severity, of_contract
 
 VERSIONS = ["0.15.0", "0.16.0", "0.16.1", "0.17.0"]

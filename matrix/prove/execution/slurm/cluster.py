@@ -56,4 +56,4 @@ class ClusterSite:
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
         """Return the driver branches for a case (empty: any), and why no node has one, or ""."""
-        return machine_requirements.runnable(self.catalog, item, machine_requirements.branches(self._features))
+        return machine_requirements.runnable(self.catalog, item, machine_requirements.driver_branches(self._features))

@@ -16,13 +16,13 @@ from matrix.ground.cases.machine_requirements import (
     Fit,
     Fitting,
     Placement,
-    branches,
     builds_te,
+    driver_branches,
+    driver_lack,
     driver_note,
     driver_of,
     fit_of,
     fitting,
-    lack,
     lacks,
     minimum_driver,
     offered,
@@ -532,7 +532,7 @@ def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
 
 
 def test_an_old_driver_is_named_with_a_fix() -> None:
-    assert lack(real(), on("ngc-24.03", "510"), "none") == (
+    assert driver_lack(real(), on("ngc-24.03", "510"), "none") == (
         "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on driver "
         "510; driver 535 would do"
     )
@@ -540,20 +540,23 @@ def test_an_old_driver_is_named_with_a_fix() -> None:
 
 def test_without_a_cell_driver_the_hosts_counts() -> None:
     item = on("ngc-24.03", "none")
-    assert [bool(lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
+    assert [bool(driver_lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
 def test_below_level_gpu_the_driver_is_ignored(level: Level) -> None:
     assert (
-        lack(real(), on("ngc-24.03", "510", level), "510")
+        driver_lack(real(), on("ngc-24.03", "510", level), "510")
         == driver_note(real(), on("ngc-24.03", "470", level), "", None)
         == ""
     )
 
 
 def test_a_wheels_base_has_no_driver_rule() -> None:
-    assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", {DRIVER: "510"})), "none") == ""
+    assert (
+        driver_lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", {DRIVER: "510"})), "none")
+        == ""
+    )
 
 
 BRANCHES = some.sets(some.sampled_from([driver.branch for driver in real().drivers]))
@@ -589,8 +592,8 @@ def test_the_driver_of_a_cell_decides() -> None:
 
 
 def test_the_host_driver_overrides_that_of_the_cell() -> None:
-    assert lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
-    assert "needs 470.57 of driver 470" in lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
+    assert driver_lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
+    assert "needs 470.57 of driver 470" in driver_lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
     assert driver_note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
 
 
@@ -607,8 +610,8 @@ def test_a_case_has_usable_branches_or_a_reason(image: Container, nodes: set[str
     assert list(found) == sorted(found, key=int)
     assert bool(nodes) == bool(found or reason)
     assert not (found and reason)
-    assert not any(lack(real(), item, branch) for branch in found)
-    assert not reason or all(lack(real(), item, branch) for branch in nodes)
+    assert not any(driver_lack(real(), item, branch) for branch in found)
+    assert not reason or all(driver_lack(real(), item, branch) for branch in nodes)
 
 
 @given(CONTAINERS, BRANCHES, BRANCHES)
@@ -625,7 +628,7 @@ def test_the_suggested_branch_runs_the_case(image: Container, nodes: set[str]) -
 
 
 def test_branches_are_read_from_features() -> None:
-    assert branches(["h100", "driver550", "driver470", "driver", "driver-535", "driver550"]) == ("470", "550")
+    assert driver_branches(["h100", "driver550", "driver470", "driver", "driver-535", "driver550"]) == ("470", "550")
 
 
 @given(CONTAINERS)

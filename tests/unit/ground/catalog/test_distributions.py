@@ -106,7 +106,7 @@ CUDA_12, CUDA_13 = Toolkit("12.4", "12.1", "2.4.0"), Toolkit("13.0", "13.0", "2.
     ],
 )
 def test_base_builds_a_release_or_lacks_something(te: str, toolkit: Toolkit, reason: str) -> None:
-    lack = distributions.lack(te, toolkit)
+    lack = distributions.build_lack(te, toolkit)
     assert reason in lack
     assert bool(reason) == bool(lack)
 

@@ -22,7 +22,7 @@ from matrix.prove.execution import case_context, installation, plugin, session
 from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.provision import host
 from matrix.prove.provision.host import LocalSite
-from matrix.read.machine import devices
+from matrix.read.machine import hardware
 from matrix.read.machine import installed as environments
 from tests.unit.catalogs import case, catalog, failure
 
@@ -73,6 +73,6 @@ for module, name, value in (
     (case_context.CaseContexts, "_overlays_of", lambda *_: ()),
     (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"}, ["cuda"])),
     (host, "look", lambda: LocalSite(Machine("550.54.14", 8, architecture="x86_64"), user_mode=lambda: CUDA)),
-    (devices, "management", lambda: None),
+    (hardware, "management", lambda: None),
 ):
     setattr(module, name, value)

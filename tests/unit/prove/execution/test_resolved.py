@@ -9,7 +9,7 @@ import pytest
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
-from matrix.read.machine import devices
+from matrix.read.machine import hardware
 from tests.unit.prove.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpus
 
 
@@ -26,7 +26,7 @@ def test_shared_gpu_uses_gloo_and_notes_it(folder: Path) -> None:
 @pytest.mark.usefixtures("no_overlays")
 def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = (Gpu("H100", links=18, up=18),) * 8
-    monkeypatch.setattr(devices, "management", lambda: Nvml("535.129.03", "12.2", cards))
+    monkeypatch.setattr(hardware, "management", lambda: Nvml("535.129.03", "12.2", cards))
     current, _ = on_gpus(folder, 8)
     environment = replace(BASE, packages={**BASE.packages, "nvidia-nccl-cu12": "2.20.5"})
     current.installation = replace(current.installation, environment=environment)

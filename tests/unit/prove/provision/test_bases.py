@@ -14,7 +14,7 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bases as module
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, WITH_GPU_PACKAGES, Bases, has_driver, left_out
 from matrix.read.commands import CommandResult
-from matrix.read.machine import devices
+from matrix.read.machine import hardware
 from tests.unit.catalogs import catalog, reader, wheels
 from tests.unit.engines import make_environment
 
@@ -215,9 +215,9 @@ def test_an_earlier_choice_stays(environ: dict[str, str]) -> None:
 
 def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """WSL and some containers have the library alone."""
-    monkeypatch.setattr(devices, "there", lambda: "libnvidia-ml.so.1: no such file")
+    monkeypatch.setattr(hardware, "there", lambda: "libnvidia-ml.so.1: no such file")
     assert not has_driver(tmp_path)
     (tmp_path / "driver" / "nvidia").mkdir(parents=True)
     assert has_driver(tmp_path)
-    monkeypatch.setattr(devices, "there", lambda: "")
+    monkeypatch.setattr(hardware, "there", lambda: "")
     assert has_driver(tmp_path / "empty")

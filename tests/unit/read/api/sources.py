@@ -10,8 +10,7 @@ from matrix.read.api import consuming, offering
 from matrix.read.api.api import Absent, Surface
 from matrix.read.api.comparison import find
 from matrix.read.api.finding import Finding, fits, places
-from matrix.read.api.provider import MEGATRON_CORE, TORCH, Provider
-from matrix.read.api.uses import Calls, Use
+from matrix.read.api.provider import MEGATRON_CORE, TORCH, Calls, Provider, Use
 
 ROOT = """
 try:

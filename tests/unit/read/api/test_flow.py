@@ -8,8 +8,8 @@ import pytest
 
 from matrix.read.api.comparison import find
 from matrix.read.api.guard import AllOf, AnyOf, Config, Guard, Loads, Not, TeVersion, all_of, any_of, negate
+from matrix.read.api.provider import Use
 from matrix.read.api.statements import MOST_ROUNDS
-from matrix.read.api.uses import Use
 from tests.unit.read.api.sources import broken, core, mcore, project
 
 OLD, NEW = TeVersion("<", "2.0"), TeVersion(">=", "2.0")

@@ -19,10 +19,9 @@ from matrix.ground.verdicts.signature_match import matched
 from matrix.read.api import pairs, recording
 from matrix.read.api.api import Surface
 from matrix.read.api.finding import Finding, FindingKind
-from matrix.read.api.provider import TORCH
+from matrix.read.api.provider import TORCH, Calls
 from matrix.read.api.recording import MCORE, TE, read_file
 from matrix.read.api.relevance import relevance
-from matrix.read.api.uses import Calls
 from tests.unit.catalogs import real
 from tests.unit.read.api.sources import project
 

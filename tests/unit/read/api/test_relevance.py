@@ -9,10 +9,9 @@ from matrix.read.api.comparison import find
 from matrix.read.api.finding import Finding, FindingKind
 from matrix.read.api.flow import is_local
 from matrix.read.api.pairs import RecordedReleases
-from matrix.read.api.provider import TORCH, TRANSFORMER_ENGINE
+from matrix.read.api.provider import TORCH, TRANSFORMER_ENGINE, Site
 from matrix.read.api.recording import MCORE, TE
 from matrix.read.api.relevance import days_between, implausible, is_yanked, relevance
-from matrix.read.api.uses import Site
 
 
 def finding(

@@ -11,8 +11,7 @@ from matrix.read.api.api import Surface
 from matrix.read.api.comparison import find
 from matrix.read.api.finding import Finding
 from matrix.read.api.pairs import RecordedReleases
-from matrix.read.api.provider import MEGATRON_CORE, TRANSFORMER_ENGINE
-from matrix.read.api.uses import Calls
+from matrix.read.api.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Calls
 from tests.unit.read.api.sources import broken, core, mcore, project, te
 
 IMPORT = "import transformer_engine.pytorch as te\n"

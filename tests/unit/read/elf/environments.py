@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from matrix.read.elf.dynamic_linker import LinkSite
-from matrix.read.elf.load_check import LoadFinding
-from matrix.read.elf.load_report import load_report
+from matrix.read.elf.load_check import LoadFinding, load_report
 from matrix.read.elf.python_site import PythonSite
 from tests.unit.read.elf.objects import library, package, shared
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.read.elf.elf_file import ElfFile, read_elf
-from matrix.read.elf.load_check import CUBIN, MAGIC, PTX, GpuCode, gpu_code
+from matrix.read.elf.elf_file import CUBIN, MAGIC, PTX, ElfFile, GpuCode, gpu_code, read_elf
 from tests.unit.read.elf.objects import needs_compiler, shared
 
 pytestmark = needs_compiler

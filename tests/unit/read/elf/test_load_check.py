@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from matrix.prove.provision.project import ROOT
-from matrix.read.elf.load_report import load_report
+from matrix.read.elf.load_check import LoadFinding, LoadReport, load_report
 from tests.unit.read.elf.environments import SmallEnvironment, by_package
 from tests.unit.read.elf.objects import library, module, needs_compiler, package, shared
 
@@ -179,3 +179,32 @@ def test_nothing_of_the_environment_is_started(environment: SmallEnvironment) ->
         [sys.executable, "-c", AUDITED, str(ROOT), str(environment.folder)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "1\n[]\n"
+
+
+FINDING = LoadFinding("flash-attn", "2.8.3", "what", Path("/x.so"), "then", "pip")
+
+
+def test_findings_of_the_stack_break() -> None:
+    other = LoadFinding("", "", "what", Path("/y.so"), "then", "pip", certain=False)
+    report = LoadReport((FINDING, other), 7, 3)
+    assert report.breaks == (FINDING,)
+    assert str(report) == "7 compiled modules of 3 packages read: 2 problems"
+    assert (FINDING.title, other.title) == ("flash-attn 2.8.3", "y.so")
+
+
+def test_report_as_json() -> None:
+    assert LoadReport((FINDING,), 7, 3).to_json() == {
+        "extensions": 7,
+        "packages": 3,
+        "findings": [
+            {
+                "package": "flash-attn",
+                "version": "2.8.3",
+                "what": "what",
+                "path": "/x.so",
+                "consequence": "then",
+                "mend": "pip",
+                "certain": True,
+            }
+        ],
+    }

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from matrix.cli import COMMANDS, Command
 from matrix.ground.errors import ExitStatus, MatrixError, closest
-from matrix.prove.store.paths import OUT, Paths
 
 if TYPE_CHECKING:  # main.py imports this module for --help
     from matrix.ground.catalog.reach import JobOption
@@ -101,6 +100,8 @@ def add_out(
     parser: argparse.ArgumentParser, text: str = "output folder (default: $MEGATRIX_OUT, or reports/out)"
 ) -> None:
     """Add --out: $MEGATRIX_OUT, or reports/out in the current folder."""
+    from matrix.prove.store.paths import OUT  # not needed for the help of all commands
+
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
 
 
@@ -124,6 +125,8 @@ def given(parsed: argparse.Namespace, options: Iterable[JobOption]) -> dict[str,
 
 def last_runs(out: Path) -> Mapping[str, tuple[PastResult, ...]]:
     """Return the last runs of each failure in an output folder; none without a history."""
+    from matrix.prove.store.paths import Paths
+
     if not Paths(out).history.exists():  # sqlite3 takes 10 ms
         return {}
     from matrix.prove.store.history import last_runs

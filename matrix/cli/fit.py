@@ -10,7 +10,7 @@ from typing import Any
 
 from matrix.ask.check.rulings import Standing
 from matrix.ask.fit.candidates import INDEX, Recorded
-from matrix.ask.fit.fit_answer import Concession, FitAnswer, FittingSet, FitVerdict, Installed, fit
+from matrix.ask.fit.fit_answer import FitAnswer, FittingSet, FitVerdict, Installed, fit
 from matrix.ask.fit.wishes import parse_wishes
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
@@ -96,7 +96,10 @@ def render(answer: FitAnswer, resolved: Resolution | None, constraints_file: Pat
             [("why:", reason.text, f"({reason.evidence})") for reason in answer.reasons[:MOST_REASONS]], indent=2
         )
         for number, alternative in enumerate(answer.alternatives, start=1):
-            yield from _alternative(number, alternative)
+            dropped, fitting = " and ".join(alternative.dropped), alternative.fitting
+            yield table([(f"{number}. without", f"{dropped}: {summary(fitting)}")])
+            if alternative.remark:
+                yield Prose(alternative.remark, indent=3)
         if not answer.alternatives:
             yield Prose("no set fits without one or two of the wishes either")
         return
@@ -203,12 +206,6 @@ def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> 
 
 def _requirements(installed: Iterable[Installed]) -> str:
     return " ".join(f"{each.package}=={each.version}" for each in installed)
-
-
-def _alternative(number: int, alternative: Concession) -> Iterator[Part]:
-    yield table([(f"{number}. without", f"{' and '.join(alternative.dropped)}: {summary(alternative.fitting)}")])
-    if alternative.remark:
-        yield Prose(alternative.remark, indent=3)
 
 
 def constraints(answer: FitAnswer, resolved: Resolution | None) -> str:

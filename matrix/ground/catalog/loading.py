@@ -32,7 +32,6 @@ from matrix.ground.catalog.model import (
     Container,
     Driver,
     Exclusion,
-    Feature,
     GpuModel,
     Image,
     JobUse,
@@ -237,7 +236,7 @@ def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | N
     bases = read_toml(facts / "bases.toml")
     common = decode(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
     bases_by_kind = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": ReaderBase, "image": Image})
-    drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": GpuModel})
+    drivers = _tables(facts / "drivers.toml", {"driver": Driver, "gpu": GpuModel})
     releases = _tables(
         facts / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
     )
@@ -247,7 +246,6 @@ def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | N
         wheels=tuple(replace(base, requires=base.requires or common.requires) for base in bases_by_kind["wheels"]),
         readers=bases_by_kind["reader"],
         drivers=drivers["driver"],
-        features=drivers["feature"],
         gpus=drivers["gpu"],
         images=bases_by_kind["image"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -38,24 +38,21 @@ LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.
 
 @dataclass(frozen=True)
 class Container:
-    """An OCI image (base kind `image`). A value of None is unknown: no source was found.
+    """An OCI image (base kind `image`). A value of None is unknown: no source was found. People alone read NOTES.
 
     `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
     `night` is the reason why a night at level gpu has cases in it, "" if it has only those of reports and picks.
     """
 
+    NOTES: ClassVar[tuple[str, ...]] = ("torch_minor", "torch_confidence", "cuda_confidence", "component_confidence")
     id: Identifier
     tag: str
     torch: VersionText | None = None
-    torch_minor: str | None = None
-    torch_confidence: str = ""
     python: str | None = None
     te: VersionText | None = None
     te_source: str = ""
     cuda: str | None = None
     cuda_driver_version_in_image: str | None = None
-    cuda_confidence: str = ""
-    component_confidence: str = ""
     cudnn: str | None = None
     nccl: str | None = None
     openmpi: str | None = None
@@ -157,23 +154,18 @@ class Image:
 
 @dataclass(frozen=True)
 class Driver:
-    """An NVIDIA driver branch."""
+    """An NVIDIA driver branch. People alone read NOTES."""
 
+    NOTES: ClassVar[tuple[str, ...]] = (
+        *("designation", "designation_source", "eol", "bundled_with_cuda", "bundled_source", "forward_compat"),
+        *("forward_compat_source", "multicast_source", "known_problem"),
+    )
     branch: VersionText
-    designation: str = ""
-    designation_source: str = ""
-    eol: str | None = None
     max_cuda_major_without_compat: str | None = None
-    bundled_with_cuda: str | None = None
-    bundled_source: str = ""
-    forward_compat: str | None = None
-    forward_compat_source: str = ""
     compat_from: VersionText | None = None
     compat_cuda: Range | None = None
     too_old_for_cuda: Range | None = None
     multicast: str | None = None
-    multicast_source: str = ""
-    known_problem: str = ""
     note: str = ""
 
 
@@ -183,15 +175,6 @@ class GpuModel:
 
     name: str
     sm: VersionText
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A fact about a driver feature that several failures share."""
-
-    feature: str
-    fact: str
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -214,8 +197,9 @@ class JobUse:
 
 @dataclass(frozen=True)
 class Release:
-    """A release of megatron-core, Transformer Engine or torch."""
+    """A release of megatron-core, Transformer Engine or torch. People alone read NOTES."""
 
+    NOTES: ClassVar[tuple[str, ...]] = ("tag_commit", "metadata_constraints", "ci_source", "ci_te", "ci_note")
     version: VersionText
     pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
     on_pypi: bool = True
@@ -223,13 +207,8 @@ class Release:
     requires: Mapping[str, Range] = field(default_factory=dict)  # declared ranges of packages that a base fixes
     tag: str = ""
     tag_date: str = ""
-    tag_commit: str = ""
-    metadata_constraints: str = ""
     constraints: str = ""
     ci_base_images: tuple[str, ...] = ()
-    ci_source: str = ""
-    ci_te: str = ""
-    ci_note: str = ""
     cuda: tuple[str, ...] = ()  # major versions for which PyPI has Transformer Engine's library (-cu12, -cu13)
 
     @property
@@ -273,7 +252,6 @@ class Catalog:
     wheels: tuple[Wheels, ...]
     readers: tuple[ReaderBase, ...]
     drivers: tuple[Driver, ...]
-    features: tuple[Feature, ...]
     megatron_core: tuple[Release, ...]
     transformer_engine: tuple[Release, ...]
     torch: tuple[Release, ...]

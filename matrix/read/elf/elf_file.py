@@ -180,7 +180,7 @@ class ElfFile:
             return ()
         table = self.view[start : start + self.symbol_count * _SYMBOL.size]
         count = len(table) // _SYMBOL.size
-        position, names = self.at("DT_VERSYM"), self.need_names
+        position, names = self.at("DT_VERSYM"), {index & ~HIDDEN: need.version for index, need in self._needs()}
         versions = self.view[position : position + 2 * count].cast("H") if position >= 0 else [0] * count
         return tuple(
             SymbolReference(self.text(name), names.get(version & ~HIDDEN, ""))
@@ -192,11 +192,6 @@ class ElfFile:
     def required(self) -> tuple[RequiredVersion, ...]:
         """The versions that libraries must define."""
         return tuple(version for _, version in self._needs())
-
-    @cached_property
-    def need_names(self) -> dict[int, str]:
-        """The names of the versions that .gnu.version refers to."""
-        return {index & ~HIDDEN: need.version for index, need in self._needs()}
 
     def _needs(self) -> Iterator[tuple[int, RequiredVersion]]:
         start, count = self.at("DT_VERNEED"), self.tags.get("DT_VERNEEDNUM", 0)

@@ -265,7 +265,7 @@ def after_import(process: Process, python: PythonSite, row: PackageImport) -> tu
         if (
             (step.when == "failed" and not failed)
             or (step.when == "nothing" and opened)
-            or _exists(step, python, process)
+            or any(_matches(pattern, python, process) for pattern in step.unless)
         ):
             continue
         files = list(_files(step, python, process))
@@ -304,15 +304,10 @@ def cuda_of(python: PythonSite) -> str:
     return cuda if cuda and cuda != NONE else ""
 
 
-def _exists(step: OpenStep, python: PythonSite, process: Process) -> bool:
-    return any(True for pattern in step.unless for _ in _matches(pattern, python, process))
-
-
 def _files(step: OpenStep, python: PythonSite, process: Process) -> Iterator[Path]:
     """Yield the files that a step opens: those of the first pattern that has any."""
     for pattern in step.files:
-        files = list(_matches(pattern, python, process))
-        if files:
+        if files := _matches(pattern, python, process):
             yield from files if step.every else files[-1:]
             return
 

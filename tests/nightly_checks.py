@@ -36,7 +36,7 @@ from typing import Any, Final
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.prove.execution import interrupt
 from matrix.prove.execution.ranks.descendants import end_below
-from matrix.prove.provision import configuration, interpreters, tools
+from matrix.prove.provision import host, interpreters, tools
 from matrix.read import kernel
 from matrix.read.commands import python_module
 from tests.mutation import TARGETS
@@ -80,7 +80,7 @@ def container_tool() -> str:
 
 def clones() -> str:
     """Return which of both upstream clones is missing."""
-    missing = [title for name, title in configuration.CLONES.items() if name not in configuration.load().sources]
+    missing = [title for name, title in host.CLONES.items() if name not in host.load_configuration().sources]
     return f"no clone of {' and '.join(missing)}: megatrix sources fetch" if missing else ""
 
 

@@ -16,7 +16,7 @@ from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.text import visible
-from matrix.prove.bisection import drafting
+from matrix.prove.bisection import own
 from matrix.prove.bisection.bisect_arguments import folder_of
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import ProbeReport
@@ -65,7 +65,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
-        entry = drafting.draft(command, bisected, summary.headlines)
+        entry = own.draft(command, bisected, summary.headlines)
         path = command.write(folder_of(arguments, command) / "draft", entry, draft=True)
         files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:

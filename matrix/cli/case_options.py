@@ -15,7 +15,7 @@ from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.authoring import breaking
+from matrix.prove.authoring import claims
 from matrix.prove.execution import runner
 from matrix.prove.planning.case_request import (
     CaseRequest,
@@ -24,11 +24,11 @@ from matrix.prove.planning.case_request import (
     cases_here,
     requested_cases,
     requested_levels,
+    selection,
     with_host,
 )
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
-from matrix.prove.planning.supplies import selection
-from matrix.prove.provision import bundle_folder, configuration, host
+from matrix.prove.provision import bundle_folder, host
 from matrix.prove.store.paths import NIGHT, OUT
 from matrix.read import package_source
 from matrix.read.machine import installed
@@ -226,7 +226,7 @@ def bundled(parsed: argparse.Namespace) -> tuple[bundle_folder.Bundle | None, Ma
     if parsed.bundle:
         bundle = bundle_folder.verified(parsed.bundle.absolute())
         environ = bundle_folder.variables(parsed.bundle.absolute(), bundle, os.environ)
-    configuration.load(environ)
+    host.load_configuration(environ)
     return bundle, environ
 
 
@@ -294,4 +294,4 @@ def new(catalog: Catalog, parsed: argparse.Namespace, bundle: bundle_folder.Bund
     if not parsed.break_:
         return runner.Request(planned, parsed.out, not parsed.no_cache, label=label)
     catalog.failure(parsed.break_)
-    return runner.Request(breaking.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")
+    return runner.Request(claims.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")

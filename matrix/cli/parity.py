@@ -19,7 +19,7 @@ from matrix.kit.parity.factors import Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.store.paths import OUT
 from matrix.read import package_source
 from matrix.show.parity_text import core_json, layout_lines, search_lines
@@ -117,7 +117,7 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
     cores = [*named, *parsed.consumer] or releases[-1:]
-    for source in map(configuration.load().resolve, cores):
+    for source in map(host.load_configuration().resolve, cores):
         package_source.parse(source, MCORE)
     return cores
 

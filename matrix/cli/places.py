@@ -16,7 +16,7 @@ from matrix.prove.execution import images
 from matrix.prove.execution.engine import Engine, Engines, HostEngine, LocalEngine
 from matrix.prove.execution.images import Images
 from matrix.prove.execution.slurm import client as slurm
-from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.queue import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.provision import host, tools
 from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases

@@ -16,7 +16,7 @@ from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import ExitStatus, Interrupted
-from matrix.prove.authoring import breaking
+from matrix.prove.authoring import claims
 from matrix.prove.bisection.probe_session import exit_code
 from matrix.prove.execution import interrupt, runner
 from matrix.prove.provision import host
@@ -98,7 +98,7 @@ def reported(night: stored_run.Night, request: runner.Request, parsed: argparse.
     if parsed.results:
         say(f"results: {results.write_gpu_results(parsed.results, night)}")
     if parsed.break_:
-        broken, text = breaking.outcome(night.records)
+        broken, text = claims.outcome(night.records)
         say(text)
         return ExitStatus.GOOD if broken else ExitStatus.BAD
     results.add_step_summary(parsed.out, night.run)

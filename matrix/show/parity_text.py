@@ -9,8 +9,7 @@ from typing import Any
 from matrix.kit.parity.deviations import Deviation
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.campaigns import CoreResult, first_and_last
-from matrix.prove.parity.cause_search import Cause, Certainty
-from matrix.prove.parity.points import DEVIATES, EQUAL, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointResult
 from matrix.show.terminal import Part, Prose
 
 VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}

@@ -17,8 +17,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.kind_match import KindIndex
 from matrix.ground.verdicts.outcome import Raised
 from matrix.prove.bisection import axes
-from matrix.prove.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import WORDS, BisectionAxis, Clone, Subject, axis_named, axis_word, read_package
 from matrix.prove.bisection.commits import Searcher, Suspects, none
 from matrix.prove.bisection.joint import BisectionAnswer, Contents, StackPair, jointly, read_pair
 from matrix.prove.bisection.noise import ProbeResult

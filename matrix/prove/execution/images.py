@@ -19,7 +19,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import inside
 from matrix.prove.execution.engine import EngineRequest, EngineResult
 from matrix.prove.provision import case_overlays as provision
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.provision.image_builds import Builder
 from matrix.prove.provision.overlays import Overlays
@@ -88,7 +88,7 @@ class Images:
         folder = request.run.folder.resolve()
         image, contents, cases = inside.ref(self._catalog, base), self._look(base), request.pending(base)
         overlays = Overlays(default_root(self._environ), self._run, partial(self._build_in, image))
-        settings, path = configuration.load(self._environ), folder / f"overlays-{base}.json"
+        settings, path = host.load_configuration(self._environ), folder / f"overlays-{base}.json"
         provisions = provision.provide(cases, contents, settings, overlays)
         provision.write(path, provisions)
         workers = self._workers if XDIST in contents.packages else 1
@@ -124,7 +124,7 @@ class Images:
 
 def to_pull(catalog: Catalog, items: Iterable[Planned], site: ExecutionSite, tool: Tool | None) -> list[Container]:
     """Return the images of registries that are not local, and without which a case lacks nothing else here."""
-    clones, images = configuration.load().sources, dict[str, Container]()
+    clones, images = host.load_configuration().sources, dict[str, Container]()
     for item in items:
         image = catalog.bases.get(item.cell.base)
         if tool is None or not isinstance(image, Container) or image.id in images:

@@ -23,7 +23,7 @@ from matrix.prove.execution import gpus
 from matrix.prove.execution.engine import STOP_S, distribution
 from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.prove.execution.reproduction import deadline
-from matrix.prove.provision import configuration, host, project
+from matrix.prove.provision import host, project
 from matrix.prove.provision.bases import CELL_SETTINGS
 from matrix.prove.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.read.commands import TIMED_OUT, python_module
@@ -73,7 +73,7 @@ class ContainerJob:
         """Return the MEGATRIX_* variables of its session."""
         return {
             **self.settings,
-            **{configuration.variable(name): path for name, path in self.clones.items()},
+            **{host.variable(name): path for name, path in self.clones.items()},
             "MEGATRIX_RUN": str(self.folder),
             "MEGATRIX_BASE": self.image.id,
             "MEGATRIX_IMAGE": self.digest,

@@ -22,11 +22,11 @@ from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import configuration
-from matrix.prove.provision.cache_folders import flush, locked, prune, remove
+from matrix.prove.provision import host
 from matrix.prove.provision.indexes import site_environment
 from matrix.prove.provision.interpreters import Pythons
 from matrix.prove.provision.overlays import uv
+from matrix.prove.provision.project import flush, locked, prune, remove
 from matrix.read.commands import Runner, run
 from matrix.read.machine import installed
 from matrix.read.machine.nvidia import nvml
@@ -78,7 +78,7 @@ class Bases:
         }
         self.root = (root or default_root(environ)) / "bases"
         self._environ, self._run, self._driver = environ, run, has_driver()
-        self._pythons = Pythons(configuration.load(environ), say, environ=environ)
+        self._pythons = Pythons(host.load_configuration(environ), say, environ=environ)
         self._contents: dict[Path, PythonEnvironment] = {}  # by folder: 60 ms of processor each
 
     def ready(self, ids: Collection[str]) -> None:

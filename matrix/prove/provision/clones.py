@@ -19,7 +19,7 @@ from typing import Final
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.cache_folders import locked, making
+from matrix.prove.provision.project import locked, making
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, redacted, run
 from matrix.read.git import Repository
 

@@ -17,7 +17,7 @@ from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import ReaderBase, Wheels
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import project
-from matrix.prove.provision.configuration import FILE, Configuration
+from matrix.prove.provision.host import FILE, Configuration
 from matrix.prove.provision.indexes import site_environment
 from matrix.prove.provision.overlays import uv
 from matrix.read.commands import Runner, python_code, run

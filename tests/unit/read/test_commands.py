@@ -93,7 +93,7 @@ OTHERS = {
     "matrix/read/git.py": 3,  # settings of git
     "matrix/prove/provision/clones.py": 1,  # settings of git
     "matrix/read/commands.py": 1,  # the one start
-    "matrix/prove/provision/pyxis.py": 1,  # sh -c
+    "matrix/prove/provision/tools.py": 1,  # sh -c
     "matrix/prove/execution/plugin.py": 2,  # the line that people run, as text
 }
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.campaigns import CoreResult
-from matrix.prove.parity.cause_search import Cause, Certainty
-from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certainty, PointResult
 from matrix.show.parity_text import command_line, core_json, layout_lines, search_lines
 from matrix.show.terminal import Prose, json_object
 from tests.schemas import items_of

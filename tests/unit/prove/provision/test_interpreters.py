@@ -18,7 +18,7 @@ import pytest
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import interpreters
-from matrix.prove.provision.configuration import Configuration, InterpreterSettings
+from matrix.prove.provision.host import Configuration, InterpreterSettings
 from matrix.prove.provision.interpreters import Pythons, command, forbidden
 from matrix.prove.provision.project import ROOT
 from matrix.read.commands import CommandResult

@@ -8,17 +8,18 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.bisect_options import add_options, arguments_of
+from matrix.cli.command_options import add_findings, add_out
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.text import visible
 from matrix.prove.bisection import own
-from matrix.prove.bisection.bisect_arguments import folder_of
-from matrix.prove.bisection.noise import ProbeResult
+from matrix.prove.bisection.axes import SIDE, WORDS
+from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments, folder_of
 from matrix.prove.bisection.probe_session import ProbeReport
 from matrix.prove.bisection.procedure import BisectionEvents, Procedure
 from matrix.prove.bisection.procedure import bisect_command as bisect_own
@@ -32,6 +33,81 @@ from matrix.show.known import statement
 from matrix.show.terminal import Prose, json_object, show, warn
 
 
+def share(text: str) -> float:
+    """Return the value of "5%" or "0.05". Raises ValueError, which argparse reports."""
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value < 10:
+        raise ValueError(text)
+    return value
+
+
+def taking(metavar: str, help: str, **further: Any) -> dict[str, Any]:
+    """Return what argparse adds for an option with a value."""
+    return {"metavar": metavar, "help": help, **further}
+
+
+SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--axis": taking(
+        "AXIS", f"what changes: {', '.join(WORDS)} or another package; without it, two stacks are compared"
+    ),
+    "--good": taking("X", "a point that passes; without --axis, a stack", default=""),
+    "--bad": taking("X", "a point that fails, or a stack (default: both ends of the axis)", default=""),
+    "--repo": taking("CLONE", "bisect the commits of this clone (axis mcore, te or writer)"),
+    "--case": taking("NAME", "a case of the failure, such as pp2 (default: the first)"),
+    "--level": {
+        "choices": [level.value for level in Level],
+        "help": "level to probe at (default: the least demanding one of the case)",
+    },
+    "--base": taking("BASE", "base of every point"),
+    "--torch": taking("V", "use the base with this torch"),
+    "--mcore": taking("V", f"megatron-core of every point: {SIDE}"),
+    "--te": taking("V", f"Transformer Engine of every point: {SIDE}"),
+    "--writer": taking("V", f"megatron-core that writes the checkpoint: {SIDE}"),
+    "--driver": taking("V", "driver of every point"),
+    "--pin": taking("NAME==V", "lay this package over every point; may be repeated", **SEVERAL),
+    "--compile": {
+        "action": "store_true",
+        "help": "build Transformer Engine's commits with their extension; needs nvcc",
+    },
+    "--at-once": taking("K", "points to probe at a time (default: 1)", type=int, default=1),
+    "--shows": taking(
+        "P", "probability that one run shows the failure, for flaky failures (default: 1)", type=float, default=1.0
+    ),
+    "--confidence": taking("C", "report no answer below this confidence (default: 0.95)", type=float, default=0.95),
+    "--checks": taking(
+        "N", f"extra points to check at the end (default: {CHECKS_READ} at level contract, else 0)", type=int
+    ),
+}
+OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
+    "--signature": taking("FILE", "what is bad: [[signature]] tables (default: learned from Y)", default=""),
+    "--log": taking("FILE", "what is bad: the failure that this log ends with", default=""),
+    "--metric": taking("REGEX", "what is bad: a number that the command prints", default=""),
+    "--worse-than": taking("5%%", "the difference of the number that matters", type=share, default=0.0),
+    "--repeats": taking("N", "runs of the command per probe, with --metric", type=int, default=1),
+    "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
+    "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},
+    "--deadline": taking("S", "seconds for one run (default: 120)", type=int, default=0),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `megatrix bisect`."""
+    parser.add_argument(
+        "failure", metavar="FAILURE", nargs="?", default="", help="id of a failure in the catalog; or -- COMMAND ..."
+    )
+    command_group = parser.add_argument_group(
+        "a command of your own", "-- COMMAND ... runs in each cell; it passes at --good X and fails at --bad Y"
+    )
+    for group, options in ((parser, OPTIONS), (command_group, OF_A_COMMAND)):
+        for name, option in options.items():
+            group.add_argument(name, **option)
+    parser.add_argument("--no-cache", dest="fresh", action="store_true", help="probe again, ignoring stored results")
+    places.add_places(parser)
+    add_out(parser)
+    add_findings(parser, "bisect")
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "bisect")
@@ -42,7 +118,7 @@ def add_parser(commands: Any) -> None:
 def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
-    arguments, events = arguments_of(parsed), BisectionEvents(progress, say, warn)
+    arguments, events = BisectArguments.of(vars(parsed)), BisectionEvents(progress, say, warn)
     command = arguments.command(Path.cwd())
     catalog = loading.load()
     with ExitStack() as stack:
@@ -86,11 +162,7 @@ def say(text: str) -> None:
 
 def progress(probe: ProbeReport) -> None:
     """Print the result of a probe to standard error."""
-    source = "known" if probe.known else f"{probe.seconds:.1f} s"
-    runs = probe.seen if isinstance(probe.seen, tuple) else (probe.seen,)
-    result = runs[0].value if isinstance(runs[0], ProbeResult) else "ran"
-    source += f", {len(runs)} runs" * (len(runs) > 1)
-    say(f"{result:4}  {probe.label}  [{source}]  {probe.why}")
+    say(probe.line)
 
 
 def page_path(summary: BisectionSummary, parsed: argparse.Namespace) -> Path:

@@ -137,6 +137,7 @@ WORDS: Final = {
     "writer": WRITER_MCORE,
 }
 AXIS_WORDS: Final = {component: word for word, component in WORDS.items()}
+SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 # The packages that a point can take from a clone, by the component that they are in its stack.
 PACKAGES: Final = {MCORE: MCORE, TE: TE, WRITER_MCORE: MCORE}
 

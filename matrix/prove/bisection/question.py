@@ -28,7 +28,6 @@ from matrix.read.api.provider import PROVIDERS
 from matrix.read.api.recording import releases_with
 
 _ESCAPED = re.compile(r"\\(\W)")
-SIDE = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class BisectionQuestion:
         for name in self._missing(subject):
             if name != axis:
                 raise MatrixError(
-                    f"--{axis_word(name)} is required: it is the same at every point", got="none", expected=SIDE
+                    f"--{axis_word(name)} is required: it is the same at every point", got="none", expected=axes.SIDE
                 )
         base = axes.base_for(subject, self.base, self.torch, axis)
         return subject.with_(BASE, base) if base else subject

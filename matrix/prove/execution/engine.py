@@ -1,6 +1,6 @@
 """Engines, which start the pytest processes of a run. On one machine: one process per base, in parallel.
 
-The base `host` is the environment of this process. The image bases have another engine (images.py).
+The base `host` is the environment of this process. The image bases have another engine (inside.py).
 """
 
 from __future__ import annotations

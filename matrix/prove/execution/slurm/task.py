@@ -118,11 +118,11 @@ def run_in_image(task: NodeTask, image: Ref, keys: Collection[str]) -> int:
         overlays = task.path.parent / f"overlays-{image.id}.json"
         work = inside.ContainerJob(image, digest, task.run.folder, overlays, cases, settings)
         for job in inside.containers(load(), work, host.load_configuration().sources):
-            ended = inside.run(tool, job, os.environ, task.file(".log"), left=disconnected)
+            ended = inside.run_container(tool, job, os.environ, task.file(".log"), left=disconnected)
             if ended.refusal:
                 # Slurm restarts a task under the same name, for which enroot finds the files of the dead task. The next
                 # step of the task has another name.
-                ended = inside.run(tool, job, os.environ, task.file(".log"), left=disconnected)
+                ended = inside.run_container(tool, job, os.environ, task.file(".log"), left=disconnected)
             if ended.refusal:
                 record_unavailable(task, job.cases, ended.refusal)
             status = status or ended.status

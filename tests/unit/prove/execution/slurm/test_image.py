@@ -164,7 +164,9 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
         if node:
             refused = inside.Ended(125, "podman could not run debian-13: crun")
             ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
-            monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
+            monkeypatch.setattr(
+                inside, "run_container", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status)
+            )
         keys = [item.key for item in CASES[:2]]
         part = ArraySpec((tuple(keys),), {}, IMAGE, "sha256:ab")
         task.run_in_image(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import interpreters
+from matrix.prove.provision import bases
 from matrix.prove.provision.project import ROOT
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, python_code, python_module, redacted, run
 from tests.unit.processes import ended
@@ -101,7 +101,7 @@ OTHERS = {
 @pytest.fixture(params=MINORS)
 def python(request: pytest.FixtureRequest) -> str:
     try:
-        return str(interpreters.find((request.param,)).path)
+        return str(bases.find_python((request.param,)).path)
     except MatrixError as error:
         pytest.skip(str(error.what))
 

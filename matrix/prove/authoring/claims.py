@@ -50,10 +50,9 @@ def supporting(failure: Failure, expectation: Expectation, rule: Rule, records: 
 
 def unsupported(failure: Failure, records: Sequence[Record]) -> Iterator[EntryProblem]:
     """Yield each claim of a run that no record supports."""
-    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
-        for number, rule in enumerate(rules):
-            evidence = supporting(failure, expectation, rule, records)
-            yield from _missing(f"{KEYS[expectation]}[{number}]", rule.reason, evidence)
+    for expectation, number, rule in _rules(failure):
+        evidence = supporting(failure, expectation, rule, records)
+        yield from _missing(f"{KEYS[expectation]}[{number}]", rule.reason, evidence)
     for number, workaround in enumerate(failure.workaround):
         evidence = [record for record in records if record.failure == failure.id and record.verdict is Verdict.HOLDS]
         yield from _missing(f"workaround[{number}]", workaround.verified, evidence)
@@ -62,13 +61,18 @@ def unsupported(failure: Failure, records: Sequence[Record]) -> Iterator[EntryPr
 def unsourced(failure: Failure) -> Iterator[EntryProblem]:
     """Yield each claim of a reading that names no release, commit or thread. Tags and wheels are those of its rule."""
     reasons = [(f"reached_by[{number}]", reach.reason) for number, reach in enumerate(failure.reached_by)]
-    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
-        reasons += [(f"{KEYS[expectation]}[{number}]", rule.reason) for number, rule in enumerate(rules)]
+    reasons += [(f"{KEYS[expectation]}[{number}]", rule.reason) for expectation, number, rule in _rules(failure)]
     reasons += [(f"workaround[{number}]", workaround.verified) for number, workaround in enumerate(failure.workaround)]
     for where, text in reasons:
         if any(not _SOURCE.search(source) for source in _READ.findall(text)):
             fix = "name it: read in 0.16.0, in 07e958fc74, in NVIDIA/Megatron-LM#4374"
             yield EntryProblem(where, f'"{text}": read in no release, commit or thread', fix)
+
+
+def _rules(failure: Failure) -> Iterator[tuple[Expectation, int, Rule]]:
+    """Yield each rule with its expectation and its number in the table of that."""
+    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
+        yield from ((expectation, number, rule) for number, rule in enumerate(rules))
 
 
 def _missing(where: str, text: str, evidence: Sequence[Record]) -> Iterator[EntryProblem]:
@@ -98,8 +102,7 @@ def with_reasons(text: str, failure: Failure, records: Sequence[Record]) -> str:
     """Return the text of a failure.toml whose reasons "run with ..." name what the records ran."""
     rules = {
         (KEYS[expectation], number): measured(failure, supporting(failure, expectation, rule, records))
-        for expectation, group in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
-        for number, rule in enumerate(group)
+        for expectation, number, rule in _rules(failure)
     }
     lines, table, counts = [], "", dict.fromkeys(KEYS.values(), -1)
     for line in text.splitlines(keepends=True):

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from matrix.ground.cases.cells import excluded as excluded_from
 from matrix.ground.cases.cells import package_sets, plan_case
@@ -71,10 +70,8 @@ class Clone(AbstractContextManager["Clone"]):
         self.taken = self._layout.taken(compiled=compiled)  # the paths of all that a cell gets from a commit
         self._repository = Repository(self.path)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._repository.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._repository.__exit__(*error)
 
     def source(self, commit: str) -> Source:
         """Return the source of a commit: PATH@COMMIT."""

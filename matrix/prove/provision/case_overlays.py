@@ -141,26 +141,15 @@ def overlay_digest(spec: OverlaySpec) -> str:
 
 def write(path: Path, provided: Mapping[str, Provision]) -> None:
     """Write the provisions of cases as JSON, by case key."""
-    values = {}
-    for key, provision in provided.items():
-        overlays = [
-            {**vars(laid), "path": str(laid.path), "packages": dict(laid.packages)} for laid in provision.overlays
-        ]
-        values[key] = {"reason": provision.reason, "overlays": overlays}
-    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(encode(provided)) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Provision]:
     """Return the provisions that `write` wrote. Raises MatrixError when the file can't be read."""
     try:
-        values = json.loads(read_regular(path))
+        return decode(dict[str, Provision], json.loads(read_regular(path)))
     except ValueError as error:
         raise MatrixError("the provisions of this image can't be read", where=str(path), got=error) from None
-    provided = {}
-    for key, provision in values.items():
-        overlays = (Overlay(**{**overlay, "path": Path(overlay["path"])}) for overlay in provision["overlays"])
-        provided[key] = Provision(tuple(overlays), provision["reason"])
-    return provided
 
 
 Builds = Mapping[str, tuple[OverlaySpec, ...]]  # overlays with a build of Transformer Engine, by the keys of the cases

@@ -6,7 +6,6 @@ With Pyxis, srun runs it on a node, in the allocation of a batch script. The plu
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from matrix.ground.catalog.regular_file import open_regular, read_regular_text
+from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.read.commands import TIMED_OUT, CommandResult, Runner, redacted, run
+from matrix.read.trees import sha256
 
 NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 ANSWER_S: Final = 60.0  # s for a query; 0.1 s with podman, longer with many images
@@ -204,7 +204,6 @@ REASONS: Final = (
     r"the slurmd of this node .*",
     r"pyxis: (?!child|printing).*",
 )
-BLOCK: Final = 1 << 20  # bytes
 FETCH_S: Final = 3600.0  # s to pull an image of 20 GB from a registry
 
 
@@ -240,11 +239,7 @@ class Pyxis:
         recorded = file.with_name(f"{file.name}.sha256")
         if recorded.is_file() and recorded.stat().st_mtime >= file.stat().st_mtime:
             return f"sha256:{read_regular_text(recorded).split()[0]}"
-        digest = hashlib.sha256()
-        with open_regular(file) as content:
-            while block := content.read(BLOCK):
-                digest.update(block)
-        return f"sha256:{digest.hexdigest()}"
+        return f"sha256:{sha256(file)}"
 
     def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line of a step in this allocation: /tmp is private, the network that of the node."""

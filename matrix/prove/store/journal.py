@@ -22,7 +22,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from matrix.ground.catalog.codec import decode, encode
@@ -107,9 +106,7 @@ class Journal(AbstractContextManager["Journal"]):
         os.close(self._file)
         os.close(self._held)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _append(self, event: str, value: object) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, cast
 
 from matrix.ground.catalog.codec import decode
@@ -66,16 +66,13 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         self,
         preload: Sequence[str] = PRELOAD,
         preload_path: Sequence[str] = (),
-        timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
         secrets: Sequence[str] = (),
     ) -> None:
         self._server = Forkserver(preload, preload_path)
         self._overlays = OverlayServers(self._server)
-        self._timeouts, self._secrets = timeouts, secrets
+        self._timeouts, self._secrets = Timeouts(), secrets
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._overlays.stop()
         self._server.stop()
 

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +61,9 @@ class NodeTask:
         return self.path.with_name(f"{self.path.stem}-{self.index}{suffix}")
 
 
-def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
+def runtime() -> Runtime | None:
     """Return the container runtime of this node: Pyxis if Slurm has it, else podman or docker, else None."""
-    return tools.find_pyxis(environ) or tools.find(environ)
+    return tools.find_pyxis() or tools.find()
 
 
 def report_contents(image: Ref, parts: Path, node: str) -> int:

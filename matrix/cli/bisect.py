@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.command_options import add_findings, add_out
+from matrix.cli.command_options import add_findings, add_out, taking
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
@@ -39,11 +39,6 @@ def share(text: str) -> float:
     if not 0 < value < 10:
         raise ValueError(text)
     return value
-
-
-def taking(metavar: str, help: str, **further: Any) -> dict[str, Any]:
-    """Return what argparse adds for an option with a value."""
-    return {"metavar": metavar, "help": help, **further}
 
 
 SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.command_options import add_json, add_out
+from matrix.cli.command_options import add_json, add_out, taking
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
@@ -133,38 +133,27 @@ PART = "part"  # the label of a run of a part of the night
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--no-cache": {"action": "store_true", "help": "also run cases whose result is cached"},
-    "--resume": {
-        "nargs": "?",
-        "const": "",
-        "metavar": "RUN",
-        "help": "finish an interrupted run (default: the newest night, or of the line)",
-    },
+    "--resume": taking(
+        "RUN", "finish an interrupted run (default: the newest night, or of the line)", nargs="?", const=""
+    ),
     "--exit-code": {"action": "store_true", "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"},
-    "--jobs": {
-        "type": int,
-        "default": os.cpu_count() or 1,
-        "metavar": "N",
-        "help": "bases to run at a time (default: CPU cores)",
-    },
-    "-n": {
-        "dest": "workers",
-        "type": int,
-        "metavar": "N",
-        "help": "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
+    "--jobs": taking("N", "bases to run at a time (default: CPU cores)", type=int, default=os.cpu_count() or 1),
+    "-n": taking(
+        "N",
+        "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
         "each GPU, and up to 3 more)",
-    },
-    "--time-limit": {
-        "type": float,
-        "metavar": "MINUTES",
-        "help": "stop after this time; cases without a result are not reached, and --resume runs them",
-    },
+        dest="workers",
+        type=int,
+    ),
+    "--time-limit": taking(
+        "MINUTES", "stop after this time; cases without a result are not reached, and --resume runs them", type=float
+    ),
     "--pull": {"action": "store_true", "help": "first pull the missing images whose cases can run on this machine"},
-    "--results": {
-        "type": Path,
-        "metavar": "FOLDER",
-        "help": "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with "
-        "3",
-    },
+    "--results": taking(
+        "FOLDER",
+        "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with 3",
+        type=Path,
+    ),
 }
 
 

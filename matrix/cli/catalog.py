@@ -146,8 +146,7 @@ def keep_command(parsed: argparse.Namespace) -> int:
     failures = [catalog.failure(id) for id in parsed.failure] if parsed.failure else catalog.failures
     status = ExitStatus.BAD
     for failure in failures:
-        texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
-        texts = {path: text for path, text in texts.items() if not path.exists()}
+        texts = examples.new_texts(failure, records)
         if is_night(run) and (evidence := examples.night_evidence(failure, records, run)):
             texts[failure.folder / NIGHT_FILE] = evidence
         for path, text in texts.items():

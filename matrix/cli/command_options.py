@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from matrix.ground.catalog.reach import JobOption
 from matrix.ground.verdicts.trend import PastResult
@@ -34,6 +34,11 @@ def add_json(parser: argparse._ActionsContainer, *schemas: str) -> None:
     """Add --json, which prints one of these schemas."""
     names = ", ".join(f"docs/schema/{schema}.json" if schema is schemas[0] else f"{schema}.json" for schema in schemas)
     parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")
+
+
+def taking(metavar: str, help: str, **further: Any) -> dict[str, Any]:
+    """Return what argparse adds for an option with a value."""
+    return {"metavar": metavar, "help": help, **further}
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -> None:

@@ -81,11 +81,10 @@ def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
 
 def keep(failure: Failure, records: Sequence[Record]) -> list[Path]:
     """Write the new examples of the records; return their paths."""
-    texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
-    new = [path for path in texts if not path.exists()]
-    for path in new:
-        write_whole(path, texts[path])
-    return new
+    texts = examples.new_texts(failure, records)
+    for path, text in texts.items():
+        write_whole(path, text)
+    return [*texts]
 
 
 def linted(folder: Path) -> Iterator[EntryProblem]:

@@ -204,7 +204,8 @@ class Cover:
         pairs = ((one, other) for left, right in combinations(choices, 2) for one in left for other in right)
         self._tries: dict[frozenset[Choice], int] = {}
         self.uncovered = {frozenset(pair) for pair in pairs}
-        self._left = sorted(self.uncovered, key=sorted_text)
+        # The order must not depend on hashes.
+        self._left = sorted(self.uncovered, key=lambda pair: sorted(map(str, pair)))
         self._random = Random(self.seed)  # noqa: S311
 
     def judged(self, point: Point) -> None:
@@ -243,11 +244,6 @@ def divided(space: Space, point: Point, fixed: Collection[str], random: Random) 
         if several := space.repaired(point.changed(**{name: 2}), {*fixed, name}, random):
             return several
     return point if point != point.reference() else None
-
-
-def sorted_text(pair: frozenset[Choice]) -> list[str]:
-    """Return an order of pairs that does not depend on hashes."""
-    return sorted(map(str, pair))
 
 
 def denser(space: Space, point: Point, density: float, random: Random) -> Point:

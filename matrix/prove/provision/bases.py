@@ -30,7 +30,8 @@ from matrix.prove.provision import host, project
 from matrix.prove.provision.host import FILE, Configuration
 from matrix.prove.provision.indexes import site_environment
 from matrix.prove.provision.overlays import uv
-from matrix.prove.provision.project import flush, locked, prune, remove
+from matrix.prove.provision.project import locked, prune, remove
+from matrix.prove.store.paths import flush
 from matrix.read.commands import Runner, python_code, run
 from matrix.read.machine import installed
 from matrix.read.machine.nvidia import nvml

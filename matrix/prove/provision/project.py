@@ -26,6 +26,7 @@ from typing import Final
 from matrix import PACKAGE, __version__
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
+from matrix.prove.store.paths import flush
 
 
 @contextmanager
@@ -81,15 +82,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def flush(path: Path) -> None:
-    """Flush a file or folder to the disk (65 ms for the 244 of a megatron-core, on an SSD)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages

@@ -50,7 +50,6 @@ OWN: Final = {
     "matrix/prove/execution/ranks/supervisor.py": (1, "the kernel's files"),
     "matrix/prove/execution/ranks/descendants.py": (2, "the kernel's files"),
     "matrix/prove/execution/ranks/forkserver.py": (1, "a pipe that this process made"),
-    "matrix/prove/execution/ranks/forkserver_child.py": (2, "the null device"),
     "matrix/prove/execution/ranks/mpirun.py": (1, "the null device"),
     "matrix/prove/execution/ranks/rank_process.py": (4, "the kernel's files; logs that this process's ranks wrote"),
     "matrix/prove/execution/slurm/queue.py": (1, "what the tasks of this run wrote"),

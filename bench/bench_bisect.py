@@ -30,9 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.kit import child
 from matrix.kit.rank import Rank
-from matrix.prove.bisection.ancestry import Ancestry
 from matrix.prove.bisection.noise import Noise, ProbeResult
-from matrix.prove.bisection.search import Plan, Probe, search
+from matrix.prove.bisection.search import Ancestry, Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 from tests.real.conftest import made_base
 

@@ -29,7 +29,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult, LocalEngine
 from matrix.prove.execution.runner import Events, Request, execute
 from matrix.prove.execution.slurm.client import Commands
-from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.queue import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.planning.night import everything
 from matrix.prove.provision import host

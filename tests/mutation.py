@@ -57,8 +57,6 @@ for name in sys.argv[1:]:
 
 # Deciding modules -> their tests.
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "matrix/prove/bisection/ancestry.py": ("tests/unit/prove/bisection/test_ancestry.py",),
-    "matrix/prove/bisection/attribution.py": ("tests/unit/prove/bisection/test_attribution.py",),
     "matrix/prove/bisection/noise.py": (
         "tests/unit/prove/bisection/test_metric.py",
         "tests/unit/prove/bisection/test_noise.py",
@@ -72,7 +70,10 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/ask/check/rulings.py": ("tests/unit/ask/check/test_rulings.py",),
     "matrix/ask/check/user_stack.py": ("tests/unit/ask/check/test_user_stack.py",),
     "matrix/read/api/binding.py": ("tests/unit/read/api/test_binding.py", "tests/unit/read/api/test_definition.py"),
-    "matrix/prove/execution/cache_key.py": ("tests/unit/prove/execution/test_cache_key.py",),
+    "matrix/prove/execution/cache_key.py": (
+        "tests/unit/prove/execution/test_at_once.py",
+        "tests/unit/prove/execution/test_cache_key.py",
+    ),
     "matrix/ground/cases/cells.py": (
         "tests/unit/ground/cases/test_cells.py",
         "tests/unit/prove/planning/test_images.py",
@@ -98,11 +99,9 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
 # Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
 # method, and _name_ for a property `name`.
 EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
-    "matrix/prove/bisection/ancestry.py": {
+    "matrix/prove/bisection/search.py": {
         "Ancestry.of_parents: mask = 1": "every place has place 0 among its ancestors",
         "unchanged: for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
-    },
-    "matrix/prove/bisection/attribution.py": {
         "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
         "if (len(carrier) > 1) or True else {}": "the mixture without the only package is the good stack",
         "attribute: without = {package: results.of(carrier - {package}) for package in sorted(carrier)} "
@@ -113,19 +112,17 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         "_narrowed: rests = [frozenset(current) - chunk for chunk in chunks] if parts >= 2 else []": (
             "of two parts, each is what remains without the other"
         ),
-    },
-    "matrix/prove/bisection/noise.py": {
-        "Tally.add: self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
-            "an error is below 1, so that a weight of 0 settles nothing"
-        ),
-    },
-    "matrix/prove/bisection/search.py": {
         "_Search._candidates: excluded = 1": "place 0 is the old end, which is always unchanged",
         "_Search._choice: cuts = min(self._plan.at_once, max(mask.bit_count() + 1, 1))": (
             "more cuts than candidates select the same places, all of them"
         ),
         "_Search._choice: cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 2))": (
             "more cuts than candidates select the same places, all of them"
+        ),
+    },
+    "matrix/prove/bisection/noise.py": {
+        "Tally.add: self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
+            "an error is below 1, so that a weight of 0 settles nothing"
         ),
     },
     "matrix/ground/catalog/failure.py": {

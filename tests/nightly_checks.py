@@ -36,7 +36,7 @@ from typing import Any, Final
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.prove.execution import interrupt
 from matrix.prove.execution.ranks.descendants import end_below
-from matrix.prove.provision import configuration, interpreters, tools
+from matrix.prove.provision import bases, host, tools
 from matrix.read import kernel
 from matrix.read.commands import python_module
 from tests.mutation import TARGETS
@@ -80,7 +80,7 @@ def container_tool() -> str:
 
 def clones() -> str:
     """Return which of both upstream clones is missing."""
-    missing = [title for name, title in configuration.CLONES.items() if name not in configuration.load().sources]
+    missing = [title for name, title in host.CLONES.items() if name not in host.load_configuration().sources]
     return f"no clone of {' and '.join(missing)}: megatrix sources fetch" if missing else ""
 
 
@@ -99,7 +99,7 @@ def python(minor: str) -> Lack:
 
     def lack() -> str:
         try:
-            interpreters.find([minor])
+            bases.find_python([minor])
         except MatrixError as error:
             return error.brief
         return ""
@@ -171,7 +171,7 @@ def in_tox(name: str, minutes: tuple[float, float], *options: Callable[[], str],
 def on(minor: str) -> Callable[[], str]:
     """Return the option of tox that runs unit311 with this machine's Python 3.11, active or not."""
     name = f"unit{minor.replace('.', '')}"
-    return lambda: f"--override=testenv:{name}.base_python={interpreters.find([minor]).path}"
+    return lambda: f"--override=testenv:{name}.base_python={bases.find_python([minor]).path}"
 
 
 SLURM: Final = (root, programs("slurmctld", "slurmd", "sbatch", "squeue", package="slurmctld slurmd slurm-client"))

@@ -5,24 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import ExitStack
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.usage import add_command, add_findings, add_out
+from matrix.cli.usage import add_command, add_findings, add_out, taking
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
-from matrix.prove.bisection import drafting
-from matrix.prove.bisection.axes import WORDS
+from matrix.prove.bisection import own
+from matrix.prove.bisection.axes import SIDE, WORDS
 from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments, folder_of
-from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import ProbeReport
 from matrix.prove.bisection.procedure import BisectionEvents, Procedure
 from matrix.prove.bisection.procedure import bisect_command as bisect_own
-from matrix.prove.bisection.question import SIDE, BisectionQuestion
 from matrix.prove.bisection.result_summary import BisectionSummary, summarize
 from matrix.prove.execution import interrupt
 from matrix.prove.store.paths import Paths, write_whole
@@ -30,55 +27,6 @@ from matrix.show.bisection import bisection_page, issue_text, render
 from matrix.show.findings import FORMATS, of_bisection
 from matrix.show.known import statement
 from matrix.show.terminal import Prose, json_object, say, show, warn
-
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--axis": {
-        "metavar": "AXIS",
-        "help": f"what changes: {', '.join(WORDS)} or another package; without it, two stacks are compared",
-    },
-    "--good": {"default": "", "metavar": "X", "help": "a point that passes; without --axis, a stack"},
-    "--bad": {"default": "", "metavar": "X", "help": "a point that fails, or a stack (default: both ends of the axis)"},
-    "--repo": {"metavar": "CLONE", "help": "bisect the commits of this clone (axis mcore, te or writer)"},
-    "--case": {"metavar": "NAME", "help": "a case of the failure, such as pp2 (default: the first)"},
-    "--level": {
-        "choices": [level.value for level in Level],
-        "help": "level to probe at (default: the least demanding one of the case)",
-    },
-    "--base": {"metavar": "BASE", "help": "base of every point"},
-    "--torch": {"metavar": "V", "help": "use the base with this torch"},
-    "--mcore": {"metavar": "V", "help": f"megatron-core of every point: {SIDE}"},
-    "--te": {"metavar": "V", "help": f"Transformer Engine of every point: {SIDE}"},
-    "--writer": {"metavar": "V", "help": f"megatron-core that writes the checkpoint: {SIDE}"},
-    "--driver": {"metavar": "V", "help": "driver of every point"},
-    "--pin": {
-        "action": "append",
-        "default": [],
-        "metavar": "NAME==V",
-        "help": "lay this package over every point; may be repeated",
-    },
-    "--compile": {
-        "action": "store_true",
-        "help": "build Transformer Engine's commits with their extension; needs nvcc",
-    },
-    "--at-once": {"type": int, "default": 1, "metavar": "K", "help": "points to probe at a time (default: 1)"},
-    "--shows": {
-        "type": float,
-        "default": 1.0,
-        "metavar": "P",
-        "help": "probability that one run shows the failure, for flaky failures (default: 1)",
-    },
-    "--confidence": {
-        "type": float,
-        "default": 0.95,
-        "metavar": "C",
-        "help": "report no answer below this confidence (default: 0.95)",
-    },
-    "--checks": {
-        "type": int,
-        "metavar": "N",
-        "help": f"extra points to check at the end (default: {CHECKS_READ} at level contract, else 0)",
-    },
-}
 
 
 def share(text: str) -> float:
@@ -89,29 +37,48 @@ def share(text: str) -> float:
     return value
 
 
+SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--axis": taking(
+        "AXIS", f"what changes: {', '.join(WORDS)} or another package; without it, two stacks are compared"
+    ),
+    "--good": taking("X", "a point that passes; without --axis, a stack", default=""),
+    "--bad": taking("X", "a point that fails, or a stack (default: both ends of the axis)", default=""),
+    "--repo": taking("CLONE", "bisect the commits of this clone (axis mcore, te or writer)"),
+    "--case": taking("NAME", "a case of the failure, such as pp2 (default: the first)"),
+    "--level": {
+        "choices": [level.value for level in Level],
+        "help": "level to probe at (default: the least demanding one of the case)",
+    },
+    "--base": taking("BASE", "base of every point"),
+    "--torch": taking("V", "use the base with this torch"),
+    "--mcore": taking("V", f"megatron-core of every point: {SIDE}"),
+    "--te": taking("V", f"Transformer Engine of every point: {SIDE}"),
+    "--writer": taking("V", f"megatron-core that writes the checkpoint: {SIDE}"),
+    "--driver": taking("V", "driver of every point"),
+    "--pin": taking("NAME==V", "lay this package over every point; may be repeated", **SEVERAL),
+    "--compile": {
+        "action": "store_true",
+        "help": "build Transformer Engine's commits with their extension; needs nvcc",
+    },
+    "--at-once": taking("K", "points to probe at a time (default: 1)", type=int, default=1),
+    "--shows": taking(
+        "P", "probability that one run shows the failure, for flaky failures (default: 1)", type=float, default=1.0
+    ),
+    "--confidence": taking("C", "report no answer below this confidence (default: 0.95)", type=float, default=0.95),
+    "--checks": taking(
+        "N", f"extra points to check at the end (default: {CHECKS_READ} at level contract, else 0)", type=int
+    ),
+}
 OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
-    "--signature": {
-        "default": "",
-        "metavar": "FILE",
-        "help": "what is bad: [[signature]] tables (default: learned from Y)",
-    },
-    "--log": {"default": "", "metavar": "FILE", "help": "what is bad: the failure that this log ends with"},
-    "--metric": {"default": "", "metavar": "REGEX", "help": "what is bad: a number that the command prints"},
-    "--worse-than": {
-        "type": share,
-        "default": 0.0,
-        "metavar": "5%%",
-        "help": "the difference of the number that matters",
-    },
-    "--repeats": {"type": int, "default": 1, "metavar": "N", "help": "runs of the command per probe, with --metric"},
-    "--override": {
-        "action": "append",
-        "default": [],
-        "metavar": "NAME",
-        "help": "ignore the ranges that packages declare for this one; may be repeated",
-    },
+    "--signature": taking("FILE", "what is bad: [[signature]] tables (default: learned from Y)", default=""),
+    "--log": taking("FILE", "what is bad: the failure that this log ends with", default=""),
+    "--metric": taking("REGEX", "what is bad: a number that the command prints", default=""),
+    "--worse-than": taking("5%%", "the difference of the number that matters", type=share, default=0.0),
+    "--repeats": taking("N", "runs of the command per probe, with --metric", type=int, default=1),
+    "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
     "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},
-    "--deadline": {"type": int, "default": 0, "metavar": "S", "help": "seconds for one run (default: 120)"},
+    "--deadline": taking("S", "seconds for one run (default: 120)", type=int, default=0),
 }
 
 
@@ -126,32 +93,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for group, options in ((parser, OPTIONS), (command_group, OF_A_COMMAND)):
         for name, option in options.items():
             group.add_argument(name, **option)
-    parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
+    parser.add_argument("--no-cache", dest="fresh", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     add_out(parser)
     add_findings(parser, "bisect")
-
-
-def arguments_of(parsed: argparse.Namespace) -> BisectArguments:
-    """Return the parsed arguments without those that choose where cells run."""
-    question: dict[str, Any] = {field.name: getattr(parsed, field.name) or "" for field in fields(BisectionQuestion)}
-    return BisectArguments(
-        BisectionQuestion(**question),
-        parsed.out,
-        at_once=parsed.at_once,
-        shows=parsed.shows,
-        confidence=parsed.confidence,
-        checks=parsed.checks,
-        fresh=parsed.no_cache,
-        signature=parsed.signature,
-        log=parsed.log,
-        metric=parsed.metric,
-        worse_than=parsed.worse_than,
-        repeats=parsed.repeats,
-        deadline=parsed.deadline,
-        shared_folder=parsed.shared_folder,
-        override=tuple(parsed.override),
-    )
 
 
 def add_parser(commands: Any) -> None:
@@ -164,7 +109,7 @@ def add_parser(commands: Any) -> None:
 def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
-    arguments, events = arguments_of(parsed), BisectionEvents(progress, say, warn)
+    arguments, events = BisectArguments.of(vars(parsed)), BisectionEvents(progress, say, warn)
     command = arguments.command(Path.cwd())
     catalog = loading.load()
     with ExitStack() as stack:
@@ -187,7 +132,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
-        entry = drafting.draft(command, bisected, summary.headlines)
+        entry = own.draft(command, bisected, summary.headlines)
         path = command.write(folder_of(arguments, command) / "draft", entry, draft=True)
         files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
@@ -203,11 +148,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
 
 def progress(probe: ProbeReport) -> None:
     """Print the result of a probe to standard error."""
-    source = "known" if probe.known else f"{probe.seconds:.1f} s"
-    runs = probe.seen if isinstance(probe.seen, tuple) else (probe.seen,)
-    result = runs[0].value if isinstance(runs[0], ProbeResult) else "ran"
-    source += f", {len(runs)} runs" * (len(runs) > 1)
-    say(f"{result:4}  {probe.label}  [{source}]  {probe.why}")
+    say(probe.line)
 
 
 def page_path(summary: BisectionSummary, parsed: argparse.Namespace) -> Path:

@@ -14,7 +14,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.schema import Size
 from matrix.ground.errors import ExitStatus
 from matrix.prove.execution import interrupt
-from matrix.prove.planning.supplies import bundled_cases, checked_base, supplies
+from matrix.prove.planning.case_request import bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_making import GB, Maker, described, requested
 from matrix.show.terminal import warn
 

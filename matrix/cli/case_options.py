@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.usage import add_json, add_out
+from matrix.cli.usage import add_json, add_out, taking
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.authoring import breaking
+from matrix.prove.authoring import claims
 from matrix.prove.execution import runner
 from matrix.prove.planning.case_request import (
     CaseRequest,
@@ -24,11 +24,11 @@ from matrix.prove.planning.case_request import (
     cases_here,
     requested_cases,
     requested_levels,
+    selection,
     with_host,
 )
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
-from matrix.prove.planning.supplies import selection
-from matrix.prove.provision import bundle_folder, configuration, host
+from matrix.prove.provision import bundle_folder, host
 from matrix.prove.store.paths import NIGHT, OUT
 from matrix.read import package_source
 from matrix.read.machine import installed
@@ -133,38 +133,27 @@ PART = "part"  # the label of a run of a part of the night
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--no-cache": {"action": "store_true", "help": "also run cases whose result is cached"},
-    "--resume": {
-        "nargs": "?",
-        "const": "",
-        "metavar": "RUN",
-        "help": "finish an interrupted run (default: the newest night, or of the line)",
-    },
+    "--resume": taking(
+        "RUN", "finish an interrupted run (default: the newest night, or of the line)", nargs="?", const=""
+    ),
     "--exit-code": {"action": "store_true", "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"},
-    "--jobs": {
-        "type": int,
-        "default": os.cpu_count() or 1,
-        "metavar": "N",
-        "help": "bases to run at a time (default: CPU cores)",
-    },
-    "-n": {
-        "dest": "workers",
-        "type": int,
-        "metavar": "N",
-        "help": "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
+    "--jobs": taking("N", "bases to run at a time (default: CPU cores)", type=int, default=os.cpu_count() or 1),
+    "-n": taking(
+        "N",
+        "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
         "each GPU, and up to 3 more)",
-    },
-    "--time-limit": {
-        "type": float,
-        "metavar": "MINUTES",
-        "help": "stop after this time; cases without a result are not reached, and --resume runs them",
-    },
+        dest="workers",
+        type=int,
+    ),
+    "--time-limit": taking(
+        "MINUTES", "stop after this time; cases without a result are not reached, and --resume runs them", type=float
+    ),
     "--pull": {"action": "store_true", "help": "first pull the missing images whose cases can run on this machine"},
-    "--results": {
-        "type": Path,
-        "metavar": "FOLDER",
-        "help": "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with "
-        "3",
-    },
+    "--results": taking(
+        "FOLDER",
+        "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with 3",
+        type=Path,
+    ),
 }
 
 
@@ -226,7 +215,7 @@ def bundled(parsed: argparse.Namespace) -> tuple[bundle_folder.Bundle | None, Ma
     if parsed.bundle:
         bundle = bundle_folder.verified(parsed.bundle.absolute())
         environ = bundle_folder.variables(parsed.bundle.absolute(), bundle, os.environ)
-    configuration.load(environ)
+    host.load_configuration(environ)
     return bundle, environ
 
 
@@ -294,4 +283,4 @@ def new(catalog: Catalog, parsed: argparse.Namespace, bundle: bundle_folder.Bund
     if not parsed.break_:
         return runner.Request(planned, parsed.out, not parsed.no_cache, label=label)
     catalog.failure(parsed.break_)
-    return runner.Request(breaking.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")
+    return runner.Request(claims.swapped(planned, parsed.break_), parsed.out / BROKEN, cache=False, label="break")

@@ -16,7 +16,7 @@ from matrix.ground.catalog.model import HOST
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import cell_explanation, covering, night
-from matrix.prove.provision import configuration, host
+from matrix.prove.provision import host
 from matrix.show import check_text
 from matrix.show.terminal import json_object, show
 
@@ -29,7 +29,7 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
         fix = "leave it out, or name the versions: megatrix check mcore=0.8.0 torch=2.4.1"
         raise MatrixError("a cell is a stack alone", got=f"--{given[0]}".replace("--own", "--"), fix=fix)
     catalog, cases = loading.load(), None
-    settings = configuration.load()
+    settings = host.load_configuration()
     if cell.startswith(f"{HOST}/"):
         catalog, cases = environment_cases(catalog)
     machine, engines = host.look(), places.engines(catalog, 1)

@@ -20,9 +20,8 @@ from matrix.kit.parity.factors import Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last
-from matrix.prove.parity.cause_search import Cause, Certainty
-from matrix.prove.parity.points import DEVIATES, EQUAL, PointResult
-from matrix.prove.provision import configuration
+from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointResult
+from matrix.prove.provision import host
 from matrix.prove.store.paths import OUT
 from matrix.read import package_source
 from matrix.show.terminal import Part, Prose, json_object, say, show
@@ -119,7 +118,7 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
     cores = [*named, *parsed.consumer] or releases[-1:]
-    for source in map(configuration.load().resolve, cores):
+    for source in map(host.load_configuration().resolve, cores):
         package_source.parse(source, MCORE)
     return cores
 

@@ -12,11 +12,11 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.execution import images
+from matrix.prove.execution import inside
 from matrix.prove.execution.engine import Engine, Engines, HostEngine, LocalEngine
-from matrix.prove.execution.images import Images
+from matrix.prove.execution.inside import Images
 from matrix.prove.execution.slurm import client as slurm
-from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.queue import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.provision import host, tools
 from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases
@@ -99,7 +99,7 @@ def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:
     """Return the images that are not local and whose cases can run on this machine."""
-    return images.to_pull(catalog, planned, host.look(), tools.find())
+    return inside.to_pull(catalog, planned, host.look(), tools.find())
 
 
 def pull(catalog: Catalog, planned: Sequence[Planned], parsed: argparse.Namespace, say: Callable[[str], None]) -> None:
@@ -107,4 +107,4 @@ def pull(catalog: Catalog, planned: Sequence[Planned], parsed: argparse.Namespac
     if parsed.engine != "local":
         raise MatrixError("--pull is for this machine", got="--pull with --engine slurm", fix="leave --pull out")
     if absent := missing_images(catalog, planned):
-        images.pull(absent, Builder(say), say)
+        inside.pull(absent, Builder(say), say)

@@ -20,9 +20,9 @@ from matrix.ground.catalog.model import Catalog, Container
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import offer_of
-from matrix.prove.planning import catalog_lines, ci_jobs, statistics
+from matrix.prove.planning import catalog_lines, statistics
 from matrix.prove.planning.statistics import DEFAULT_TEXT, Availability, Basis
-from matrix.prove.provision import configuration, host
+from matrix.prove.provision import host
 from matrix.show.terminal import Part, Prose, json_object, show, table
 
 
@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
         "the time: not with `--stats here`",
     )
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
-    parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
+    parser.add_argument("--format", choices=statistics.FORMATS, help="print the night as jobs of a CI service instead")
     add_out(parser, "output folder, whose history has the seconds of earlier runs")
     add_json(parser, "plan", "plan-stats")
     parser.set_defaults(command=plan_command)
@@ -53,7 +53,7 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
     """
     jobs, machine = os.cpu_count() or 1, host.look()
     engine, ids = places.engines(known, jobs), {image.id for image in missing}
-    settings = configuration.load()
+    settings = host.load_configuration()
 
     @cache
     def offer(base: str) -> BaseOffer:
@@ -67,7 +67,7 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
 def plan_command(parsed: argparse.Namespace) -> int:
     """Print the cases, their counts, or jobs for a CI service."""
     catalog = loading.load()
-    configuration.load()
+    host.load_configuration()
     request = case_options.request_of(parsed)
     planned, label = case_options.selected(catalog, request)
     if parsed.stats:
@@ -86,7 +86,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.format:
         if label != "night":
             raise MatrixError("--format prints the night only", got=f"--format with --{label}", fix="use --within")
-        print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, request.levels))))
+        print(json.dumps(statistics.FORMATS[parsed.format](statistics.jobs(planned, request.levels))))
         return ExitStatus.GOOD
     if parsed.json:
         print(json_object("plan/1", map(encode, planned)))

@@ -22,7 +22,7 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import ExitStatus, Interrupted
 from matrix.ground.verdicts.record import SILENT, Record
 from matrix.ground.verdicts.text import one_line, visible
-from matrix.prove.authoring import breaking
+from matrix.prove.authoring import claims
 from matrix.prove.bisection.probe_session import exit_code
 from matrix.prove.execution import interrupt, runner
 from matrix.prove.provision import host
@@ -109,7 +109,7 @@ def reported(night: stored_run.Night, request: runner.Request, parsed: argparse.
     if parsed.results:
         say(f"results: {results.write_gpu_results(parsed.results, night)}")
     if parsed.break_:
-        broken, text = breaking.outcome(night.records)
+        broken, text = claims.outcome(night.records)
         say(text)
         return ExitStatus.GOOD if broken else ExitStatus.BAD
     results.add_step_summary(parsed.out, night.run)

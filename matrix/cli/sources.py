@@ -14,15 +14,15 @@ from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus, MatrixError, closest
 from matrix.prove.execution import interrupt
-from matrix.prove.provision import clones, configuration
-from matrix.prove.provision.configuration import CLONES, Configuration, variable
+from matrix.prove.provision import clones, host
+from matrix.prove.provision.host import CLONES, Configuration, variable
 from matrix.read.commands import redacted
 from matrix.show.terminal import json_object
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
 
-A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {configuration.FILE}
+A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {host.FILE}
 The URL of a mirror:   {variable("megatron-lm")}_URL=URL, or megatron-lm = "URL" under [upstreams] there"""
 
 
@@ -45,13 +45,13 @@ def sources_command(parsed: argparse.Namespace) -> int:
     names = parsed.names or list(CLONES)
     if parsed.action == "fetch":
         interrupt.once()
-        settings = configuration.load()
+        settings = host.load_configuration()
         for name in names:
             began = time.monotonic()
             folder = clones.folder_of(name)
             clones.fetch(folder, settings.upstreams[name], needed[name], partial(say, name))
             say(name, f"{clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
-    settings = configuration.load()
+    settings = host.load_configuration()
     rows = [described(name, settings, needed[name]) for name in names]
     print(json_object("sources/1", rows) if parsed.json else "\n".join(map(text, rows)))
     return ExitStatus.GOOD
@@ -68,7 +68,7 @@ def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> di
     if path is None:
         return {"name": name, "path": None, "url": redacted(settings.upstreams[name])}
     cached = clones.folder_of(name)
-    by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else configuration.FILE
+    by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else host.FILE
     note = clones.note_of(cached) if by == "cache" else None
     return {
         "name": name,

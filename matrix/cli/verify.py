@@ -18,7 +18,7 @@ from matrix.ground.catalog.folders import ENTRY
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.authoring import breaking, claims, entry, examples
+from matrix.prove.authoring import claims, entry, examples
 from matrix.prove.authoring.entry import EntryProblem
 from matrix.prove.execution import interrupt
 from matrix.prove.provision.project import ROOT
@@ -54,7 +54,7 @@ def verify_command(parsed: argparse.Namespace) -> int:
         write_whole(failure.folder / ENTRY, claims.with_reasons(content, failure, records))
         failure = loading.load().failure(parsed.id)
     red = [record for record in records if record.verdict.colour == "red"]
-    broken, text = breaking.outcome(breaking.rejudged(failure, records))
+    broken, text = claims.outcome(claims.rejudged(failure, records))
     problems = [
         *(EntryProblem(record.key, record.verdict.value, record.reproduce) for record in red),
         *([] if broken else [EntryProblem("expectations", text, "widen [night]: a cell on each side of the change")]),
@@ -81,11 +81,10 @@ def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
 
 def keep(failure: Failure, records: Sequence[Record]) -> list[Path]:
     """Write the new examples of the records; return their paths."""
-    texts = {failure.folder / example.path: example.text for example in examples.keep(failure, records)}
-    new = [path for path in texts if not path.exists()]
-    for path in new:
-        write_whole(path, texts[path])
-    return new
+    texts = examples.new_texts(failure, records)
+    for path, text in texts.items():
+        write_whole(path, text)
+    return [*texts]
 
 
 def linted(folder: Path) -> Iterator[EntryProblem]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.catalog import loading
-from matrix.prove.provision.pyxis import IMAGES
-from matrix.prove.provision.tools import Tool
+from matrix.prove.provision.tools import IMAGES, Tool
 from tests.image.conftest import tool
 from tests.slurm import pyxis
 from tests.slurm.cluster import Cluster, wait

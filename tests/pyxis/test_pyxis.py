@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from matrix.prove.provision import pyxis
-from matrix.prove.provision.pyxis import IMAGES
-from matrix.prove.provision.tools import ContainerSpec, Ref
+from matrix.prove.provision import tools
+from matrix.prove.provision.tools import IMAGES, ContainerSpec, Ref
 from matrix.prove.store import journal
 from tests.founding import MPI
 from tests.slurm.cluster import NODES, kill
@@ -53,7 +52,7 @@ def steps(site: Site, node: str, *, batch: bool) -> list[int]:
 def test_pyxis_gives_the_verdicts_of_podman(site: Site, images: Path) -> None:
     cluster = site.compare(facts, *chosen(*CASES))
     assert len(cluster.records) == len(CASES)
-    digest = pyxis.Pyxis("srun", images).digest(Ref("debian-13", "megatrix/debian-13"))
+    digest = tools.Pyxis("srun", images).digest(Ref("debian-13", "megatrix/debian-13"))
     assert {record["resolved"]["image"] for record in cluster.records} == {digest}
     where = places(cluster.records)
     assert set(where) <= PLACES
@@ -135,7 +134,7 @@ def test_node_without_pyxis_runs_nothing_outside_the_image(
         (copy / name).write_text(text.replace(str(theirs), f"{copy}/plugstack.conf"))
     (copy / "plugstack.conf").write_text(theirs.read_text())
     monkeypatch.setenv("SLURM_CONF", f"{copy}/slurm.conf")
-    found = pyxis.find()
+    found = tools.find_pyxis()
     assert found is not None
     command = found.command(
         Ref("debian-13", "megatrix/debian-13"), ContainerSpec("asks", tmp_path), "touch", f"{tmp_path}/ran"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.catalog.model import Wheels
-from matrix.prove.provision import interpreters
+from matrix.prove.provision import bases
 from matrix.prove.provision.bundle_folder import MANIFEST
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT
@@ -27,7 +27,7 @@ def python() -> tuple[str, Path]:
     """Return the first minor of Python of the base that this machine has, and its interpreter."""
     base = real().base(BASE)
     assert isinstance(base, Wheels)
-    environment = interpreters.find((*base.pythons, *base.fallbacks))
+    environment = bases.find_python((*base.pythons, *base.fallbacks))
     assert environment.path
     return environment.minor, environment.path
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.catalog.loading import load
-from matrix.prove.parity.core_cells import CoreCell, core_cell
+from matrix.prove.parity.campaigns import CoreCell, core_cell
 from tests.real.conftest import ROOT
 from tests.real.parity_plants import PLANTS
 

@@ -20,7 +20,7 @@ from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.planning.case_request import cases_here, with_host
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.read.git import Repository
 from tests.founding import OVERLAP, SAVE
 from tests.rehearsal.conftest import GPUS, MACHINES, Rehearsals
@@ -61,7 +61,7 @@ def planned_cases(base: str) -> dict[Key, list[Planned]]:
 
 def tags() -> frozenset[str] | None:
     """Return the revisions that the clone of Megatron-LM names; None without a clone, for which cases are red."""
-    clone = configuration.load().sources.get("megatron-lm")
+    clone = host.load_configuration().sources.get("megatron-lm")
     if clone is None:
         return None
     with Repository(clone) as repository:

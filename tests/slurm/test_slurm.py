@@ -15,7 +15,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import DRIVER
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.slurm.client import of
-from matrix.prove.execution.slurm.cluster import ClusterSite
+from matrix.prove.execution.slurm.queue import ClusterSite
 from matrix.prove.provision import host
 from matrix.prove.store import journal, stored_run
 from tests.founding import SAVE

@@ -18,7 +18,7 @@ from matrix.prove.execution.engine import EngineRequest, EngineResult
 from matrix.prove.execution.relay import Sender
 from matrix.prove.execution.reproduction import CaseContext, make_record
 from matrix.prove.planning.rerun import reproduce_line
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.store import journal
@@ -101,7 +101,7 @@ def content(item: Planned, known: Catalog) -> str:
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:
         return ""
-    specs = overlay_specs(item, environment, configuration.load())
+    specs = overlay_specs(item, environment, host.load_configuration())
     digests = [overlay_digest(spec) for spec in specs]
     return case_key(item, known.failure(item.failure), environment, digests, HOST)
 

@@ -28,7 +28,7 @@ from matrix.ground.catalog.stack import (
 )
 from matrix.ground.verdicts.planned import Planned
 
-CLONE: Final = {MCORE: "megatron-lm", TE: "transformer-engine"}  # the clone of a package, as in provision.configuration
+CLONE: Final = {MCORE: "megatron-lm", TE: "transformer-engine"}  # the clone of a package, as in provision.host
 TE_STAND_IN: Final = "stand-in: Transformer Engine's compiled extension"  # a note of a case (kit.te_extension)
 VARIED: Final = (MCORE, TE, WRITER_MCORE, WRITER_TE)  # the components whose releases the cells of a failure combine
 

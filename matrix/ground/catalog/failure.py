@@ -313,7 +313,7 @@ class StandIn:
 class Build:
     """A build that is no release but that this failure concerns: a commit, taken from a clone that the site configures.
 
-    `source` is "megatron-lm@REVISION" or "transformer-engine@REVISION"; see matrix/prove/provision/configuration.py.
+    `source` is "megatron-lm@REVISION" or "transformer-engine@REVISION"; see matrix/prove/provision/host.py.
     """
 
     package: str

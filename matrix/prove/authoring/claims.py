@@ -1,14 +1,23 @@
-"""The claims of an entry beside records: a reason "run with 0.8.0" needs a record with 0.8.0. Pure."""
+"""The claims of an entry beside records. Pure.
+
+A reason "run with 0.8.0" needs a record with 0.8.0. With swapped expectations every case must turn red, in both
+directions.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from matrix.ground.catalog.failure import Expectation, Failure, Rule
 from matrix.ground.catalog.stack import MCORE, TE, TORCH, WRITER, short
 from matrix.ground.catalog.versions import parse
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.judge import judge
+from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.authoring.entry import EntryProblem
 
@@ -41,10 +50,9 @@ def supporting(failure: Failure, expectation: Expectation, rule: Rule, records: 
 
 def unsupported(failure: Failure, records: Sequence[Record]) -> Iterator[EntryProblem]:
     """Yield each claim of a run that no record supports."""
-    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
-        for number, rule in enumerate(rules):
-            evidence = supporting(failure, expectation, rule, records)
-            yield from _missing(f"{KEYS[expectation]}[{number}]", rule.reason, evidence)
+    for expectation, number, rule in _rules(failure):
+        evidence = supporting(failure, expectation, rule, records)
+        yield from _missing(f"{KEYS[expectation]}[{number}]", rule.reason, evidence)
     for number, workaround in enumerate(failure.workaround):
         evidence = [record for record in records if record.failure == failure.id and record.verdict is Verdict.HOLDS]
         yield from _missing(f"workaround[{number}]", workaround.verified, evidence)
@@ -53,13 +61,18 @@ def unsupported(failure: Failure, records: Sequence[Record]) -> Iterator[EntryPr
 def unsourced(failure: Failure) -> Iterator[EntryProblem]:
     """Yield each claim of a reading that names no release, commit or thread. Tags and wheels are those of its rule."""
     reasons = [(f"reached_by[{number}]", reach.reason) for number, reach in enumerate(failure.reached_by)]
-    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
-        reasons += [(f"{KEYS[expectation]}[{number}]", rule.reason) for number, rule in enumerate(rules)]
+    reasons += [(f"{KEYS[expectation]}[{number}]", rule.reason) for expectation, number, rule in _rules(failure)]
     reasons += [(f"workaround[{number}]", workaround.verified) for number, workaround in enumerate(failure.workaround)]
     for where, text in reasons:
         if any(not _SOURCE.search(source) for source in _READ.findall(text)):
             fix = "name it: read in 0.16.0, in 07e958fc74, in NVIDIA/Megatron-LM#4374"
             yield EntryProblem(where, f'"{text}": read in no release, commit or thread', fix)
+
+
+def _rules(failure: Failure) -> Iterator[tuple[Expectation, int, Rule]]:
+    """Yield each rule with its expectation and its number in the table of that."""
+    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
+        yield from ((expectation, number, rule) for number, rule in enumerate(rules))
 
 
 def _missing(where: str, text: str, evidence: Sequence[Record]) -> Iterator[EntryProblem]:
@@ -89,8 +102,7 @@ def with_reasons(text: str, failure: Failure, records: Sequence[Record]) -> str:
     """Return the text of a failure.toml whose reasons "run with ..." name what the records ran."""
     rules = {
         (KEYS[expectation], number): measured(failure, supporting(failure, expectation, rule, records))
-        for expectation, group in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
-        for number, rule in enumerate(group)
+        for expectation, number, rule in _rules(failure)
     }
     lines, table, counts = [], "", dict.fromkeys(KEYS.values(), -1)
     for line in text.splitlines(keepends=True):
@@ -100,3 +112,46 @@ def with_reasons(text: str, failure: Failure, records: Sequence[Record]) -> str:
         reason = rules.get((table, counts.get(table, 0)), "")
         lines.append(line.replace(OPEN, reason) if reason and line.startswith("reason") else line)
     return "".join(lines)
+
+
+SWAPPED: Final = {Expectation.BROKEN: Expectation.WORKS, Expectation.WORKS: Expectation.BROKEN}
+# The verdict of each swapped expectation: a case that breaks regresses, a case that works vanishes.
+RED: Final = {Expectation.WORKS: Verdict.REGRESSED, Expectation.BROKEN: Verdict.VANISHED}
+
+
+def swapped(night: Iterable[Planned], failure: str) -> list[Planned]:
+    """Return the night's cases of a failure, each with the opposite expectation.
+
+    Raises MatrixError where they do not include both a case that breaks and one that works.
+    """
+    cases = [case for case in night if case.failure == failure and case.expectation in SWAPPED]
+    missing = SWAPPED.keys() - {case.expectation for case in cases}
+    if missing:
+        raise MatrixError(
+            "--break requires a case of each expectation",
+            got=f"no case of {failure} in the night is expected: {', '.join(sorted(kind.value for kind in missing))}",
+            expected="at least one case that breaks and one that works",
+        )
+    return [replace(case, expectation=SWAPPED[case.expectation]) for case in cases]
+
+
+def rejudged(failure: Failure, records: Iterable[Record]) -> list[Record]:
+    """Return the records of a failure, each judged with the opposite expectation: no case runs again."""
+    swapped_records = []
+    for record in records:
+        if record.failure == failure.id and record.expectation in SWAPPED:
+            planned = replace(record.planned, expectation=SWAPPED[record.expectation])
+            verdict = judge(failure, planned.expectation, record.outcome).verdict
+            swapped_records.append(replace(record, planned=planned, verdict=verdict))
+    return swapped_records
+
+
+def outcome(records: Sequence[Record]) -> tuple[bool, str]:
+    """Return whether both red verdicts appeared, and no other except `unavailable`; with a line that describes it."""
+    wrong = [record for record in records if record.verdict not in (RED[record.expectation], Verdict.UNAVAILABLE)]
+    counts = Counter(record.verdict for record in records)
+    text = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(counts.items()))
+    if not wrong and counts.keys() >= {*RED.values()}:
+        return True, f"expectations swapped; red in both directions: {text}"
+    why = f"{len(wrong)} cases have another verdict" if wrong else "regressed and vanished did not both appear"
+    return False, f"expectations swapped, but {why}: {text}"

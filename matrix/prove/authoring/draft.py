@@ -1,4 +1,7 @@
-"""A new entry: its files from templates, and its draft from the first unknown fault of a log."""
+"""A new entry: its files from templates, and its draft from the first unknown fault of a log.
+
+The recorded APIs show the releases around the fault, and Python that needs what some of them lack.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
@@ -26,8 +30,9 @@ from matrix.ground.verdicts.kind_match import PACKAGES, KindSighting
 from matrix.ground.verdicts.log_match import LogFault, Reading, match
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.text import MASKED, mask, one_line, visible
-from matrix.prove.authoring.api_change import ApiChange, api_change
 from matrix.prove.store.paths import write_whole
+from matrix.read.api.provider import MEGATRON_CORE
+from matrix.read.api.recording import defining_module, releases_with, spans
 
 SCRIPT: Final = "reproduction.py"
 _UNWRITTEN: Final = "    raise NotImplementedError"
@@ -309,3 +314,48 @@ def generalised(message: str) -> str:
         end = volatile.end()
     pattern = "".join([*parts, re.escape(text[end:])]).replace("\\ ", " ")
     return f"^{pattern}" + "$" * (text == message and not text.startswith("cannot import name "))
+
+
+@dataclass(frozen=True)
+class ApiChange:
+    """A name or an argument that some releases lack: its boundary, the fact in words, and lines that need it.
+
+    `title` is the name, `parts` are the words of the rules with evidence. `script` is "" where the log does not show
+    how it is reached.
+    """
+
+    boundary: ReleaseBoundary
+    parts: tuple[str, ...]
+    title: str
+    fact: str
+    script: str
+
+
+def api_change(groups: Mapping[str, str]) -> ApiChange | None:
+    """Return the change for what a kind's pattern captured; None where the recorded APIs show none, or several."""
+    releases = releases_with(MEGATRON_CORE, groups)
+    runs = [(has, next(run)[0]) for has, run in groupby(releases, lambda release: release[1]) if has is not None]
+    values = [has for has, _ in runs]
+    if values not in ([False, True], [True, False], [True, False, True]):
+        return None
+    first = "" if runs[0][1] == releases[0][0] else runs[0][1]
+    releases_of_runs = [""] * (not values[0]) + [first, *(version for _, version in runs[1:])]
+    boundary = ReleaseBoundary(**dict(zip(("works", "breaks", "fixed"), releases_of_runs, strict=False)))
+    parts = ("before",) * values[0] + ("broken",) + ("fixed",) * values[-1]
+    title, script = _need(groups)
+    fact = f"{title} is in megatron-core {spans(releases, True)}; missing in {spans(releases, False)} (recorded APIs)."
+    return ApiChange(boundary, parts, title, fact, script)
+
+
+def _need(groups: Mapping[str, str]) -> tuple[str, str]:
+    """Return what is needed, and lines of Python that need it."""
+    module, name = groups.get("module", ""), groups.get("name", "")
+    if module:
+        line = f"from {module} import {name}" if name else f"import {module}"
+        return ".".join(filter(None, (module, name))), f"{line}  # noqa: F401"
+    if "keyword" in groups:
+        return f"{groups['callable']}({groups['keyword']}=)", ""
+    owner, attribute = groups["owner"], groups["attribute"]
+    place = defining_module(MEGATRON_CORE, owner)
+    script = f'from {place} import {owner}\n\nreturn {{"{attribute}": str({owner}.{attribute})}}' if place else ""
+    return f"{owner}.{attribute}", script

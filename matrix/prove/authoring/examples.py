@@ -78,6 +78,12 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
     return list(examples.values())
 
 
+def new_texts(failure: Failure, records: Iterable[Record]) -> dict[Path, str]:
+    """Return the text of each example of a run that the failure's folder lacks, by its path."""
+    texts = {failure.folder / example.path: example.text for example in keep(failure, records)}
+    return {path: text for path, text in texts.items() if not path.exists()}
+
+
 def night_evidence(failure: Failure, records: Iterable[Record], run: str) -> str:
     """Return night.toml of a failure after the night with the id `run`, "" where it did not reproduce the failure."""
     reproduced = (record.level.value for record in records if record.failure == failure.id and _reproduced(record))

@@ -96,13 +96,9 @@ def conditions(point: Point, controls: Sequence[Point]) -> Iterator[str]:
 
 def _conditions(arguments: str) -> Iterator[str]:
     for option, value in re.findall(r"(--[\w-]+)(?: ([^-]\S*))?", arguments):
-        number = re.fullmatch(r"\d+", value) and int(value) > 1
-        kind = "" if not value else " >= 2" if number else " != 0|0.0" if _is_rate(value) else f" == {value}"
+        number, rate = re.fullmatch(r"\d+", value) and int(value) > 1, re.fullmatch(r"0?\.\d+", value)
+        kind = "" if not value else " >= 2" if number else " != 0|0.0" if rate else f" == {value}"
         yield option + kind
-
-
-def _is_rate(value: str) -> bool:
-    return bool(re.fullmatch(r"0?\.\d+", value))
 
 
 def case_name(point: Point) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from matrix.ground.catalog.failure import Level, Signature
 from matrix.ground.catalog.regular_file import read_regular_text
@@ -51,6 +51,13 @@ class BisectArguments:
     deadline: int = 0
     shared_folder: bool = False
     override: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> BisectArguments:
+        """Return the request that the options of `megatrix bisect` make, by name; further ones are left out."""
+        question: dict[str, Any] = {field.name: options[field.name] or "" for field in fields(BisectionQuestion)}
+        further = {field.name: options[field.name] for field in fields(cls) if field.name != "question"}
+        return cls(BisectionQuestion(**question), **{**further, "override": tuple(options["override"])})
 
     def command(self, folder: Path) -> OwnCommand | None:
         """Return the command to bisect, which runs in `folder`; None for a failure of the catalog.

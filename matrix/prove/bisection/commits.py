@@ -18,8 +18,7 @@ from typing import Final
 
 from matrix.ground.catalog.failure import ContractCall, Signature
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.axes import Subject, at_commit, commits
-from matrix.prove.bisection.clone import Clone, Commit
+from matrix.prove.bisection.axes import Clone, Commit, Subject, at_commit, commits
 from matrix.prove.bisection.noise import CERTAIN, ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, wrong_end
 from matrix.prove.bisection.search import Plan, ResultKind, WrongEndError

@@ -30,11 +30,10 @@ from matrix.ground.catalog.stack import (
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.bisection.attribution import Attribution, Packages, WrongStackError, attribute
 from matrix.prove.bisection.axes import Subject, axis_word, releases
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
-from matrix.prove.bisection.search import Plan
+from matrix.prove.bisection.search import Attribution, Packages, Plan, WrongStackError, attribute
 
 VENDOR: Final = "nvidia-"  # names of CUDA's libraries on PyPI, which the metadata of a torch pins
 

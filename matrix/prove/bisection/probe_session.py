@@ -103,6 +103,15 @@ class ProbeReport:
     seconds: float
     known: bool
 
+    @property
+    def line(self) -> str:
+        """Return the report as one line."""
+        source = "known" if self.known else f"{self.seconds:.1f} s"
+        runs = self.seen if isinstance(self.seen, tuple) else (self.seen,)
+        result = runs[0].value if isinstance(runs[0], ProbeResult) else "ran"
+        source += f", {len(runs)} runs" * (len(runs) > 1)
+        return f"{result:4}  {self.label}  [{source}]  {self.why}"
+
 
 class ProbeStore:
     """The records of a bisection, stored as journals: one folder for the first run of each case, one for the second...

@@ -17,12 +17,12 @@ from matrix.ground.verdicts.judge import judge
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import Clone
 from matrix.prove.execution import runner
 from matrix.prove.execution.engine import Engine
 from matrix.prove.execution.preflights import outcome_of
 from matrix.prove.execution.reproduction import CaseContext, make_record
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.store import journal
 from matrix.read.api import consuming, offering, sides
@@ -106,7 +106,7 @@ def contract_line(item: Planned) -> str:
 
 def is_build(source: str) -> bool:
     """Return whether a source is a build of the catalog (megatron-lm@REV): recorded, so read without a clone."""
-    return source.partition("@")[0] in configuration.CLONES
+    return source.partition("@")[0] in host.CLONES
 
 
 class CellProbes:

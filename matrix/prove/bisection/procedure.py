@@ -12,7 +12,7 @@ from matrix.ground.catalog.folders import ENTRY
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.verdicts.record import Record
 from matrix.prove.bisection import axes
-from matrix.prove.bisection.axes import Subject
+from matrix.prove.bisection.axes import Clone, Subject
 from matrix.prove.bisection.bisect_arguments import (
     CHECKS_MEASURED,
     CHECKS_READ,
@@ -20,7 +20,6 @@ from matrix.prove.bisection.bisect_arguments import (
     folder_of,
     given_signatures,
 )
-from matrix.prove.bisection.clone import Clone
 from matrix.prove.bisection.commits import Suspects, none, of_call, of_signatures
 from matrix.prove.bisection.ends import (
     confirmed,
@@ -52,9 +51,9 @@ from matrix.prove.bisection.probing import Ask, CellProbes, ContractProbes, read
 from matrix.prove.bisection.question import Stretch
 from matrix.prove.bisection.search import Plan, ResultKind
 from matrix.prove.execution.engine import Engine
-from matrix.prove.provision.extension import toolkit
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.provision.resolution import listed_releases
+from matrix.prove.provision.te_wheels import toolkit
 from matrix.prove.store.paths import Paths
 
 

@@ -17,8 +17,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.kind_match import KindIndex
 from matrix.ground.verdicts.outcome import Raised
 from matrix.prove.bisection import axes
-from matrix.prove.bisection.axes import WORDS, BisectionAxis, Subject, axis_named, axis_word, read_package
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import WORDS, BisectionAxis, Clone, Subject, axis_named, axis_word, read_package
 from matrix.prove.bisection.commits import Searcher, Suspects, none
 from matrix.prove.bisection.joint import BisectionAnswer, Contents, StackPair, jointly, read_pair
 from matrix.prove.bisection.noise import ProbeResult
@@ -29,7 +28,6 @@ from matrix.read.api.provider import PROVIDERS
 from matrix.read.api.recording import releases_with
 
 _ESCAPED = re.compile(r"\\(\W)")
-SIDE = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class BisectionQuestion:
         for name in self._missing(subject):
             if name != axis:
                 raise MatrixError(
-                    f"--{axis_word(name)} is required: it is the same at every point", got="none", expected=SIDE
+                    f"--{axis_word(name)} is required: it is the same at every point", got="none", expected=axes.SIDE
                 )
         base = axes.base_for(subject, self.base, self.torch, axis)
         return subject.with_(BASE, base) if base else subject

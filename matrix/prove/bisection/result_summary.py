@@ -11,12 +11,11 @@ from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.ground.verdicts.outcome import Raised
-from matrix.prove.bisection.attribution import Carrier
 from matrix.prove.bisection.axes import axis_named, axis_word
 from matrix.prove.bisection.joint import BisectionAnswer
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, seen_of, why
-from matrix.prove.bisection.search import ResultKind
+from matrix.prove.bisection.search import Carrier, ResultKind
 
 PACKAGE: Final = {
     MCORE: "Megatron-LM",

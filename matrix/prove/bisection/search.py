@@ -1,21 +1,93 @@
-"""Find the place in a history where the result changes, with as few rounds of probes as possible. Pure.
+"""Find the place in a history where the result changes, or the packages that carry it, with few rounds of probes. Pure.
 
-If the old end is good, the search returns the first bad place; if it is bad, the first fixed place. `search` probes
-both ends first, then narrows down the candidates: a changed result keeps the probed place and its ancestors, an
-unchanged result excludes them. An inconclusive place stays a candidate; if only such places remain, the result is all
-of them.
+A history has places 0, 1, ... in a partial order. If the old end is good, `search` returns the first bad place; if it
+is bad, the first fixed place. It probes both ends first, then narrows down the candidates: a changed result keeps the
+probed place and its ancestors, an unchanged result excludes them. An inconclusive place stays a candidate; if only such
+places remain, the result is all of them.
+
+`attribute` narrows the packages that differ between a good and a bad stack, by delta debugging. A probe takes a
+mixture: the packages from the bad stack; the others stay as in the good one. Zeller's ddmin narrows them down to a set
+that needs each of its packages. An inconclusive mixture (it can't be built, or fails with another failure) counts as
+neither good nor bad: a package whose omission is inconclusive is reported as doubtful.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.ancestry import Ancestry, places
 from matrix.prove.bisection.noise import CERTAIN, ProbeResult, RunTest, Sample, Tally
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """Places in topological order: every place comes after all of its ancestors.
+
+    `below[i]` is a bit mask of i and all ancestors of i: the possible origins of a failure at i. Place 0 is the old
+    end, an ancestor of all others; the last place is the new end, a descendant of all others.
+    """
+
+    below: tuple[int, ...]
+
+    @classmethod
+    def chain(cls, length: int) -> Ancestry:
+        """Return the linear order of releases: each descends from the one before it."""
+        return cls(tuple((2 << index) - 1 for index in range(length)))
+
+    @classmethod
+    def of_parents(cls, parents: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> Ancestry:
+        """Return the order of commits, given the parents of each; a parent precedes its children.
+
+        Those that are `left_out` have no place, and connect the others.
+        """
+        below: list[int] = []
+        below_of_places: list[int] = []
+        for index, parents_of in enumerate(parents):
+            mask = 0
+            for parent in parents_of:
+                mask |= below[parent]
+            if index not in left_out:
+                mask |= 1 << len(below_of_places)
+                below_of_places.append(mask)
+            below.append(mask)
+        return cls(tuple(below_of_places))
+
+    def parents(self, place: int) -> list[int]:
+        """Return the nearest ancestors: those that are no ancestor of another one."""
+        nearest, remaining = [], self.below[place] & ~(1 << place)
+        while remaining:
+            highest = remaining.bit_length() - 1
+            nearest.append(highest)
+            remaining &= ~self.below[highest]
+        return nearest
+
+    def __len__(self) -> int:
+        return len(self.below)
+
+
+def unchanged(parents: Sequence[Sequence[int]], content: Sequence[Hashable]) -> dict[int, int]:
+    """Return the commits that behave as one of their parents, because they have its content: place -> that parent.
+
+    None of them can be where a result changes. The first and the last commit are the ends, and never among them.
+    """
+    equal_parents = {}
+    for index in range(1, len(parents) - 1):
+        twins = [parent for parent in parents[index] if content[parent] == content[index]]
+        if twins:
+            equal_parents[index] = twins[0]
+    return equal_parents
+
+
+def places(mask: int) -> Iterator[int]:
+    """Yield the places in a bit mask, lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
 
 Probe = Callable[[Sequence[int]], Iterable[Sample]]  # runs these places together, each once
 
@@ -237,3 +309,93 @@ def _logarithm(count: int, base: int) -> int:
 
 def _parts(chosen: Sequence[int], size: int) -> Iterable[Sequence[int]]:
     return (chosen[start : start + size] for start in range(0, len(chosen), size))
+
+
+Packages = frozenset[str]
+MixtureProbe = Callable[[Sequence[Packages]], Iterable[ProbeResult]]  # runs these mixtures together
+
+
+class WrongStackError(Exception):
+    """The good stack is not good, or the bad stack is not bad: attribution is impossible."""
+
+    def __init__(self, taken: Packages, seen: ProbeResult) -> None:
+        self.taken, self.seen = taken, seen
+        super().__init__(f"the {'bad' if taken else 'good'} stack is {seen.value}")
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """Packages that together carry the failure; `doubtful` are those whose omission is inconclusive."""
+
+    packages: Packages
+    doubtful: Packages = frozenset()
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Every set that carries the failure on its own (they share no package), and the result of each mixture."""
+
+    carriers: tuple[Carrier, ...]
+    probed: Mapping[Packages, ProbeResult]
+
+
+def attribute(packages: Collection[str], probe: MixtureProbe, costly: Packages = frozenset()) -> Attribution:
+    """Return the carriers of the failure. Raises WrongStackError, and MatrixError when nothing differs.
+
+    The packages of which a mixture is `costly` are parted from the others first, and mixed last.
+    """
+    everything = frozenset(packages)
+    if not everything:
+        raise MatrixError("the two stacks do not differ", expected="at least one package at another version")
+    results = _Results(probe)
+    for mixture, expected in ((frozenset[str](), ProbeResult.GOOD), (everything, ProbeResult.BAD)):
+        if results.of(mixture) is not expected:
+            raise WrongStackError(mixture, results.of(mixture))
+    carriers: list[Carrier] = []
+    suspects = everything
+    while suspects and results.of(suspects) is ProbeResult.BAD:  # a further carrier remains among the other packages
+        carrier = _narrowed(sorted(suspects), results, costly)
+        without = {package: results.of(carrier - {package}) for package in sorted(carrier)} if len(carrier) > 1 else {}
+        carriers.append(
+            Carrier(carrier, frozenset(package for package, result in without.items() if result is ProbeResult.SKIP))
+        )
+        suspects -= carrier
+    return Attribution(tuple(carriers), results.known)
+
+
+class _Results:
+    """The results of a probe, each mixture probed once."""
+
+    def __init__(self, probe: MixtureProbe) -> None:
+        self._probe, self.known = probe, dict[Packages, ProbeResult]()
+
+    def of(self, taken: Packages) -> ProbeResult:
+        """Return the result of one mixture."""
+        self.probe_all([taken])
+        return self.known[taken]
+
+    def probe_all(self, mixtures: Iterable[Packages]) -> None:
+        """Probe the mixtures without a result, together."""
+        missing = [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self.known]
+        if missing:
+            self.known.update(zip(missing, self._probe(missing), strict=True))
+
+
+def _narrowed(packages: Sequence[str], results: _Results, costly: Packages) -> Packages:
+    """Return a subset of `packages` that carries the failure, and of which ddmin finds no smaller carrier."""
+    current, parts = list(packages), 2
+    while len(current) > 1:
+        chunks = [frozenset(current[start::parts]) for start in range(parts)]
+        if parts == 2 and costly & {*current} and {*current} - costly:
+            chunks = [frozenset(current) - costly, frozenset(current) & costly]
+        rests = [frozenset(current) - chunk for chunk in chunks] if parts > 2 else []
+        results.probe_all([*chunks, *rests])
+        smaller = next((subset for subset in (*chunks, *rests) if results.known[subset] is ProbeResult.BAD), None)
+        if smaller is not None:
+            parts = 2 if smaller in chunks else max(parts - 1, 2)
+            current = [package for package in current if package in smaller]
+        elif parts >= len(current):
+            break
+        else:
+            parts = min(2 * parts, len(current))
+    return frozenset(current)

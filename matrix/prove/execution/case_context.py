@@ -25,7 +25,7 @@ from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.provision import case_overlays as provision
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
@@ -126,7 +126,7 @@ class CaseContexts:
     def __init__(self, installation: Installation, options: Options, run_folder: Path) -> None:
         self._installation, self._options, self._run_folder = installation, options, run_folder
         self._catalog, self._environment, self._host = installation.catalog, installation.environment, installation.host
-        self._configuration = configuration.load()
+        self._configuration = host.load_configuration()
         self._overlays: dict[tuple[Source, ...], Overlay] = {}
 
     def of(self, planned: Planned) -> tuple[CaseContext, Placement]:

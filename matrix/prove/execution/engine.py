@@ -1,6 +1,6 @@
 """Engines, which start the pytest processes of a run. On one machine: one process per base, in parallel.
 
-The base `host` is the environment of this process. The image bases have another engine (images.py).
+The base `host` is the environment of this process. The image bases have another engine (inside.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
-from matrix.prove.provision import configuration, project, te_wheels
+from matrix.prove.provision import host, project, te_wheels
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.provision.overlays import uv_variable
 from matrix.prove.store.stored_run import StoredRun
@@ -99,7 +99,7 @@ class Engine(Protocol):
         """Run the bases and return after all processes have ended."""
 
 
-def offer_of(catalog: Catalog, engine: Engine, base: str, settings: configuration.Configuration) -> BaseOffer:
+def offer_of(catalog: Catalog, engine: Engine, base: str, settings: host.Configuration) -> BaseOffer:
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
@@ -327,5 +327,5 @@ def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         "MEGATRIX_CACHE": str(default_root(environ)),
         te_wheels.VARIABLE: str(te_wheels.wheels(environ)),
         installed.PASSED: json.dumps(installed.build_variables(environ)),
-        **configuration.load(environ).environment,
+        **host.load_configuration(environ).environment,
     }

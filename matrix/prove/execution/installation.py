@@ -17,7 +17,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.selection import select
 from matrix.prove.planning.statistics import Durations
-from matrix.prove.provision import host, interpreters
+from matrix.prove.provision import bases, host
 from matrix.prove.provision.host import LocalSite
 from matrix.read.machine import installed
 
@@ -89,4 +89,4 @@ class Installation:
         entry = self.entry
         if not isinstance(entry, Wheels) or self.environment.minor not in entry.fallbacks:
             return ""
-        return f"; Python {entry.pythons[0]} can run it: {interpreters.command(entry.pythons[0])}"
+        return f"; Python {entry.pythons[0]} can run it: {bases.python_command(entry.pythons[0])}"

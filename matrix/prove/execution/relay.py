@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from matrix.ground.catalog import codec
@@ -65,9 +64,7 @@ class Receiver(AbstractContextManager["Receiver"]):
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
         for thread in self._threads:
             thread.join(timeout=5)

@@ -21,10 +21,10 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.text import visible
-from matrix.prove.execution.ranks import in_process
+from matrix.prove.execution.ranks import supervisor
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.planning.rerun import reproduce_line
-from matrix.prove.provision.cache_folders import locked
+from matrix.prove.provision.project import locked
 
 # Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s on busy ones; upstream's complete
 # training loop takes 14 s. Override: MEGATRIX_DEADLINE.
@@ -120,7 +120,7 @@ class Reproduction:
         return record
 
     def debug(self, number: int = 0) -> None:
-        """Run one rank of the case in this process (matrix.prove.execution.ranks.in_process); raise what it raises.
+        """Run one rank of the case in this process (matrix.prove.execution.ranks.supervisor); raise what it raises.
 
         Nothing is recorded. Raises MatrixError for a case that does not run here.
         """
@@ -129,7 +129,7 @@ class Reproduction:
             raise MatrixError("the case does not run here", where=self.planned.key, got=lack)
         if writer := self.planned.writer:
             provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
-        in_process.run(self.job, number)
+        supervisor.debug(self.job, number)
 
     @property
     def job(self) -> RankJob:

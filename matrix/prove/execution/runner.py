@@ -19,7 +19,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.text import tail
 from matrix.prove.execution import interrupt
-from matrix.prove.execution.at_once import AtOnce
+from matrix.prove.execution.cache_key import AtOnce
 from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.prove.execution.relay import Receiver
 from matrix.prove.execution.reproduction import not_run

@@ -19,13 +19,12 @@ from matrix.prove.execution import interrupt
 from matrix.prove.execution.case_context import CaseContexts, Options
 from matrix.prove.execution.gpus import Pool, ReservingRunner, pool_of
 from matrix.prove.execution.installation import Installation
-from matrix.prove.execution.overlay_builder import LOG, Builds, OverlayBuilder
 from matrix.prove.execution.preflights import read_case
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
 from matrix.prove.planning.packing import Demand
-from matrix.prove.provision.case_overlays import replaced
+from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import OUT, Paths, make_folder
 from matrix.prove.store.secrets import values

@@ -1,21 +1,197 @@
-"""A campaign: cores one after the other, each with its own cell, comparisons and part of the time."""
+"""A campaign: cores one after the other, each with its own cell, comparisons and part of the time.
+
+The cell of a megatron-core is a base of wheels, the core laid over it, and the process that judges points there.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import selectors
+import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO, Final
 
 from matrix.ground.catalog.failure import Expectation
-from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.model import Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity.cause_search import Cause, CauseSearch, JudgePoint
-from matrix.prove.parity.core_cells import CoreCell, core_cell
-from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, PointResults, Space
+from matrix.prove.execution.engine import passed
+from matrix.prove.execution.engine import settings as cell_variables
+from matrix.prove.parity.points import (
+    DEVIATES,
+    EQUAL,
+    REFUSED,
+    Cause,
+    CauseSearch,
+    JudgePoint,
+    PointResult,
+    PointResults,
+    Space,
+)
+from matrix.prove.provision import host, project
+from matrix.prove.provision.bases import CELL_SETTINGS, Bases
+from matrix.prove.provision.case_overlays import PRELOADED
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.read import package_source, scratch
+from matrix.read.commands import python_module
+
+MODULE: Final = "matrix.kit.parity.campaign"
+IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they take 3 - 20 on a busy machine
+RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
+SLACK_S: Final = 10.0
+CRASHES: Final = 3  # processes in a row that end without an answer
+
+
+@dataclass(frozen=True)
+class CoreCell:
+    """A core and its base. `release` chooses factors, of a commit the next release. `identity` is what the core is."""
+
+    name: str
+    release: str
+    identity: str
+    base: str
+    python: Path
+    overlay: Path
+
+    def judge(self, log: Path) -> PointProcess:
+        """Return the judge of this cell; its process starts with the first point."""
+        variables = {**CELL_SETTINGS, **cell_variables(), "PYTHONPATH": str(self.overlay)}
+        environment = {**passed(os.environ, self.python), **variables}
+        return PointProcess(command(self.python, project.folder()), environment, log)
+
+
+def base_of(catalog: Catalog, release: str) -> Wheels:
+    """Return the newest base that a release may be planned on; those of the night first, which are made already."""
+    bases = [base for night in (True, False) for base in reversed(catalog.standard) if bool(base.night) is night]
+    for base in bases:
+        for python in base.pythons[:1]:
+            if not catalog.excluded(catalog.cell(base.id, {MCORE: release}, python=python).stack):
+                return base
+    raise MatrixError("no base of wheels for this megatron-core", got=release, expected="a released megatron-core")
+
+
+def core_cell(catalog: Catalog, source: str, say: Callable[[str], None]) -> CoreCell:
+    """Return the cell of a release, a wheel, a revision or a folder; its base and overlay are made where missing.
+
+    Raises MatrixError when they can't be.
+    """
+    parsed = package_source.parse(host.load_configuration().resolve(source), MCORE)
+    contents = package_source.inspect(parsed)
+    release = parse(contents.version).base_version  # a candidate's own version is in no range of its release
+    base = base_of(catalog, release)
+    bases = Bases(catalog, say)
+    bases.ready([base.id])
+    environment = bases.provide(base.id)
+    spec = OverlaySpec(
+        (parsed,),
+        environment.minor,
+        {name: environment.packages[name] for name in PRELOADED if name in environment.packages},
+        environment.path,
+    )
+    overlay = Overlays(default_root()).provide(spec)
+    assert environment.path
+    return CoreCell(source, release, contents.identity, base.id, environment.path, overlay.path)
+
+
+@dataclass
+class PointProcess:
+    """Judges points in one cell. `command` and `environment` start the process, whose stderr goes to `log`.
+
+    A point whose process ends, or does not answer, has the outcome `crashed` or `timeout`; the next one gets another
+    process.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    deadline: float = RANKS_S
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+    _answered: bool = field(default=False, init=False)
+    _crashes: int = field(default=0, init=False)
+
+    def __enter__(self) -> PointProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def judge(self, point: Point, seed: int) -> PointResult:
+        """Return the comparison of a point. Raises MatrixError when no process of this cell answers."""
+        started = time.monotonic()
+        process = self._process or self._start()
+        task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline}
+        limit = 2 * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)  # the reference and the layout
+        try:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+            line = _line(process.stdout, limit)
+        except BrokenPipeError:
+            line = ""
+        if line and line.endswith("\n"):
+            self._answered, self._crashes = True, 0
+            return PointResult.read(json.loads(line))
+        late = line is None
+        self.end()
+        if not late:
+            self._crashes += 1
+        if self._crashes >= CRASHES or (not self._answered and not late):
+            raise MatrixError(
+                "the process that judges points ends without an answer", where=str(self.log), got=str(point)
+            )
+        outcome, text = ("timeout", f"no answer within {limit:.0f} s") if late else ("crashed", "the process ended")
+        return PointResult(point, seed, outcome, text=text, seconds=time.monotonic() - started)
+
+    def _start(self) -> subprocess.Popen[str]:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                bufsize=1,
+                env={**self.environment, **scratch.environment()},
+                start_new_session=True,  # so that a Ctrl-C ends this process first
+            )
+        self._answered = False
+        return self._process
+
+    def end(self) -> None:
+        """End the process and its ranks, which follow it."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+def _line(stream: IO[str], seconds: float) -> str | None:
+    """Return the next line, "" at the end of the stream, None when nothing comes within the time."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        return stream.readline() if selector.select(seconds) else None
+
+
+def command(python: Path, project: Path) -> list[str]:
+    """Return the command of the process, at a low priority: it fills the time that others leave."""
+    return ["nice", "-n", "10", *python_module(python, MODULE, folder=project)]
 
 
 @dataclass(frozen=True)

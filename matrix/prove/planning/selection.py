@@ -73,12 +73,7 @@ class Vocabulary:
     values_of: Callable[[str], Collection[str]]
 
 
-def no_exclusions(test: Test) -> Sequence[str]:
-    """Return no reason."""
-    return ()
-
-
-def select(planned: Sequence[Planned], expression: str, excluded: Excluded = no_exclusions) -> list[Planned]:
+def select(planned: Sequence[Planned], expression: str, excluded: Excluded = lambda test: ()) -> list[Planned]:
     """Return the cases that match `expression`. `excluded` returns why cases of a test are not among `planned`.
 
     Axes, packages and ranks take PEP 440 comparisons (mcore>=0.9, torch==2.4.*, numpy>=2, ranks>=4); names take == and

@@ -26,15 +26,14 @@ from matrix.ground.catalog.model import Wheels
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
-from matrix.prove.planning.supplies import Supplies
-from matrix.prove.provision import bundle_folder, clones, configuration, project
+from matrix.prove.planning.case_request import Supplies
+from matrix.prove.provision import bundle_folder, clones, host, project
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
-from matrix.prove.provision.downloads import GO_ON, PARTIAL, Downloader, IndexFile
 from matrix.prove.provision.indexes import site_environment, site_options
 from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
-from matrix.prove.provision.resolution import NO_ANSWER, index_files
+from matrix.prove.provision.resolution import GO_ON, NO_ANSWER, PARTIAL, Downloader, IndexFile, index_files
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
 
@@ -236,12 +235,12 @@ class Maker:
 
     def _clone(self, name: str, revisions: Iterable[str]) -> tuple[str, str]:
         """Fetch a clone, unless it is there; return its variable and its folder in the bundle."""
-        folder, settings = self._folder / "sources" / name, configuration.load()
+        folder, settings = self._folder / "sources" / name, host.load_configuration()
         note = clones.note_of(folder)
         if note is None or not {*revisions} <= {*note.revisions, *note.missing}:
             url = settings.sources.get(name, settings.upstreams[name])
             clones.fetch(folder, url, revisions, self._say)
-        return configuration.variable(name), f"sources/{name}"
+        return host.variable(name), f"sources/{name}"
 
     def _files(self, contents: BundleContents) -> Iterator[tuple[str, BundleFile]]:
         """Yield the files of the bundle; of those of the index, the SHA-256 is known."""

@@ -1,27 +1,40 @@
 """The overlays of each case. For images and nodes they are created, and their list written, before the case runs.
 
 Images and nodes have no network, git or uv; the overlays are content-addressed folders, mounted read-only.
+
+Where Transformer Engine is built, which takes minutes, a process builds overlays beside the cases that need none of
+them. The overlays' own locks make a case wait for the one that it needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from matrix import PACKAGE
+from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.regular_file import read_regular
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.provision.configuration import Configuration
-from matrix.prove.provision.extension import toolkit
+from matrix.prove.provision.host import Configuration
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify
-from matrix.prove.provision.te_wheels import ReleaseBuild, release_build
+from matrix.prove.provision.te_wheels import ReleaseBuild, release_build, toolkit
 from matrix.read import package_source
+from matrix.read.commands import STOP_S, python_code
+from matrix.read.kernel import die_with_parent
 from matrix.read.package_source import Source, SourceKind
 
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
@@ -128,23 +141,61 @@ def overlay_digest(spec: OverlaySpec) -> str:
 
 def write(path: Path, provided: Mapping[str, Provision]) -> None:
     """Write the provisions of cases as JSON, by case key."""
-    values = {}
-    for key, provision in provided.items():
-        overlays = [
-            {**vars(laid), "path": str(laid.path), "packages": dict(laid.packages)} for laid in provision.overlays
-        ]
-        values[key] = {"reason": provision.reason, "overlays": overlays}
-    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(encode(provided)) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Provision]:
     """Return the provisions that `write` wrote. Raises MatrixError when the file can't be read."""
     try:
-        values = json.loads(read_regular(path))
+        return decode(dict[str, Provision], json.loads(read_regular(path)))
     except ValueError as error:
         raise MatrixError("the provisions of this image can't be read", where=str(path), got=error) from None
-    provided = {}
-    for key, provision in values.items():
-        overlays = (Overlay(**{**overlay, "path": Path(overlay["path"])}) for overlay in provision["overlays"])
-        provided[key] = Provision(tuple(overlays), provision["reason"])
-    return provided
+
+
+Builds = Mapping[str, tuple[OverlaySpec, ...]]  # overlays with a build of Transformer Engine, by the keys of the cases
+
+LOG: Final = "builds.log"  # in the folder of the run
+_CODE: Final = "from matrix.prove.provision.case_overlays import build_overlays; build_overlays()"
+
+
+class OverlayBuilder:
+    """The process that builds overlays, one after another, and ends with this one; its output is in `log`."""
+
+    def __init__(self, specs: Collection[OverlaySpec], log: Path) -> None:
+        searched = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                python_code(sys.executable, _CODE),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": searched},
+                start_new_session=True,  # a group of its own, which is ended with its compilers
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as specified:
+            specified.write(json.dumps(encode(tuple(specs))).encode())
+
+    def wait(self) -> int:
+        """Return the exit status of the process after its end."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """End the process and the compilers that it started."""
+        for number in (signal.SIGINT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(self._process.pid, number)
+                self._process.wait(3 * STOP_S)  # it ends its own command first, which takes up to STOP_S
+                return
+
+
+def build_overlays() -> None:
+    """Build the overlays that standard input specifies; what fails is reported by the cases that need it."""
+    for spec in decode(tuple[OverlaySpec, ...], json.load(sys.stdin)):
+        try:
+            text = f"built {Overlays(default_root()).provide(spec).path}"
+        except MatrixError as error:
+            text = str(error)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

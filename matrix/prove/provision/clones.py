@@ -16,10 +16,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
+from matrix.ground.catalog.codec import MalformedError, decode_json
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.cache_folders import locked, making
+from matrix.prove.provision.project import locked, making
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, redacted, run
 from matrix.read.git import Repository
 
@@ -66,9 +67,8 @@ def folder_of(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def note_of(folder: Path) -> Fetched | None:
     """Return what `fetch` noted in a clone, None for a clone that it did not make."""
     try:
-        note = json.loads(read_regular(folder / NOTE))
-        return Fetched(note["url"], note["at"], tuple(note["revisions"]), tuple(note["missing"]))
-    except (UnreadableError, ValueError, KeyError, TypeError, RecursionError):
+        return decode_json(Fetched, read_regular(folder / NOTE))
+    except (UnreadableError, MalformedError):
         return None
 
 

@@ -31,10 +31,10 @@ from packaging.utils import canonicalize_name
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import extension, te_wheels
-from matrix.prove.provision.cache_folders import locked, making
-from matrix.prove.provision.extension import build_helper, compiler
+from matrix.prove.provision import te_wheels
 from matrix.prove.provision.indexes import site_environment
+from matrix.prove.provision.project import locked, making
+from matrix.prove.provision.te_wheels import build_helper, compiler
 from matrix.read.commands import CommandResult, Runner, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack
 from matrix.read.trees import sha256
@@ -97,9 +97,9 @@ class Overlays:
     `run` runs uv, git and the compiler, `in_base` a build that takes place inside the base, by default here.
     """
 
-    def __init__(self, root: Path, run: Runner = run, in_base: extension.RunInBase | None = None) -> None:
+    def __init__(self, root: Path, run: Runner = run, in_base: te_wheels.RunInBase | None = None) -> None:
         self.root, self.run = root / "overlays", run
-        self._in_base = in_base or extension.run_here(run)
+        self._in_base = in_base or te_wheels.run_here(run)
 
     def provide(self, spec: OverlaySpec) -> Overlay:
         """Return the overlay, created if missing; concurrent processes create it once.
@@ -176,7 +176,7 @@ class Overlays:
             self.install(source.location, folder, spec.python, damaged)
         elif spec.toolkit:
             with tempfile.TemporaryDirectory(".making", f"{folder.name}.", self.root) as tree:
-                extension.build(content, Path(tree), folder, str(spec.interpreter or "python3"), self._in_base)
+                te_wheels.build(content, Path(tree), folder, str(spec.interpreter or "python3"), self._in_base)
         else:
             unpack(content, folder)
             if source.package == "megatron-core":

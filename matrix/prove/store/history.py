@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Final, TypeVar
 
 from matrix.ground.catalog.codec import MalformedError, decode, decode_json, encode
@@ -124,9 +123,7 @@ class History(AbstractContextManager["History"]):
         """Close the file."""
         self._base.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def add(self, run: str, records: Iterable[Record]) -> None:
@@ -188,14 +185,14 @@ class History(AbstractContextManager["History"]):
             results.setdefault(key, []).append(result)
         return results
 
-    def last_with(self, run: str, nights: int = NIGHTS) -> dict[Level, str]:
-        """Return, for each level that ran in one of the `nights` nights before this run, the last such night."""
+    def last_with(self, run: str) -> dict[Level, str]:
+        """Return, for each level that ran in one of the last NIGHTS nights before this run, the last such night."""
         with self._as_history_errors():
             rows = self._base.execute(
                 "SELECT level, runs.id, max(run) FROM results JOIN runs ON runs.number = run WHERE run IN"
                 " (SELECT number FROM runs WHERE number < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
                 " AND id LIKE ? ORDER BY number DESC LIMIT ?) AND verdict NOT IN (?, ?) GROUP BY level",
-                (run, f"%-{NIGHT}", nights, *_SILENT),
+                (run, f"%-{NIGHT}", NIGHTS, *_SILENT),
             )
             return {Level(level): night for level, night, _ in rows}
 

@@ -22,14 +22,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.regular_file import open_regular
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.store.paths import sync_folder, unwritable
+from matrix.prove.store.paths import flush, unwritable
 from matrix.prove.store.secrets import bare, masked_outcome, values
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
@@ -73,7 +72,7 @@ class Journal(AbstractContextManager["Journal"]):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-            sync_folder(path.parent)
+            flush(path.parent)
             self._held = hold(path.parent, fcntl.LOCK_SH)
         except OSError as error:
             if path.exists():
@@ -107,9 +106,7 @@ class Journal(AbstractContextManager["Journal"]):
         os.close(self._file)
         os.close(self._held)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _append(self, event: str, value: object) -> str:

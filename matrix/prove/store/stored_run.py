@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import MalformedError, decode
@@ -66,9 +65,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         """Release the folder."""
         os.close(self._held)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 

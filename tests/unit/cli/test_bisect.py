@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from matrix.cli import places
-from matrix.cli.bisect import OF_A_COMMAND, OPTIONS, add_options, arguments_of, progress, share
+from matrix.cli.bisect import OF_A_COMMAND, OPTIONS, add_options, progress, share
 from matrix.cli.main import main
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import ContractCall, Level, Signature
@@ -22,7 +22,7 @@ from matrix.prove.bisection.bisect_arguments import BisectArguments
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import ProbeReport
 from matrix.prove.bisection.question import BisectionQuestion
-from matrix.prove.execution.images import Images
+from matrix.prove.execution.inside import Images
 from matrix.prove.provision import host
 from matrix.read.machine import installed
 from tests import compiled
@@ -372,7 +372,7 @@ def parsed(*arguments: str) -> BisectArguments:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_options(parser)
     options = parser.parse_args(["save-breaks", "--out", "out", *arguments])
-    return arguments_of(argparse.Namespace(**vars(options), own=()))
+    return BisectArguments.of({**vars(options), "own": ()})
 
 
 def test_options_not_given_have_their_defaults() -> None:

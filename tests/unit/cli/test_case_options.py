@@ -12,7 +12,7 @@ from matrix.cli.main import main
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.machine import Machine, PythonEnvironment
 from matrix.ground.errors import MatrixError
-from matrix.prove.authoring.breaking import SWAPPED
+from matrix.prove.authoring.claims import SWAPPED
 from matrix.prove.planning.case_request import CaseRequest
 from matrix.prove.provision import host
 from matrix.prove.provision.host import LocalSite

@@ -20,8 +20,7 @@ from matrix.ground.errors import ExitStatus
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity import campaigns
 from matrix.prove.parity.campaigns import CoreResult
-from matrix.prove.parity.cause_search import Cause, Certainty
-from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certainty, PointResult
 from matrix.show.terminal import Prose, json_object
 from tests.schemas import items_of
 from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted

@@ -18,7 +18,7 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.authoring.breaking import SWAPPED
+from matrix.prove.authoring.claims import SWAPPED
 from tests.schemas import items_of
 from tests.unit.cli.small_night import KEY, STRANGE
 from tests.unit.engines import FakeEngine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import interpreters
+from matrix.prove.provision import bases
 from matrix.prove.provision.project import ROOT
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, python_code, python_module, redacted, run
 from tests.unit.processes import ended
@@ -93,7 +93,7 @@ OTHERS = {
     "matrix/read/git.py": 3,  # settings of git
     "matrix/prove/provision/clones.py": 1,  # settings of git
     "matrix/read/commands.py": 1,  # the one start
-    "matrix/prove/provision/pyxis.py": 1,  # sh -c
+    "matrix/prove/provision/tools.py": 1,  # sh -c
     "matrix/prove/execution/plugin.py": 2,  # the line that people run, as text
 }
 
@@ -101,7 +101,7 @@ OTHERS = {
 @pytest.fixture(params=MINORS)
 def python(request: pytest.FixtureRequest) -> str:
     try:
-        return str(interpreters.find((request.param,)).path)
+        return str(bases.find_python((request.param,)).path)
     except MatrixError as error:
         pytest.skip(str(error.what))
 

@@ -13,7 +13,7 @@ from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
 from matrix.kit.pretrain import write_tree
 from matrix.kit.rank import LackError
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import Clone
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read import package_source
 from matrix.read.api import sides

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, Final, NoReturn, cast
 
 from matrix.ground.errors import MatrixError
+from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.descendants import end_below
 from matrix.prove.execution.ranks.rank_main import open_streams, work
 from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
@@ -238,11 +239,7 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
     kernel.die_with_parent(serving.pid)
     serving.close_inherited()
     spec = json.loads(task)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
+    mpirun.redirect(log.fileno())
     log.close()
     os.environ.clear()
     os.environ.update(spec["env"])
@@ -271,9 +268,7 @@ def launch(command: list[str], environment: Mapping[str, str], log: Connection) 
     os.setsid()
     kernel.die_with_parent(serving.pid)
     serving.close_inherited()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
-        os.dup2(source, target)
+    mpirun.redirect(log.fileno())
     variables = {name: value for name, value in environment.items() if name != SCHEDULED}
     os.execve(command[0], command, variables)  # noqa: S606  (no shell)
 

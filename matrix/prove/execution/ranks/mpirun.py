@@ -128,6 +128,14 @@ class Handoff:
         return absent
 
 
+def redirect(log: int) -> None:
+    """Make `log` the output of this process, which reads nothing."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+
+
 def run_shim(handoff: str) -> None:
     """Run the shim that mpirun starts: fork the rank. Returns in the rank after its body, never in the shim."""
     task, (log, result, stacks, status), connection = _enter(handoff)
@@ -145,11 +153,7 @@ def run_shim(handoff: str) -> None:
     os.setsid()
     kernel.die_with_parent(parent)
     spec = json.loads(task)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    redirect(log)
     os.close(log)
     environ = {**{name: value for name, value in os.environ.items() if name.startswith(variables.MPI)}, **spec["env"]}
     os.environ.clear()

@@ -19,14 +19,15 @@ from matrix.ground.verdicts.outcome import RankEnd
 from matrix.prove.execution.ranks import forkserver_child, mpirun, variables
 from matrix.prove.execution.ranks.descendants import look, wait_for
 from matrix.prove.execution.ranks.forkserver import empty_main
-from matrix.prove.execution.ranks.logs import Log, end_of
 from matrix.prove.execution.ranks.rank_main import READY
 from matrix.prove.execution.ranks.rank_process import (
     LauncherProcess,
+    Log,
     Pump,
     RankProcess,
     Readable,
     answers,
+    end_of,
     kernel_view,
     parse_report,
     spy_on,

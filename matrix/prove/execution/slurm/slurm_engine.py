@@ -22,15 +22,14 @@ from matrix.prove.execution import inside
 from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.prove.execution.relay import Sender
 from matrix.prove.execution.reproduction import not_run
-from matrix.prove.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays
-from matrix.prove.execution.slurm.cluster import ClusterSite
-from matrix.prove.execution.slurm.image import answer, reported_contents
-from matrix.prove.execution.slurm.queue import ArrayJob, Polling, Queue
+from matrix.prove.execution.slurm.queue import ArrayJob, ArraySpec, ClusterSite, Polling, Queue, ResourceRequest, arrays
+from matrix.prove.execution.slurm.task import answer, reported_contents
 from matrix.prove.provision import case_overlays as provision
-from matrix.prove.provision import configuration
+from matrix.prove.provision import host
 from matrix.prove.provision.overlays import Overlays
 from matrix.prove.provision.tools import Ref
 from matrix.prove.store import journal
+from matrix.prove.store.secrets import mask_file
 
 ASK: Final = "ask-"  # prefix of the array of one task that reports the contents of an image; the base follows
 POLLING: Final = Polling()
@@ -113,7 +112,7 @@ class _Batch:
         """Send the results that are left, and mask the logs."""
         self._send_results()
         self._sender.close()
-        self.queue.mask_logs()
+        mask_logs(self.queue.parts)
 
     def _send_results(self) -> None:
         for key, record in self._request.run.journals.read().results.items():
@@ -168,7 +167,7 @@ class _Batch:
 
     def _lay_out(self, base: str, contents: PythonEnvironment) -> None:
         """Make the overlays of a base's cases."""
-        overlays, settings = Overlays(default_root(self._environ)), configuration.load(self._environ)
+        overlays, settings = Overlays(default_root(self._environ)), host.load_configuration(self._environ)
         cases = self._request.pending(base)
         provisions = provision.provide(
             cases, replace(contents, image=""), settings, overlays
@@ -205,3 +204,9 @@ class _Batch:
                 reason = ends.get(case.key) or why.get(case.cell.base, "its task is no longer in Slurm's queue")
                 outcome = Outcome(OutcomeKind.NOT_REACHED, reason)
                 records.result(not_run(case, self._site.catalog, outcome, self.queue.folder.name))
+
+
+def mask_logs(parts: Path) -> None:
+    """Mask the secrets in the output of the tasks."""
+    for path in parts.glob("*.log"):
+        mask_file(path)

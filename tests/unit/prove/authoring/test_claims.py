@@ -7,10 +7,25 @@ from dataclasses import replace
 import pytest
 
 from matrix.ground.catalog.failure import Expectation, Workaround
+from matrix.ground.catalog.schema import Identifier
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.record import Record, Verdict
-from matrix.prove.authoring.claims import claimed, measured, supporting, unsourced, unsupported, with_reasons
-from tests.unit.catalogs import catalog, clause, failure, planned
-from tests.unit.show.samples import record
+from matrix.prove.authoring.claims import (
+    claimed,
+    measured,
+    outcome,
+    rejudged,
+    supporting,
+    swapped,
+    unsourced,
+    unsupported,
+    with_reasons,
+)
+from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import night
+from tests.unit.catalogs import catalog, clause, failure, planned, shown
+from tests.unit.show.samples import changed, record
 
 BROKEN, WORKS = clause(mcore="<0.9", reason="run with 0.7.0, 0.8.0"), clause(mcore=">=0.9", reason="run with 0.9.0")
 ENTRY = failure(affected=(BROKEN,), works=(WORKS,))
@@ -101,3 +116,55 @@ def test_reading_names_a_source(reason: str, sourced: bool, where: str) -> None:
     rule = replace(BROKEN, reason=reason if where == "affected" else "")
     entry = replace(ENTRY, affected=(rule,), workaround=(Workaround("x", reason if where == "workaround" else ""),))
     assert [problem.where for problem in unsourced(entry)] == [f"{where}[0]"] * (not sourced)
+
+
+BOTH = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
+ONE = failure("one", affected=(clause(),))
+NIGHT = night(catalog(BOTH, ONE), pairwise)
+
+
+def test_every_expectation_is_swapped() -> None:
+    before = {item.key: item.expectation for item in NIGHT if item.failure == "break"}
+    after = {item.key: item.expectation for item in swapped(NIGHT, "break")}
+    assert before.keys() == after.keys()
+    assert all({before[key], after[key]} == {Expectation.BROKEN, Expectation.WORKS} for key in before)
+
+
+def test_an_entry_with_one_expectation_is_refused() -> None:
+    with pytest.raises(MatrixError, match="is expected: works"):
+        swapped(NIGHT, "one")
+
+
+def ended(expectation: Expectation, verdict: Verdict) -> Record:
+    return changed(record(), expectation=expectation, verdict=verdict)
+
+
+RED = [ended(Expectation.WORKS, Verdict.REGRESSED), ended(Expectation.BROKEN, Verdict.VANISHED)]
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (RED, True),
+        ([*RED, ended(Expectation.WORKS, Verdict.UNAVAILABLE)], True),
+        (RED[:1], False),
+        (RED[1:], False),
+        ([*RED, ended(Expectation.WORKS, Verdict.UNEXPLAINED)], False),
+        ([*RED, ended(Expectation.WORKS, Verdict.HOLDS)], False),
+        ([*RED, ended(Expectation.BROKEN, Verdict.NOT_REACHED)], False),
+        ([], False),
+    ],
+)
+def test_both_red_verdicts_are_required(records: list[Record], expected: bool) -> None:
+    assert outcome(records)[0] is expected
+
+
+def test_recorded_outcomes_are_judged_with_the_opposite_expectation() -> None:
+    passed = changed(
+        record(), expectation=Expectation.WORKS, verdict=Verdict.HOLDS, outcome=Outcome(OutcomeKind.PASSED)
+    )
+    broke = changed(record(), expectation=Expectation.BROKEN, verdict=Verdict.REPRODUCED, outcome=shown(BOTH))
+    entry = replace(BOTH, id=Identifier(passed.failure))
+    assert [each.verdict for each in rejudged(entry, [passed, broke])] == [Verdict.VANISHED, Verdict.REGRESSED]
+    assert outcome(rejudged(entry, [passed, broke]))[0]
+    assert rejudged(BOTH, [passed, broke]) == []

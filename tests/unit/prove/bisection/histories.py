@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Collection, Sequence
 
-from matrix.prove.bisection.ancestry import Ancestry
 from matrix.prove.bisection.noise import Noise, ProbeResult
+from matrix.prove.bisection.search import Ancestry
 
 
 class History:

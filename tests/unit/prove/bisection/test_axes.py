@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,10 @@ from matrix.ground.catalog.stack import BASE, DRIVER, MCORE, TORCH, WRITER_MCORE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.bisection import axes
-from matrix.prove.bisection.axes import Subject, axis_named, axis_word, choose_case, releases
+from matrix.prove.bisection.axes import Clone, Subject, axis_named, axis_word, choose_case, releases
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, exclusion, failure
-from tests.unit.prove.bisection.repositories import on
+from tests.unit.prove.bisection.repositories import chain, clone, ids, on
 
 ENTRY = failure(
     "break",
@@ -213,3 +214,32 @@ def test_axis_has_the_names_of_its_component(word: str, axis: str) -> None:
 def test_impossible_axis_is_refused(word: str, message: str) -> None:
     with pytest.raises(MatrixError, match=message):
         axis_named(word)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_content_separates_commits_of_each_package(tmp_path: Path, compiled: bool) -> None:
+    """megatron-core has nothing that is compiled: --compile concerns Transformer Engine."""
+    with Clone(str(chain(tmp_path / "clone", 3)), "megatron-core", compiled=compiled) as opened:
+        assert len({opened.content(opened.commit(name).id) for name in ("c0", "c1", "c2")}) == 3
+
+
+def test_missing_revision_is_an_error(tmp_path: Path) -> None:
+    path = chain(tmp_path / "clone", 3)
+    with (
+        Clone(str(path), "megatron-core") as opened,
+        pytest.raises(MatrixError, match="no such revision"),
+    ):
+        opened.commit("c9")
+
+
+def test_files_are_read_by_blob_id(tmp_path: Path) -> None:
+    """Content and ids are git's; files that `part` rejects are not read."""
+    path = clone(tmp_path / "clone", [("one", [], {"megatron/core/x.py": "a = 1\n", "megatron/y.txt": "no"})])
+    with Clone(str(path), "megatron-core") as opened:
+        commit = opened.commit("one").id
+        files = opened.files(commit, lambda name: name.endswith(".py"))
+
+        assert opened.blobs(files)["megatron/core/x.py"] == b"a = 1\n"
+        assert set(files) == {"megatron/core/x.py", "megatron/core/package_info.py"}
+        assert files["megatron/core/x.py"] in ids(path, "one:megatron/core/x.py")
+        assert opened.version(commit) == f"0.9.0rc0+{commit[:7]}"

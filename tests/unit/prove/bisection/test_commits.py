@@ -12,8 +12,7 @@ import pytest
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.axes import Subject
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import Clone, Subject
 from matrix.prove.bisection.commits import Searcher
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, ProbeStore
 from matrix.prove.bisection.search import Plan, ResultKind

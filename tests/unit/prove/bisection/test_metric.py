@@ -20,8 +20,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.kit.command import METRIC
 from matrix.prove.bisection import noise as metrics
-from matrix.prove.bisection.axes import Subject, at_commit
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import Clone, Subject, at_commit
 from matrix.prove.bisection.commits import Searcher
 from matrix.prove.bisection.ends import confirmed, measured
 from matrix.prove.bisection.noise import (

@@ -10,9 +10,8 @@ import pytest
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import TORCH
-from matrix.prove.bisection.attribution import Carrier
 from matrix.prove.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, Cost
-from matrix.prove.bisection.search import ResultKind
+from matrix.prove.bisection.search import Carrier, ResultKind
 from tests.schemas import validator
 from tests.unit.prove.bisection.test_joint import found, since
 

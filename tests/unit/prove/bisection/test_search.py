@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.ancestry import Ancestry, unchanged
 from matrix.prove.bisection.noise import Noise, ProbeResult
-from matrix.prove.bisection.search import Plan, ResultKind, WrongEndError, search
+from matrix.prove.bisection.search import (
+    Ancestry,
+    Attribution,
+    Carrier,
+    Packages,
+    Plan,
+    ResultKind,
+    WrongEndError,
+    WrongStackError,
+    attribute,
+    places,
+    search,
+    unchanged,
+)
 from tests.profiles import PROFILE, examples, tries
 from tests.unit.prove.bisection.histories import History, allowed, rounds_needed
 
@@ -387,3 +401,201 @@ def test_noisy_neighbours_are_both_settled() -> None:
     order = Ancestry.chain(2)
     result = search(order, History(order, 1, noise=Noise(0.5)), ProbeResult.GOOD, Plan(noise=Noise(0.5)))
     assert (result.candidates, result.confidence > 0.95) == ((1,), True)
+
+
+# 0 - 1 - 2 - - - 5
+#      \         /
+#       3 - 4 - -
+FORK = [[], [0], [1], [1], [3], [2, 4]]
+
+
+def ancestors(order: Ancestry) -> list[list[int]]:
+    return [list(places(mask)) for mask in order.below]
+
+
+def test_release_descends_from_all_before_it() -> None:
+    assert ancestors(Ancestry.chain(3)) == [[0], [0, 1], [0, 1, 2]]
+    assert Ancestry.of_parents([[], [0], [1]]) == Ancestry.chain(3)
+    assert len(Ancestry.chain(3)) == 3
+
+
+def test_commit_descends_from_all_its_parents() -> None:
+    assert ancestors(Ancestry.of_parents(FORK)) == [
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [0, 1, 3],
+        [0, 1, 3, 4],
+        [0, 1, 2, 3, 4, 5],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [
+        ([], [[], [0], [1], [1], [3], [4, 2]]),
+        ([3], [[], [0], [1], [1], [3, 2]]),  # 4 takes its place and descends from 1
+        ([1, 3], [[], [0], [0], [2, 1]]),
+        ([2, 3, 4], [[], [0], [1]]),
+    ],
+)
+def test_left_out_commits_connect_the_others(left_out: list[int], expected: list[list[int]]) -> None:
+    order = Ancestry.of_parents(FORK, left_out)
+    assert [order.parents(place) for place in range(len(order))] == expected
+
+
+def test_ancestor_of_a_parent_is_no_parent() -> None:
+    """2 names both 1 and 0 as parents."""
+    assert Ancestry.of_parents([[], [0], [0, 1]]).parents(2) == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("abcdef", {}),
+        ("aabcde", {1: 0}),
+        ("abbbcd", {2: 1, 3: 1}),  # both sides of the fork
+        ("aabcdd", {1: 0}),  # the last commit is an end
+        ("aaaaaa", {1: 0, 2: 1, 3: 1, 4: 3}),
+        ("abacad", {}),  # equal to a commit that is no parent
+    ],
+)
+def test_commit_like_a_parent_is_unchanged(content: str, expected: dict[int, int]) -> None:
+    assert unchanged(FORK, content) == expected
+
+
+def test_first_parent_of_equal_content_is_named() -> None:
+    assert unchanged([[], [0], [0], [2, 1], [3]], "abbbc") == {3: 2}
+
+
+@pytest.mark.parametrize(("mask", "expected"), [(0, []), (1, [0]), (0b101100, [2, 3, 5])])
+def test_places_of_a_mask(mask: int, expected: list[int]) -> None:
+    assert list(places(mask)) == expected
+
+
+ALL = ("cuda", "driver", "mcore", "nccl", "python", "te", "torch")
+
+
+def attributed(
+    culprits: Sequence[frozenset[str]], packages: Sequence[str] = ALL, unknown: Sequence[frozenset[str]] = ()
+) -> Attribution:
+    """Attribute among mixtures that are bad if they hold a whole culprit; those in `unknown` are inconclusive."""
+
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
+        return [
+            ProbeResult.SKIP
+            if taken in unknown
+            else ProbeResult.BAD
+            if any(one <= taken for one in culprits)
+            else ProbeResult.GOOD
+            for taken in mixtures
+        ]
+
+    return attribute(packages, probe)
+
+
+@given(st.frozensets(st.sampled_from(ALL), min_size=1))
+def test_carrier_is_exactly_the_culprit(culprit: frozenset[str]) -> None:
+    assert attributed([culprit]).carriers == (Carrier(culprit),)
+
+
+@given(st.frozensets(st.sampled_from(ALL[:3]), min_size=1), st.frozensets(st.sampled_from(ALL[3:]), min_size=1))
+def test_two_independent_causes_are_both_found(one: frozenset[str], other: frozenset[str]) -> None:
+    """Fixing only the first would not help: the second still breaks the stack."""
+    assert {carrier.packages for carrier in attributed([one, other]).carriers} == {one, other}
+
+
+@given(
+    culprit=st.frozensets(st.sampled_from(ALL), min_size=1),
+    unknown=st.lists(st.frozensets(st.sampled_from(ALL), min_size=1, max_size=6), max_size=20),
+)
+def test_inconclusive_mixtures_never_cause_a_wrong_carrier(
+    culprit: frozenset[str], unknown: list[frozenset[str]]
+) -> None:
+    """The carrier always holds the culprit; a larger carrier has doubtful packages."""
+    found = attributed([culprit], unknown=[one for one in unknown if len(one) < len(ALL)])
+
+    (carrier,) = found.carriers
+    assert culprit <= carrier.packages
+    assert carrier.packages == culprit or carrier.doubtful
+
+
+def test_one_of_three_takes_at_most_five_mixtures() -> None:
+    """Both ends, then the halves; the half with one package is the carrier."""
+    found = attributed([frozenset({"te"})], ("mcore", "te", "torch"))
+
+    assert found.carriers == (Carrier(frozenset({"te"})),)
+    assert len(found.probed) <= 5
+
+
+def test_mixtures_follow_delta_debugging() -> None:
+    """Halves, then quarters and what remains without one; then one part fewer. No mixture is probed twice."""
+    rounds: list[list[str]] = []
+
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
+        rounds.append(["".join(sorted(taken)) for taken in mixtures])
+        return [ProbeResult.BAD if taken >= {"a", "d"} else ProbeResult.GOOD for taken in mixtures]
+
+    assert attribute("abcdefgh", probe).carriers == (Carrier(frozenset("ad")),)
+    assert rounds == [
+        [""],
+        ["abcdefgh"],
+        ["aceg", "bdfh"],
+        ["ae", "bf", "cg", "dh", "bcdfgh", "acdegh", "abdefh", "abcefg"],
+        ["cdgh", "adeh"],
+        ["a", "d", "e", "h", "deh", "aeh", "adh", "ade"],
+        ["ah", "ad"],
+        ["bcefgh"],
+    ]
+
+
+def test_bad_quarter_is_halved_next() -> None:
+    """The half with the culprit can't be built: a quarter of it is bad, and has two packages."""
+    rounds: list[list[str]] = []
+
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
+        names = ["".join(sorted(taken)) for taken in mixtures]
+        rounds.append(names)
+        bad = {"a", "ae", "abcdefgh"}
+        return [
+            ProbeResult.BAD if name in bad else ProbeResult.SKIP if name == "aceg" else ProbeResult.GOOD
+            for name in names
+        ]
+
+    assert attribute("abcdefgh", probe).carriers == (Carrier(frozenset("a")),)
+    assert rounds[3:] == [
+        ["ae", "bf", "cg", "dh", "bcdfgh", "acdegh", "abdefh", "abcefg"],
+        ["a", "e"],
+        ["bcdefgh"],
+    ]
+
+
+def test_carrier_of_two_may_be_doubtful() -> None:
+    """Without mcore the stack can't be built: te alone may be the cause."""
+    attribution = attributed([frozenset({"mcore", "te"})], ("mcore", "te", "torch"), [frozenset({"te"})])
+    assert attribution.carriers == (Carrier(frozenset({"mcore", "te"}), doubtful=frozenset({"mcore"})),)
+
+
+@pytest.mark.parametrize(
+    ("results", "taken", "message"),
+    [
+        ({"": ProbeResult.BAD, "te": ProbeResult.BAD}, "", "the good stack is bad"),
+        ({"": ProbeResult.GOOD, "te": ProbeResult.GOOD}, "te", "the bad stack is good"),
+        ({"": ProbeResult.GOOD, "te": ProbeResult.SKIP}, "te", "the bad stack is skip"),
+    ],
+)
+def test_mislabeled_stack_stops_the_attribution(results: dict[str, ProbeResult], taken: str, message: str) -> None:
+    with pytest.raises(WrongStackError, match=f"^{message}$") as caught:
+        attribute(["te"], lambda mixtures: [results["".join(packages)] for packages in mixtures])
+
+    assert (caught.value.taken, caught.value.seen) == (frozenset({taken} - {""}), results[taken])
+
+
+def test_probe_answers_for_every_mixture() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        attribute(["te"], lambda mixtures: [])
+
+
+def test_identical_stacks_are_rejected() -> None:
+    with pytest.raises(MatrixError, match="do not differ"):
+        attribute([], lambda mixtures: [ProbeResult.GOOD for _ in mixtures])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.catalog.failure import ContractCall, Signature
-from matrix.prove.bisection.clone import Clone
+from matrix.prove.bisection.axes import Clone
 from matrix.prove.bisection.commits import names_in, none, of_call, of_signatures
 from tests.unit.prove.bisection.repositories import clone
 

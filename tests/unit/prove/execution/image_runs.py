@@ -10,7 +10,7 @@ from typing import Any
 from matrix.ground.catalog.model import Image
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import EngineRequest, EngineResult
-from matrix.prove.execution.images import Images
+from matrix.prove.execution.inside import Images
 from matrix.prove.store import stored_run
 from matrix.prove.store.paths import PLAN
 from matrix.read.commands import CommandResult

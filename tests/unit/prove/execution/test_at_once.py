@@ -14,8 +14,8 @@ from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.execution import at_once
-from matrix.prove.execution.at_once import AtOnce
+from matrix.prove.execution import cache_key
+from matrix.prove.execution.cache_key import AtOnce
 from tests.unit.catalogs import catalog, failure, planned
 from tests.unit.engines import HOST, FakeEngine
 from tests.unit.show.samples import record
@@ -39,8 +39,8 @@ def made(
 
     engine: Any = FakeEngine(KNOWN)
     engine.installed = lambda base: content
-    monkeypatch.setattr(at_once, "overlay_specs", lambda *_: ())
-    monkeypatch.setattr(at_once, "case_key", lambda *_: "key")
+    monkeypatch.setattr(cache_key, "overlay_specs", lambda *_: ())
+    monkeypatch.setattr(cache_key, "case_key", lambda *_: "key")
     return AtOnce(KNOWN, engine, HOST, SimpleNamespace(cached=find), "now")  # type: ignore[arg-type]
 
 

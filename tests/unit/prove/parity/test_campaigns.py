@@ -11,15 +11,14 @@ import pytest
 
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.reach import JobArguments, Reach, ReachedBy
-from matrix.ground.catalog.stack import TE
+from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import Range
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity import campaigns
-from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last, known_layouts
-from matrix.prove.parity.cause_search import Cause, Certainty
-from matrix.prove.parity.core_cells import CoreCell
-from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult
+from matrix.prove.parity.campaigns import CoreCell, CoreResult, ParityRun, first_and_last, known_layouts
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certainty, PointResult
+from matrix.prove.provision.bases import Bases
 from tests.unit import catalogs
 from tests.unit.catalogs import clause, failure
 from tests.unit.prove.parity.fakes import NORM, SINKS, Planted
@@ -136,3 +135,40 @@ def test_layouts_of_the_catalog_reach_their_failures() -> None:
         or Point.parse(layout).problems()
     ]
     assert not unreached
+
+
+@pytest.mark.parametrize("release", [release.version for release in loading.load().megatron_core])
+def test_every_core_has_a_base_that_takes_it(release: str) -> None:
+    catalog = loading.load()
+    base = campaigns.base_of(catalog, release)
+    assert catalog.excluded(catalog.cell(base.id, {MCORE: release}).stack) is None
+    assert not base.variant
+
+
+def test_core_without_a_base_is_an_error() -> None:
+    with pytest.raises(MatrixError, match="no base of wheels"):
+        campaigns.base_of(catalogs.catalog(wheels=()), "0.19.2")
+
+
+def test_process_starts_with_the_overlay_and_few_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    cell = campaigns.CoreCell("0.19.2", "0.19.2", "pypi", "torch-2.15.0", tmp_path / "python", tmp_path / "overlay")
+    judge = cell.judge(tmp_path / "log")
+    assert judge.environment["PYTHONPATH"] == str(tmp_path / "overlay")
+    assert "NCCL_DEBUG" not in judge.environment
+    assert str(tmp_path / "python") in judge.command
+
+
+def test_commit_has_base_and_factors_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit before 0.15.0 calls itself 0.15.0rc3, which no range ">=0.15" contains."""
+    contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129")
+    environment = SimpleNamespace(minor="3.12", packages={}, path=tmp_path)
+    monkeypatch.setattr("matrix.read.package_source.inspect", lambda source: contents)
+    monkeypatch.setattr(Bases, "ready", lambda self, bases: None)
+    monkeypatch.setattr(Bases, "provide", lambda self, base: environment)
+    monkeypatch.setattr(
+        "matrix.prove.provision.overlays.Overlays.provide", lambda self, spec: SimpleNamespace(path=tmp_path)
+    )
+    cell = campaigns.core_cell(loading.load(), "0.15.0", print)
+    assert (cell.release, cell.base) == ("0.15.0", campaigns.base_of(loading.load(), "0.15.0").id)
+    assert cell.base != campaigns.base_of(loading.load(), "0.19.2").id

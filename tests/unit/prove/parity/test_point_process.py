@@ -1,4 +1,4 @@
-"""Tests of matrix.prove.parity.core_cells, with small programs in place of the process in a cell."""
+"""Tests of matrix.prove.parity.campaigns, with small programs in place of the process in a cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity.core_cells import PointProcess
+from matrix.prove.parity.campaigns import PointProcess
 
 ANSWER = """
 import json, os, sys, time
@@ -43,7 +43,7 @@ def test_crash_is_an_outcome_of_one_point(tmp_path: Path) -> None:
 
 
 def test_hang_timeout_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matrix.prove.parity.core_cells.SLACK_S", 0.0)
+    monkeypatch.setattr("matrix.prove.parity.campaigns.SLACK_S", 0.0)
     with judge(tmp_path, "task['seed'] == 2 and time.sleep(600)", deadline=0.2) as process:
         first = process.judge(Point(), 1)
         assert process.judge(Point(), 2).outcome == "timeout"

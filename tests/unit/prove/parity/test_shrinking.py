@@ -1,4 +1,4 @@
-"""Tests of matrix.prove.parity.cause_search."""
+"""Tests of matrix.prove.parity.points."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity.cause_search import smallest, without
-from matrix.prove.parity.points import Cover, Space, contains
+from matrix.prove.parity.points import Cover, Space, contains, smallest, without
 
 CAUSES = (
     "softmax=learnable tp=2",

@@ -15,11 +15,11 @@ import pytest
 from matrix import __version__
 from matrix.ground.catalog.model import Wheels
 from matrix.ground.errors import MatrixError
-from matrix.prove.planning.supplies import Supplies
-from matrix.prove.provision import bundle_folder, bundle_making, configuration
+from matrix.prove.planning.case_request import Supplies
+from matrix.prove.provision import bundle_folder, bundle_making, host
 from matrix.prove.provision.bundle_folder import Bundle
 from matrix.prove.provision.bundle_making import BundleContents, Maker, Progress, described, requested
-from matrix.prove.provision.downloads import Downloader, IndexFile
+from matrix.prove.provision.resolution import Downloader, IndexFile
 from matrix.read.commands import CommandResult
 from tests.unit.catalogs import real
 from tests.unit.prove.provision.makers import make_clone
@@ -202,7 +202,7 @@ def test_file_of_an_earlier_version_is_removed(index: Index, tmp_path: Path) -> 
 def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = make_clone(tmp_path / "theirs")
     sources = {"megatron-lm": str(clone)}
-    monkeypatch.setattr(configuration, "load", lambda: SimpleNamespace(sources=sources, upstreams=sources))
+    monkeypatch.setattr(host, "load_configuration", lambda: SimpleNamespace(sources=sources, upstreams=sources))
     lines: list[str] = []
     for _ in range(2):
         maker = begun(index, tmp_path, lines)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import clones, configuration
+from matrix.prove.provision import clones, host
 from matrix.prove.provision.clones import Fetched, age, fetch, local_url, note_of
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read import package_source
@@ -264,11 +264,11 @@ def test_an_age_has_one_unit(seconds: int, expected: str) -> None:
 def test_cases_find_a_fetched_clone(cached: Path, tmp_path: Path) -> None:
     cached.mkdir(parents=True)
     environ = {"MEGATRIX_CACHE": str(tmp_path / "cache")}
-    assert configuration.load(environ, tmp_path).sources == {"megatron-lm": str(cached)}
+    assert host.load_configuration(environ, tmp_path).sources == {"megatron-lm": str(cached)}
     (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "/file"\n')
-    assert configuration.load(environ, tmp_path).sources == {"megatron-lm": "/file"}
+    assert host.load_configuration(environ, tmp_path).sources == {"megatron-lm": "/file"}
     given = {**environ, "MEGATRIX_MEGATRON_LM": "/env"}
-    assert configuration.load(given, tmp_path).sources == {"megatron-lm": "/env"}
+    assert host.load_configuration(given, tmp_path).sources == {"megatron-lm": "/env"}
 
 
 def test_urls_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_urls_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
         '[upstreams]\nmegatron-lm = "file:///a"\ntransformer-engine = "file:///b"\n'
     )
     environ = {"MEGATRIX_TRANSFORMER_ENGINE_URL": "file:///c"}
-    assert configuration.load(environ, tmp_path).upstreams == {
+    assert host.load_configuration(environ, tmp_path).upstreams == {
         "megatron-lm": "file:///a", "transformer-engine": "file:///c",
     }  # fmt: skip
-    assert configuration.load({}, tmp_path / "x").upstreams["megatron-lm"].endswith("/NVIDIA/Megatron-LM.git")
+    assert host.load_configuration({}, tmp_path / "x").upstreams["megatron-lm"].endswith("/NVIDIA/Megatron-LM.git")

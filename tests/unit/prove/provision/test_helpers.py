@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.prove.provision import extension
-from matrix.prove.provision.extension import SOURCE, build_helper
+from matrix.prove.provision import te_wheels
+from matrix.prove.provision.te_wheels import SOURCE, build_helper
 from matrix.read.commands import CommandResult
 
 PYTHON = Path("/env/bin/python")
@@ -29,7 +29,7 @@ class Tools:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(extension, "compiler", lambda: "/usr/bin/g++")
+    monkeypatch.setattr(te_wheels, "compiler", lambda: "/usr/bin/g++")
     source = tmp_path / SOURCE
     source.parent.mkdir(parents=True)
     source.write_text("#include <pybind11/pybind11.h>\nPYBIND11_MODULE(helpers_cpp, m) {}\n")
@@ -54,7 +54,7 @@ def test_a_compiler_that_fails_is_a_note(tree: Path) -> None:
 
 
 def test_a_machine_without_a_compiler_is_a_note(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extension, "compiler", lambda: None)
+    monkeypatch.setattr(te_wheels, "compiler", lambda: None)
 
     assert "no C++ compiler" in build_helper(tree, PYTHON, Tools())
 

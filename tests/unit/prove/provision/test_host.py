@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from matrix.ground.cases.machine_requirements import BaseOffer
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml
+from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Kind, Lack, Planned
-from matrix.prove.provision.host import LocalSite, look
+from matrix.prove.provision.host import Configuration, LocalSite, load_configuration, look
 from tests.unit.catalogs import catalog, failure, planned, values
 
 GPU = Gpu("H100", "9.0", 80, True, "GPU-a")
@@ -75,3 +77,45 @@ def test_a_failing_nvml_is_part_of_the_reason() -> None:
 
 def test_this_machine_is_a_site() -> None:
     assert look().machine.architecture == platform.machine()
+
+
+def test_a_relative_path_starts_at_the_file(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
+
+    configured = load_configuration({}, tmp_path)
+
+    assert configured.resolve("megatron-lm@abc") == f"{tmp_path / 'clones/Megatron-LM'}@abc"
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "/file"\n')
+
+    assert load_configuration({"MEGATRIX_MEGATRON_LM": "/env"}, tmp_path).sources == {"megatron-lm": "/env"}
+
+
+@pytest.mark.parametrize("source", ["0.9.0", "", "./Megatron-LM@abc", "/tree", "wheel.whl"])
+def test_other_sources_are_unchanged(source: str) -> None:
+    assert Configuration().resolve(source) == source
+
+
+def test_a_missing_clone_has_a_fix() -> None:
+    with pytest.raises(MatrixError) as raised:
+        Configuration().resolve("transformer-engine@v1.8")
+    assert raised.value.brief == (
+        "needs a clone of TransformerEngine: got none is configured: "
+        "expected MEGATRIX_TRANSFORMER_ENGINE=PATH, or transformer-engine under [sources] in megatrix.toml"
+    )
+
+
+def test_a_misspelled_source_has_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron = "/clone"\n')
+
+    with pytest.raises(MatrixError, match="did you mean megatron-lm"):
+        load_configuration({}, tmp_path)
+
+
+def test_a_misspelled_key_has_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text("[source]\n")
+
+    with pytest.raises(MatrixError, match="did you mean sources"):
+        load_configuration({}, tmp_path)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from matrix import __version__
+from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import cache_folders, configuration, project
-from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, materialise
+from matrix.prove.provision import host, project
+from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, locked, making, materialise
 
 INSTALLED = {
     "ground/errors.py": "errors",
@@ -109,7 +110,7 @@ def test_a_folder_is_created_atomically(package: Path, tmp_path: Path, monkeypat
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_folders, "flush", full)
+    monkeypatch.setattr(project, "flush", full)
     with pytest.raises(MatrixError, match="No space left on device"):
         materialise(package, tmp_path / "projects")
     assert [path.name for path in (tmp_path / "projects").iterdir()] == ["lock"]
@@ -158,12 +159,12 @@ def test_settings_without_checkout_use_the_current_folder(tmp_path: Path, monkey
     (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
     monkeypatch.chdir(tmp_path)
     assert home() == tmp_path
-    assert configuration.load({}).sources == {"megatron-lm": str(tmp_path / "clones/Megatron-LM")}
+    assert host.load_configuration({}).sources == {"megatron-lm": str(tmp_path / "clones/Megatron-LM")}
 
 
 def test_settings_are_passed_on_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = configuration.load({"MEGATRIX_MEGATRON_LM": "../Megatron-LM"}, tmp_path).environment
+    given = host.load_configuration({"MEGATRIX_MEGATRON_LM": "../Megatron-LM"}, tmp_path).environment
     assert given == {"MEGATRIX_MEGATRON_LM": str(tmp_path / "../Megatron-LM")}
 
 
@@ -188,3 +189,51 @@ def test_wheel_is_written_from_installed_files(tmp_path: Path, monkeypatch: pyte
         assert "matrix/__init__.py,sha256=" in wheel.read(f"{info.name}/RECORD").decode()
     assert path.name == "megatrix-1.0-py3-none-any.whl"
     assert project.wheel(tmp_path).read_bytes() == first
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    with making(tmp_path / "made") as temporary:
+        (temporary / "file").write_text("content")
+        assert not (tmp_path / "made").exists()
+    assert (tmp_path / "made" / "file").read_text() == "content"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert (tmp_path / "made").stat().st_mode & 0o055 == 0o055
+
+
+def test_an_interrupted_folder_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), making(tmp_path / "made"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_folder_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").touch()
+    (tmp_path / "made.abc.making").mkdir()  # of a killed process
+    with making(tmp_path / "made") as temporary:
+        (temporary / "new").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["made", "new"]
+
+
+def test_a_failure_keeps_the_older_folder(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    with pytest.raises(OSError, match="full"), making(tmp_path / "made"):
+        raise OSError("full")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_the_folder_of_a_lock_is_made(tmp_path: Path) -> None:
+    with locked(tmp_path / "new" / "lock"):
+        assert (tmp_path / "new" / "lock").is_file()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"MEGATRIX_CACHE": "/site/cache", "XDG_CACHE_HOME": "/home/cache"}, "/site/cache"),
+        ({"XDG_CACHE_HOME": "/home/cache"}, "/home/cache/megatrix"),
+        ({}, str(Path.home() / ".cache/megatrix")),
+    ],
+)
+def test_the_site_chooses_the_cache(environ: dict[str, str], expected: str) -> None:
+    assert str(default_root(environ)) == expected

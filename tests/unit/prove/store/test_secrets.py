@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.ground.catalog.codec import encode
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.ground.verdicts.text import MASKED, mask
-from matrix.prove.execution.ranks.logs import Log
+from matrix.prove.execution.ranks.rank_process import Log
 from matrix.prove.store import secrets
 from matrix.prove.store.journal import Journal, read
 from matrix.prove.store.secrets import LONGEST_LINE, Masker, mask_file, masked_outcome, values

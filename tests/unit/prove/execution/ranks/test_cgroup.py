@@ -12,12 +12,12 @@ from matrix.ground.catalog.schema import Size
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.kit.rank import LackError
-from matrix.prove.execution.ranks import cgroup
+from matrix.prove.execution.ranks import supervisor
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 
 MakeJob = Callable[..., RankJob]
-PARENT = cgroup.parent
+PARENT = supervisor.parent
 
 
 def write(path: Path, text: str) -> None:
@@ -48,7 +48,7 @@ def test_job_without_memory_cgroup_is_unavailable(
     supervisor: Supervisor, job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No rank is started."""
-    monkeypatch.setattr(cgroup, "parent", lambda _: PARENT(tmp_path))
+    monkeypatch.setattr("matrix.prove.execution.ranks.supervisor.parent", lambda _: PARENT(tmp_path))
     outcome = supervisor.run(job("leave_a_mark", limits=Limits(memory=Size(64 * MIB))))
     assert (outcome.kind, outcome.ranks) == (OutcomeKind.UNAVAILABLE, ())
     assert "no memory cgroup is usable" in outcome.reason
@@ -57,12 +57,12 @@ def test_job_without_memory_cgroup_is_unavailable(
 def test_v1_parent_is_the_own_cgroup(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "9:name=systemd:/\n4:memory:/a/b\n0::/\n")
     (tmp_path / "sys/fs/cgroup/memory/a/b").mkdir(parents=True)
-    assert cgroup.parent(tmp_path) == tmp_path / "sys/fs/cgroup/memory/a/b"
+    assert supervisor.parent(tmp_path) == tmp_path / "sys/fs/cgroup/memory/a/b"
 
 
 def test_v1_parent_in_a_container_is_the_root(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "4:memory:/docker/4711\n")
-    assert cgroup.parent(tmp_path) == tmp_path / "sys/fs/cgroup/memory"
+    assert supervisor.parent(tmp_path) == tmp_path / "sys/fs/cgroup/memory"
 
 
 def test_v2_parent_is_the_nearest_that_delegates_memory(tmp_path: Path) -> None:
@@ -71,21 +71,21 @@ def test_v2_parent_is_the_nearest_that_delegates_memory(tmp_path: Path) -> None:
     write(mounted / "cgroup.subtree_control", "cpu memory\n")
     write(mounted / "user.slice/cgroup.subtree_control", "cpu memory pids\n")
     write(mounted / "user.slice/session.scope/cgroup.subtree_control", "\n")
-    assert cgroup.parent(tmp_path) == mounted / "user.slice"
+    assert supervisor.parent(tmp_path) == mounted / "user.slice"
 
 
 def test_no_delegated_memory_raises_lack_error(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/cgroup.subtree_control", "cpu pids\n")
     with pytest.raises(LackError, match="no memory cgroup"):
-        cgroup.parent(tmp_path)
+        supervisor.parent(tmp_path)
 
 
 def test_limit_above_available_memory_raises_lack_error(tmp_path: Path) -> None:
     write(tmp_path / "proc/meminfo", "MemTotal:  9000 kB\nMemAvailable:    2048 kB\n")
     with (
         pytest.raises(LackError, match="needs 3 MiB of memory for its limit; 2 MiB are available"),
-        cgroup.memory_group(3 * MIB, tmp_path),
+        supervisor.memory_group(3 * MIB, tmp_path),
     ):
         pass
 
@@ -96,7 +96,7 @@ def test_container_with_the_limit_needs_no_group(tmp_path: Path, limit: str, mad
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{limit}\n")
     try:
-        with cgroup.memory_group(3 * MIB, tmp_path) as folder:
+        with supervisor.memory_group(3 * MIB, tmp_path) as folder:
             found = folder == ""
     except LackError:
         found = False
@@ -118,7 +118,7 @@ def test_container_with_the_limit_needs_no_group(tmp_path: Path, limit: str, mad
 def test_limit_includes_swap(tmp_path: Path, files: list[str], expected: dict[str, str]) -> None:
     for name in files:
         write(tmp_path / name, "max")
-    cgroup.limit(tmp_path, 7)
+    supervisor.limit(tmp_path, 7)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == expected
 
 

@@ -16,7 +16,7 @@ from matrix.ground.catalog.failure import Limits
 from matrix.ground.catalog.schema import Size
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.execution.ranks.descendants import look
-from matrix.prove.execution.ranks.logs import HEAD, TAIL
+from matrix.prove.execution.ranks.rank_process import HEAD, TAIL
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks.marks import ranks_and_orphans

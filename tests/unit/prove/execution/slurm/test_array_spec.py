@@ -11,8 +11,8 @@ from matrix.ground.catalog.failure import GIB, Level, Limits
 from matrix.ground.catalog.schema import Size
 from matrix.ground.catalog.stack import DRIVER
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
 from matrix.prove.execution.slurm.client import Node
+from matrix.prove.execution.slurm.queue import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
 from matrix.prove.provision.tools import Ref
 from tests.unit.catalogs import catalog, failure, planned
 

@@ -14,11 +14,9 @@ from matrix.ground.catalog.model import Image
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution import inside
 from matrix.prove.execution.runner import Request, earlier, execute
-from matrix.prove.execution.slurm import image, task
-from matrix.prove.execution.slurm.array_spec import ArraySpec
+from matrix.prove.execution.slurm import task
 from matrix.prove.execution.slurm.client import Commands
-from matrix.prove.execution.slurm.cluster import ClusterSite
-from matrix.prove.execution.slurm.queue import Polling
+from matrix.prove.execution.slurm.queue import ArraySpec, ClusterSite, Polling
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.provision.tools import NO_TOOL, ContainerSpec, Ref
 from matrix.prove.store import journal, stored_run
@@ -43,7 +41,7 @@ def reporting(report: dict[str, Any] | None) -> Cluster:
     def work(path: Path, index: int, whole: bool) -> None:
         if path.stem.startswith("ask-"):
             if report is not None:
-                image.answer(path.parent, "debian-13").write_text(json.dumps(report))
+                task.answer(path.parent, "debian-13").write_text(json.dumps(report))
         else:
             memory.work_off(path, index, whole)
 
@@ -104,7 +102,7 @@ def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Rec
     folder = tmp_path / "out" / "runs" / "20260101-night"
     (folder / "slurm").mkdir(parents=True)
     stored_run.write_plan(folder, [plan_entry(item) for item in CASES])
-    image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
+    task.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
     assert {record.verdict.value for record in run_cases(reporting(HOLDS), folder.name)} == {"holds"}
 
 
@@ -157,19 +155,23 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     folder = tmp_path / "run"
     folder.mkdir()
     stored_run.write_plan(folder, [plan_entry(item) for item in CASES])
-    monkeypatch.setattr(image, "load", lambda: KNOWN)
+    monkeypatch.setattr(task, "load", lambda: KNOWN)
     monkeypatch.setenv("MEGATRIX_KEYS", "[]")
     monkeypatch.setenv("MEGATRIX_PLACE", "node n470")
 
     def run(node: Node | None) -> list[Record]:
-        monkeypatch.setattr(image, "runtime", lambda: node)
+        monkeypatch.setattr(task, "runtime", lambda: node)
         if node:
             refused = inside.Ended(125, "podman could not run debian-13: crun")
             ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
-            monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
+            monkeypatch.setattr(
+                inside, "run_container", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status)
+            )
         keys = [item.key for item in CASES[:2]]
         part = ArraySpec((tuple(keys),), {}, IMAGE, "sha256:ab")
-        image.run(image.NodeTask(folder / "0000.json", part, 0, "n470", stored_run.StoredRun(folder)), IMAGE, keys)
+        task.run_in_image(
+            task.NodeTask(folder / "0000.json", part, 0, "n470", stored_run.StoredRun(folder)), IMAGE, keys
+        )
         return [*journal.read(folder).results.values()]
 
     return run
@@ -209,12 +211,12 @@ def test_dead_container_records_nothing(on: Callable[[Node | None], list[Record]
 def test_task_without_keys_reports_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Node, expected: str
 ) -> None:
-    monkeypatch.setattr(image, "runtime", lambda: node)
+    monkeypatch.setattr(task, "runtime", lambda: node)
     path = tmp_path / "ask-debian-13.json"
     path.write_text(json.dumps(encode(ArraySpec(((),), {}, IMAGE))))
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     monkeypatch.setenv("SLURMD_NODENAME", "n470")
     monkeypatch.setattr(task, "die_with_parent", lambda parent: None)
     assert task.main(path) == 0
-    report = image.reported_contents(tmp_path, "debian-13")
+    report = task.reported_contents(tmp_path, "debian-13")
     assert expected in (report if isinstance(report, str) else report.image if report else "")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from matrix.ground.cases.machine_requirements import offered
 from matrix.ground.catalog.failure import Level
-from matrix.prove.execution.slurm.array_spec import ArraySpec, ResourceRequest
 from matrix.prove.execution.slurm.client import Commands, Task
-from matrix.prove.execution.slurm.queue import ArrayJob, Polling, Queue
-from tests.unit.prove.execution.slurm.memory import Cluster
+from matrix.prove.execution.slurm.queue import ArrayJob, ArraySpec, ClusterSite, Polling, Queue, ResourceRequest
+from matrix.prove.execution.slurm.slurm_engine import mask_logs
+from tests.unit.catalogs import planned, real
+from tests.unit.engines import HOST
+from tests.unit.prove.execution.slurm.memory import KNOWN, Cluster
 
 RESOURCES = ResourceRequest("torch-2.4.0", Level.CPU, 0, (), 2)
 JOB = ArrayJob(ArraySpec((("a b c cpu",), ("d e f cpu",))), RESOURCES, Path("/env/bin/python"))
@@ -73,5 +77,24 @@ def test_logs_are_masked(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:secret-1@index/simple")
     queue = queue_of(cluster, tmp_path / "1-night")
     (queue.parts / "0000-0.log").write_text("https://me:secret-1@index/simple\n")
-    queue.mask_logs()
+    mask_logs(queue.parts)
     assert "secret-1" not in (queue.parts / "0000-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("drivers", "option", "reason"),
+    [
+        ((470, 535), "--constraint=driver470|driver535", ""),  # 470 by the image's compat package
+        ((510, 535), "--constraint=driver535", ""),
+        ((510,), "", "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041"),
+    ],
+)
+def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], option: str, reason: str) -> None:
+    known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
+    item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
+    cluster = Cluster()
+    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle|1\n" for driver in drivers)
+    lack = ClusterSite(known, HOST, Commands(call=cluster)).lack(known, item, offered(known, item.cell.base))
+    assert reason in (lack.text if lack else "")
+    assert (lack is None) is (reason == "")
+    assert [word for command in cluster.commands for word in command if "constraint" in word] == [option] * bool(option)

@@ -12,8 +12,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.execution.runner import Events, Request, earlier, execute
 from matrix.prove.execution.slurm.client import Commands
-from matrix.prove.execution.slurm.cluster import ClusterSite
-from matrix.prove.execution.slurm.queue import Polling
+from matrix.prove.execution.slurm.queue import ClusterSite, Polling
 from matrix.prove.execution.slurm.slurm_engine import Slurm
 from matrix.prove.store import journal
 from matrix.prove.store.paths import Paths

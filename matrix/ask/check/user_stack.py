@@ -39,8 +39,12 @@ from matrix.ground.errors import MatrixError, closest
 COMMAND_LINE: Final = Place("command line")  # of a version that the user types
 RELEASE_TAG: Final = re.compile(r"^(?:core_[vr]|v)(?=\d)")
 RECORDED: Final = (TORCH, MCORE, TE, DRIVER, SM, *WRITER)  # components whose versions the catalog lists
+WORD_END: Final = re.compile(r"\s+|,(?=\s*[A-Za-z])")  # the comma of a range is followed by an operator
+OPERATOR: Final = re.compile(r"\s*(===?|[<>~!]=|[<>=])\s*")
+BOUND: Final = re.compile(rf"([A-Za-z][\w.-]*?){OPERATOR.pattern}(\S+)")
 FORM: Final = (
-    '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 stands for the torch and TE of an image'
+    '"mcore=0.9.0 te>=2.8,<2.12 torch=newest gpu=H100 driver=535"; base=ngc-24.07 stands for the torch and TE of an '
+    "image"
 )
 # An image of NVIDIA in any notation: nvcr.io/nvidia/pytorch:24.07-py3, nvcr.io#nvidia/..., nvidia+pytorch+24.07.sqsh
 NVIDIA_IMAGE: Final = re.compile(r"(?:^|[^a-z])(pytorch|nemo)[:+_@-](?:v)?(\d\d\.\d\d)(?!\d)", re.IGNORECASE)
@@ -91,28 +95,55 @@ class UserStack:
 def parse_text(catalog: Catalog, text: str) -> list[Statement]:
     """Return the statements of a text such as "mcore=0.8.0 torch=2.4.1". Raises MatrixError with a suggestion."""
     statements: dict[str, Statement] = {}
-    for word in text.replace(",", " ").split():
-        name, equals, version = word.partition("=")
-        version = RELEASE_TAG.sub("", version.removeprefix("="))  # as in a requirements file, or as a tag of git
-        if not equals and (image := image_of(catalog, word)):
-            name, version = BASE, image.id
-        if not version:
+    for word in filter(None, WORD_END.split(OPERATOR.sub(r"\1", text.strip(", ")))):
+        match = BOUND.fullmatch(word)
+        if match is None and (image := image_of(catalog, word)):
+            match = BOUND.fullmatch(f"{BASE}={image.id}")
+        if match is None:
             raise MatrixError("not a stack", got=word, expected=FORM)
-        component = known_component(name, catalog.packages)
-        if component in statements:
-            raise MatrixError("a component is named twice", got=word, expected=f"one {short(component)}")
-        value: Value = ABSENT if version == str(ABSENT) else version
-        if component == BASE:
-            image = image_of(catalog, version)
-            value = image.id if image else catalog.base(version).id
-        elif value is not ABSENT and not is_version(version):
-            example = getattr(components().get(component), "example", "1.2.3")
-            expected = f"a PEP 440 version, such as {short(component)}={example}"
-            raise MatrixError("not a version", got=word, expected=expected)
-        statements[component] = Statement(component, value, COMMAND_LINE)
+        statement = _statement(catalog, word, *match.groups())
+        if statement.name in statements:
+            raise MatrixError("a component is named twice", got=word, expected=f"one {short(statement.name)}")
+        statements[statement.name] = statement
     if not statements:
         raise MatrixError("no stack", got=repr(text), expected=FORM)
     return list(statements.values())
+
+
+def _statement(catalog: Catalog, word: str, name: str, operator: str, text: str) -> Statement:
+    """Return what a word states: a version, `none`, `newest`, a model of GPU, an image, or a range."""
+    if name.lower() == "gpu":
+        return Statement(SM, capability_of(catalog, text), COMMAND_LINE)
+    component, version = known_component(name, catalog.packages), RELEASE_TAG.sub("", text)  # a tag of git, too
+    example = f"{short(component)}={getattr(components().get(component), 'example', '1.2.3')}"
+    if operator not in ("=", "=="):
+        try:
+            limits = str(SpecifierSet(f"{operator}{version}"))
+        except InvalidSpecifier:
+            raise MatrixError("not a range", got=word, expected=f"{short(component)}>=1.2,<1.4") from None
+        return Statement(component, UNKNOWN, COMMAND_LINE, limits)
+    if component == BASE:
+        image = image_of(catalog, version)
+        return Statement(BASE, image.id if image else catalog.base(version).id, COMMAND_LINE)
+    if version == "newest" and component in RECORDED:
+        version = recorded(catalog, component)[-1]
+    if version != str(ABSENT) and not is_version(version):
+        raise MatrixError("not a version", got=word, expected=f"a PEP 440 version, such as {example}")
+    return Statement(component, ABSENT if version == str(ABSENT) else version, COMMAND_LINE)
+
+
+def capability_of(catalog: Catalog, word: str) -> str:
+    """Return the compute capability of a model of GPU: of H100, NVIDIA-H100-80GB, RTX 4090, l40s."""
+    models = {model: gpu.sm for gpu in catalog.gpus for model in gpu.name.split(", ")}
+    tokens = [re.sub(r"^(geforce|rtx)+", "", token) for token in re.split(r"[\s_-]+", word.lower())]
+    for model, sm in models.items():
+        *series, number = model.lower().split(" ")
+        for token in tokens:
+            if token == number.removeprefix("rtx") or (
+                "rtx" in series and re.fullmatch(rf"{number}\d0(ti|super)?", token)
+            ):
+                return sm
+    raise MatrixError("no such GPU", got=word or "nothing", expected="a model", fix=closest(word.upper(), models))
 
 
 def image_of(catalog: Catalog, reference: str) -> Container | None:

@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from matrix.ask.check.user_stack import capability_of
 from matrix.ground.catalog.distributions import Distributions
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import (
@@ -112,7 +113,7 @@ def parse_wishes(
             raise MatrixError("not a wish", got=word, expected=FORM)
         name, rest = match[1], match[2].strip()
         if name.lower() == "gpu":
-            component, rest = SM, f"={_capability(catalog, rest.lstrip('= '))}"
+            component, rest = SM, f"={capability_of(catalog, rest.lstrip('= '))}"
         else:
             component = _component(distributions, name)
         if component in by_component or component in given:
@@ -149,20 +150,6 @@ def _component(distributions: Distributions, name: str) -> str:
             fix="`megatrix check` judges it in a stack; releases of other packages are not recorded",
         )
     raise MatrixError("no such component", got=name, expected="a package, gpu, driver, ...", fix=closest(name, words))
-
-
-def _capability(catalog: Catalog, word: str) -> str:
-    """Return the compute capability of a model of GPU: of H100, NVIDIA-H100-80GB, RTX 4090, l40s."""
-    models = {model: gpu.sm for gpu in catalog.gpus for model in gpu.name.split(", ")}
-    tokens = [re.sub(r"^(geforce|rtx)+", "", token) for token in re.split(r"[\s_-]+", word.lower())]
-    for model, sm in models.items():
-        *series, number = model.lower().split(" ")
-        for token in tokens:
-            if token == number.removeprefix("rtx") or (
-                "rtx" in series and re.fullmatch(rf"{number}\d0(ti|super)?", token)
-            ):
-                return sm
-    raise MatrixError("no such GPU", got=word or "nothing", expected="a model", fix=closest(word.upper(), models))
 
 
 def _fact(catalog: Catalog, component: str, word: str, value: str) -> str:

@@ -476,3 +476,26 @@ def test_commit_beside_a_release_is_not_known(values: tuple[tuple[str, str], ...
     user = build(real(), [Statement(MCORE, value or UNKNOWN, HERE, limits) for value, limits in values])
     assert user.stack[MCORE] == "0.15.0"
     assert [item.text for item in user.unread] == ["megatron-core of 1dcf0da is no release"]
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("gpu=H100", [("sm", "9.0", "")]),
+        ("mcore>=0.12,<0.14 torch=2.4.1", [("megatron-core", UNKNOWN, "<0.14,>=0.12"), ("torch", "2.4.1", "")]),
+        ("mcore >= 0.12, torch = 2.4.1", [("megatron-core", UNKNOWN, ">=0.12"), ("torch", "2.4.1", "")]),
+        ("te~=2.8", [("transformer-engine", UNKNOWN, "~=2.8")]),
+        ("mcore=newest", [("megatron-core", real().releases("megatron-core")[-1].version, "")]),
+        ("te=none,torch==2.4.1", [("transformer-engine", ABSENT, ""), ("torch", "2.4.1", "")]),
+        ("mcore=core_v0.8.0", [("megatron-core", "0.8.0", "")]),
+    ],
+)
+def test_check_takes_the_words_of_fit(text: str, stated: list[tuple[str, object, str]]) -> None:
+    statements = parse_text(real(), text)
+    assert [(each.name, each.value, each.limits) for each in statements] == stated
+
+
+@pytest.mark.parametrize("text", ["torch>=x", "gpu=H9000", "torch>", "torch", "mcore=0.8.0 mcore>=0.9"])
+def test_word_that_states_nothing_is_refused(text: str) -> None:
+    with pytest.raises(MatrixError):
+        parse_text(real(), text)

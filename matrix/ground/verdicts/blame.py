@@ -63,10 +63,13 @@ def classify(
 
     `logs` holds the end of each rank's log, `traces` the stacks of the ranks that were stopped, `oom_kills` the number
     of processes that the kernel killed for memory meanwhile. The cause is the earliest rank that died or raised. A
-    rank whose message reports a lost peer is the cause only if there is no other. Without such a rank the job hung
-    (`timed_out`) or passed. Raises ValueError when `ends` show none of these: the caller lost a rank.
+    rank whose message reports a lost peer is the cause only if there is no other, and never past the deadline. Without
+    such a rank the job hung (`timed_out`) or passed. Raises ValueError when `ends` show none of these: the caller lost
+    a rank.
     """
     faults = [fault for end in ends if (fault := fault_of(end, logs.get(end.rank, ""), oom_kills))]
+    if timed_out:  # a rank that loses a peer then lost it to the supervisor, which stops them one after another
+        faults = [fault for fault in faults if not (fault.cascade and fault.when >= deadline_s)]
     if faults:
         root = min(faults, key=lambda fault: (fault.cascade, fault.when, fault.end.rank))
         code = root.end.exit_code
@@ -122,7 +125,7 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
 
 def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int, str], deadline_s: float) -> Outcome:
     """Return the outcome of a hang: the ranks that had not finished, where each stood, and any suspect."""
-    late = [end for end in ends if end.stopped or end.exit_code is None]
+    late = [end for end in ends if end.stopped or end.exit_code is None or (end.chain and end.seconds >= deadline_s)]
     late = late or [end for end in ends if end.seconds >= deadline_s]  # they ended while stacks were collected
     done = [end for end in ends if end not in late]
     stands = {end.rank: stand for end in late if (stand := stand_in(traces.get(end.rank, "")))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -438,3 +438,22 @@ def test_ranks_that_finish_after_the_deadline_are_named() -> None:
 )
 def test_headline_is_type_and_first_line(message: str, line: str) -> None:
     assert headline(Raised("E", message)) == line
+
+
+CLOSED: Final = Raised("RuntimeError", "[pair.cc:534] Connection closed by peer [127.0.0.1]:32157")
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [
+        (RankEnd(1, None, (CLOSED,), stopped=True, seconds=60.2), OutcomeKind.HUNG),  # the peer was stopped before it
+        (raised(1, CLOSED, seconds=60.2), OutcomeKind.HUNG),
+        (raised(1, CLOSED, seconds=20.0), OutcomeKind.RAISED),  # a peer that was lost before the deadline
+        (raised(1, BROKEN, seconds=60.2), OutcomeKind.RAISED),
+    ],
+)
+def test_peer_lost_to_the_deadline_is_no_cause(end: RankEnd, kind: OutcomeKind) -> None:
+    """A night blamed rank 1 for the peer that the supervisor stopped, and not the save that hung for 120 s."""
+    outcome = blame(stopped(0), end, traces={0: "stuck"}, timed_out=True)
+    assert outcome.kind is kind
+    assert ("stuck" in outcome.evidence) == (kind is OutcomeKind.HUNG)

@@ -440,15 +440,18 @@ def test_headline_is_type_and_first_line(message: str, line: str) -> None:
     assert headline(Raised("E", message)) == line
 
 
-CLOSED: Final = Raised("RuntimeError", "[pair.cc:534] Connection closed by peer [127.0.0.1]:32157")
+PEER_STOPPED: Final = Raised("RuntimeError", "[pair.cc:534] Connection closed by peer [127.0.0.1]:32157")
 
 
 @pytest.mark.parametrize(
     ("end", "kind"),
     [
-        (RankEnd(1, None, (CLOSED,), stopped=True, seconds=60.2), OutcomeKind.HUNG),  # the peer was stopped before it
-        (raised(1, CLOSED, seconds=60.2), OutcomeKind.HUNG),
-        (raised(1, CLOSED, seconds=20.0), OutcomeKind.RAISED),  # a peer that was lost before the deadline
+        (
+            RankEnd(1, None, (PEER_STOPPED,), stopped=True, seconds=60.2),
+            OutcomeKind.HUNG,
+        ),  # the peer was stopped before it
+        (raised(1, PEER_STOPPED, seconds=60.2), OutcomeKind.HUNG),
+        (raised(1, PEER_STOPPED, seconds=20.0), OutcomeKind.RAISED),  # a peer that was lost before the deadline
         (raised(1, BROKEN, seconds=60.2), OutcomeKind.RAISED),
     ],
 )

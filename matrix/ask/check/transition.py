@@ -66,10 +66,10 @@ class Transition:
 
     @property
     def status(self) -> ExitStatus:
-        """Return 1 where something is certain to break newly, 3 where a part of the input is not known, else 0."""
+        """Return 1 where something newly breaks for certain, 3 where a part is not known or a side is empty."""
         if any(part.certain for part in self.of(Effect.NEW)):
             return ExitStatus.BAD
-        return ExitStatus.NOTHING if self.before.unknown or self.after.unknown else ExitStatus.GOOD
+        return ExitStatus.NOTHING if any(side.unknown or not side.checked for side in self._both) else ExitStatus.GOOD
 
     def _failures(self) -> Iterator[ChangedPart]:
         standings = {failure.failure.id: failure.standing for failure in self.before.failures}

@@ -11,7 +11,7 @@ from matrix.ask.check.files.declared import Unread, UnreadKind
 from matrix.ask.check.rulings import Clash, FailureInStack, Standing
 from matrix.ask.check.transition import Effect, Transition
 from matrix.ask.check.user_stack import UserStack
-from matrix.ground.catalog.stack import Place, Stack
+from matrix.ground.catalog.stack import ABSENT, Place, Stack
 from matrix.ground.errors import ExitStatus
 from tests.unit.catalogs import failure
 
@@ -74,3 +74,9 @@ def test_every_pair_of_standings_has_one_answer() -> None:
 )
 def test_status_is_of_what_newly_breaks(before: CheckResult, after: CheckResult, status: ExitStatus) -> None:
     assert Transition(before, after).status is status
+
+
+def test_side_without_the_stack_is_no_good_result() -> None:
+    empty = CheckResult(UserStack(Stack(rest=ABSENT)), (), result(WORKS).failures)
+    assert Transition(empty, result(WORKS)).status is ExitStatus.NOTHING
+    assert Transition(result(WORKS), empty).status is ExitStatus.NOTHING

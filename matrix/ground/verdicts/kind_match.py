@@ -102,16 +102,39 @@ _WANTED: Final = re.compile(
 )
 
 
+# What follows the name of a package before its version: in paths, in pip's output, in TE's list of its configuration.
+_VERSION: Final = re.compile(
+    r"(?:_version)?['\"]?(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
+    r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:a0)?(?:\+[\w.]+)?)"
+)
+_IN_NAME: Final = re.compile(r"[\w.-]")
+
+
 @cache
-def _version_pattern() -> re.Pattern[str]:
-    """Return the pattern of a version behind the name of a package: in paths, pip's output, TE's configuration."""
+def _versioned() -> tuple[str, ...]:
+    """Return the names of packages whose versions logs name, canonical, with their aliases."""
     rows = [row for row in components().values() if row.distribution or row.name in LIBRARIES]
-    words = sorted({word for row in rows for word in (row.name, *row.aliases)}, key=len, reverse=True)
-    return re.compile(
-        rf"(?<![\w.-])(?P<package>(?i:{'|'.join(words).replace('-', '[-_]')}))(?:_version)?['\"]?"
-        r"(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
-        r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:a0)?(?:\+[\w.]+)?)"
-    )
+    return tuple(dict.fromkeys(word for row in rows for word in (row.name, *row.aliases)))
+
+
+def versions_in(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each component whose version a text names, with the version, in the order of the text.
+
+    One pattern of all names in any case takes ten times as long as str.find of each.
+    """
+    lower = text.lower()
+    canonical = (lower if len(lower) == len(text) else text).replace("_", "-")  # a few letters become two
+    starts = []
+    for name in _versioned():
+        start = canonical.find(name)
+        while start >= 0:
+            starts.append((start, name))
+            start = canonical.find(name, start + len(name))
+    for start, name in sorted(starts):
+        version = _VERSION.match(text, start + len(name))
+        is_part = start and _IN_NAME.match(text[start - 1])
+        if version and not is_part and not _WANTED.search(text, max(0, start - 60), start):
+            yield component_named(name), version["version"]
 
 
 @dataclass(frozen=True)
@@ -144,9 +167,8 @@ class VersionsSeen:
 
     def add(self, text: str) -> None:
         """Add the versions that a text names."""
-        for version in _version_pattern().finditer(text):
-            if not _WANTED.search(text, max(0, version.start() - 60), version.start()):
-                self.texts.setdefault(component_named(version["package"]), {})[version["version"]] = None
+        for name, version in versions_in(text):
+            self.texts.setdefault(name, {})[version] = None
 
     def of(self, package: str) -> tuple[str, ...]:
         """Return the versions of a package."""

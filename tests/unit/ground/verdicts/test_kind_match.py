@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.kinds import kind_table
-from matrix.ground.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen
+from matrix.ground.verdicts.kind_match import KindIndex, KindSighting, VersionsSeen, versions_in
 from matrix.ground.verdicts.log_match import Reading, match
 from matrix.ground.verdicts.outcome import Frame
 from tests.unit.catalogs import real
@@ -398,3 +398,21 @@ def test_printed_nan_norms_are_one_sighting() -> None:
     ]
     (sighting,) = match(lines, [], kind_table()).kinds
     assert (sighting.kind.id, sighting.times, sighting.groups) == ("nan-printed", 4, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"),
+    [
+        ("/x/torch-2.4.0/a.py", [("torch", "2.4.0")]),
+        ("NCCL version 2.27.7+cuda13.0, NVSHMEM v3.4.5", [("nccl", "2.27.7+cuda13.0"), ("nvshmem", "3.4.5")]),
+        ("nvidia-nvshmem-cu12==3.4.5", [("nvshmem", "3.4.5")]),
+        ("transformer_engine-torch 2.8.0", [("transformer-engine", "2.8.0")]),
+        ("Transformer_Engine 2.9, then torch: 2.5.1", [("transformer-engine", "2.9"), ("torch", "2.5.1")]),
+        ("\u0130 torch==2.4.0", [("torch", "2.4.0")]),  # a letter whose small form is two
+        ("mytorch==2.4.0 nvidia-torch==2.4.0", []),
+        ("flash_attn requires torch 2.1, needs numpy 1.26", []),
+        ("torch 2 and numpy", []),
+    ],
+)
+def test_versions_that_a_text_names(text: str, versions: list[tuple[str, str]]) -> None:
+    assert [*versions_in(text)] == versions

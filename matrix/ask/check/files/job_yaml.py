@@ -216,22 +216,24 @@ def read_job(document: Any, kind: JobKind, where: str, open_file: Open) -> Decla
     A unit that only names an image counts where no other does more.
     """
 
-    scripts = {key: node for node in _Node(document).at("**") for key, node in node.items() if _is_script(node.value)}
+    nodes = (item for node in _Node(document).at("**") for item in node.items())
+    scripts = [(key, node.value) for key, node in nodes if _is_script(node.value)]
     lines = set[int]()  # where the texts begin that the units run
 
     def from_root(name: str) -> tuple[str, str] | None:
         if opened := open_file(name) or (open_file(normpath(join(kind.root, name))) if kind.root else None):
             return opened
-        if (node := scripts.get(basename(name))) is None:
+        text = next((text for key, text in scripts if key == basename(name)), None)
+        if text is None:
             return None
-        lines.add(line_of(node.value))
-        return where, "\n" * (line_of(node.value) - 1) + node.value
+        lines.add(line_of(text))
+        return where, "\n" * (line_of(text) - 1) + text
 
     found = [(node, paths) for paths in kind.unit for node in _Node(document).at(paths.at) if node.at(paths.needs)]
     readers = [_Unit(*pair, where, from_root) for pair in found]
     units = [unit for unit in (reader.read() for reader in readers) if unit != Declared()]
     lines |= {place.line for reader in readers for place in reader.texts_run()}
-    others = [node.value for node in scripts.values() if line_of(node.value) not in lines]
+    others = [text for _, text in scripts if line_of(text) not in lines]
     inline = [Shell(where, from_root).read(variable_names(text), line_of(text) or 1) for text in others]
     if not units and kind.passive and document.get("kind") not in kind.passive:
         text = f"a {kind.name} of the kind {document.get('kind')} without containers that are known"

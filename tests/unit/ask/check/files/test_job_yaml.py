@@ -201,3 +201,9 @@ def test_container_starts_the_script_of_that_name() -> None:
 def test_text_that_is_no_script_is_not_read() -> None:
     text = RESOURCE.replace("#!/bin/bash\n", "a note\n").replace("pip install", "we pip install")
     assert read_yaml(text, "a.yaml", lambda _: None).pins == ()
+
+
+def test_scripts_under_one_key_all_count() -> None:
+    text = f"{RESOURCE}    other:\n      train.sh: |\n        #!/bin/bash\n        pip install megatron-core==0.8.0\n"
+    pins = read_yaml(text, "a.yaml", lambda _: None).pins
+    assert [pin.name for pin in pins] == ["torch", "megatron-core"]

@@ -113,13 +113,14 @@ def _compare(catalog: Catalog, parsed: argparse.Namespace) -> int:
         if getattr(parsed, name):
             fix = "leave --to out, or the other option"
             raise MatrixError("--to compares two stacks", got=f"--to with --{name.replace('own', '')}", fix=fix)
-    sides = []
-    for words in (parsed.what, parsed.to):
-        sides += [*answers(catalog, argparse.Namespace(**{**vars(parsed), "what": words, "as_one": True}))]
-    if jobs := [job for side in sides for job in side.jobs]:  # the command of one side is that of both
-        question = replace(_question(parsed), jobs=tuple(jobs))
-        sides = [checking.check(catalog, side.stack, question, {}) for side in sides]
-    transition = Transition(*sides)
+    sides = [
+        argparse.Namespace(**{**vars(parsed), "what": words, "as_one": True}) for words in (parsed.what, parsed.to)
+    ]
+    inputs = [checked for side in sides for checked in _inputs(catalog, side)]
+    jobs, question = tuple(job for checked in inputs for job in checked.jobs), _question(parsed)
+    # the command of one side is that of both
+    judged = (checking.check_input(catalog, replace(checked, jobs=jobs), question, {}) for checked in inputs)
+    transition = Transition(*judged)
     if parsed.json:
         print(json_object("check-to/1", **transition.to_json()))
     else:

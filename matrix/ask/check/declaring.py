@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from matrix.ask.check.files.declared import (
     COMMAND,
-    REMOVED,
     Declared,
     Statement,
     UnreadKind,
@@ -21,7 +20,7 @@ from matrix.ask.check.files.shell import SHELLS
 from matrix.ask.check.training_job import UserJob, job_of, jobs_of
 from matrix.ask.check.user_stack import UserStack, build, image_contents, parse_text
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place, component_named
+from matrix.ground.catalog.stack import Place, component_named
 from matrix.ground.errors import MatrixError
 
 if TYPE_CHECKING:  # not needed for files: 0.1 s
@@ -97,19 +96,19 @@ def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> l
     versions = " ".join(word for word in words if word not in paths)
     statements = parse_text(catalog, versions) if versions or not paths else []
     files = {path: _read(path) for path in paths}
-    if (joined := _completed(files)) or as_one or not files:
+    roots = roots_of(files)
+    if (joined := _completed(files, roots)) or as_one or not files:
         every = total([*(stack for declared in files.values() for stack in declared.stacks), joined or Declared()])
         return [CheckInput(*declared_stack(catalog, every, statements), tuple(files))]
-    stacks = ((path, stack) for path in roots_of(files) for stack in files[path].stacks)
+    stacks = ((path, stack) for path in roots for stack in files[path].stacks)
     return [CheckInput(*declared_stack(catalog, stack, statements), (path,)) for path, stack in stacks]
 
 
-def _completed(files: Mapping[str, Declared]) -> Declared | None:
+def _completed(files: Mapping[str, Declared], roots: Sequence[str]) -> Declared | None:
     """Return the note of files that complete each other, None for others.
 
     One names an image; the others state no image and no package that it installs in another version.
     """
-    roots = roots_of(files)
     bases = [path for path in roots if files[path].images]
     if len(roots) < 2 or len(bases) != 1 or any(files[path].apart or files[path].complete for path in roots):
         return None
@@ -155,5 +154,4 @@ def _left_open(statement: Statement, declared: Declared) -> Statement:
     source = statement.place
     installs = (item.place for item in declared.unread if item.kind is UnreadKind.PACKAGE)
     is_open = any(install.path == source.path and install.line >= source.line for install in installs)
-    removed = statement.value is ABSENT
-    return replace(statement, value=UNKNOWN, limits=REMOVED) if removed and is_open else statement
+    return statement.left_open() if is_open else statement

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final
 
 from matrix.ask.check.answer import CheckResult
@@ -55,7 +56,7 @@ class Transition:
     before: CheckResult
     after: CheckResult
 
-    @property
+    @cached_property
     def parts(self) -> tuple[ChangedPart, ...]:
         """Return what changes or stays broken: certain parts first, then in the order of `check`'s answer."""
         return tuple(sorted([*self._clashes(), *self._failures(), *self._calls()], key=lambda part: not part.certain))

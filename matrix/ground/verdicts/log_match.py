@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from matrix.ground.catalog.failure import Expectation, Failure, Signature
 from matrix.ground.catalog.kinds import Clue, KindTable
-from matrix.ground.catalog.stack import component_title
+from matrix.ground.catalog.stack import Stack, component_title
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
@@ -222,17 +222,17 @@ class _Evidence:
 
     def rule_out(self) -> None:
         """Count as similar what the log itself contradicts."""
+        stack = self.versions.stack
         for key, occurrences in [*self.matches.items()]:
             entry, fault = min(occurrences.values(), key=lambda occurrence: occurrence[1].line)
-            if contradiction := self._contradiction(entry):
+            if contradiction := self._contradiction(entry, stack):
                 del self.matches[key]
                 self.vague.append(Similar(entry.failure, fault, contradiction))
                 for chain in self.chains.values():
                     chain.known.discard(entry.failure.id)
 
-    def _contradiction(self, entry: Entry) -> str:
+    def _contradiction(self, entry: Entry, stack: Stack) -> str:
         """Return what in the log rules a failure out, its versions or a line; "" for nothing."""
-        stack = self.versions.stack
         ruling = entry.failure.ruling(stack)
         if ruling.expectation is Expectation.WORKS and ruling.rule:
             components = [name for name in ruling.rule.components if name in stack.versions]
@@ -509,6 +509,7 @@ def _known(evidence: _Evidence) -> list[Sighting]:
     """Return of each failure in the log its best sighting: certain before likely, complete before lacking, first."""
     codes = {crash.exit_code for crash in evidence.crashes.values() if crash.exit_code is not None}
     sightings: dict[str, Sighting] = {}
+    stack = evidence.versions.stack
     for (_, _, lacks, _), occurrences in evidence.matches.items():
         entry, fault = occurrences[min(occurrences)]
         signature = entry.signature
@@ -516,7 +517,7 @@ def _known(evidence: _Evidence) -> list[Sighting]:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
         # A command is not read from a log, so the versions decide alone where no option does.
-        versions_decide = entry.failure.expectation(evidence.versions.stack) is Expectation.BROKEN
+        versions_decide = entry.failure.expectation(stack) is Expectation.BROKEN
         alone = not signature.shared or (versions_decide and not entry.failure.reached_by)
         sighting = Sighting(
             entry.failure, signature, fault, confirmed and signature.keys > 1 and alone, len(occurrences), lacks
@@ -530,9 +531,8 @@ def _clues(evidence: _Evidence) -> Iterator[LogFault]:
     """Yield the lines that state why an error of this log was raised."""
     texts = [chain.fault.what for chain in evidence.chains.values()]
     texts += [fault.what for occurrences in evidence.matches.values() for _, fault in occurrences.values()]
-    for clue in {clue for clue, _ in evidence.clues.values()}:
-        if any(re.search(clue.error, text) for text in texts):
-            yield from (fault for shown_by, fault in evidence.clues.values() if shown_by == clue)
+    raised = {clue for clue, _ in evidence.clues.values() if any(re.search(clue.error, text) for text in texts)}
+    yield from (fault for clue, fault in evidence.clues.values() if clue in raised)
 
 
 def _order(sighting: Sighting) -> tuple[bool, bool, int]:

@@ -23,7 +23,7 @@ _PATTERN: Final = re.compile(r"[*?\[]")
 
 
 def is_test(words: Sequence[str]) -> bool:
-    """Return whether a command is a test alone: [ ... ], [[ ... ]] or true and false."""
+    """Return whether a command is a test alone: [ ... ], [[ ... ]] or true and false; expanded words or not."""
     return bool(words) and (words[-1] == _CLOSING.get(words[0]) or [*words] in (["true"], ["false"]))
 
 
@@ -59,6 +59,11 @@ def both(one: Truth, other: Truth) -> Truth:
     return False if False in (one, other) else None if None in (one, other) else True
 
 
+def either(one: Truth, other: Truth) -> Truth:
+    """Return whether one of both holds."""
+    return True if True in (one, other) else None if None in (one, other) else False
+
+
 def negated(truth: Truth) -> Truth:
     """Return whether it does not hold."""
     return None if truth is None else not truth
@@ -76,7 +81,7 @@ class _If:
         self.branch, self.in_condition = both(branch, negated(self.taken)), False
 
     def end_branch(self) -> None:
-        self.taken = negated(both(negated(self.taken), negated(self.branch)))
+        self.taken = either(self.taken, self.branch)
 
 
 @dataclass
@@ -114,15 +119,11 @@ class Conditions:
             self.opened.pop()
 
     def leave(self, words: Sequence[str], operator: str) -> None:
-        """Read a whole command with expanded words, and the operator behind it."""
+        """Read a whole command, of a test its expanded words, and the operator behind it."""
         joined_by, self.operator = self.operator, operator
         if self.opened and self.opened[-1].in_condition:
-            truth = truth_of(words)
-            self.condition = (
-                negated(both(negated(self.condition), negated(truth)))
-                if joined_by == "||"
-                else both(self.condition, truth)
-            )
+            join = either if joined_by == "||" else both
+            self.condition = join(self.condition, truth_of(words))
         elif operator in ("&&", "||"):
             if is_test(words):
                 self.chain = both(self.chain, truth_of(words) if operator == "&&" else negated(truth_of(words)))

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.ground.catalog.stack import UNKNOWN, Place, Value
+from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place, Value
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
 
@@ -39,6 +39,10 @@ class Statement:
     def version(self) -> str:
         """The exact version, "" without one."""
         return self.value if isinstance(self.value, str) else ""
+
+    def left_open(self) -> Statement:
+        """Return the statement; of a removed package, that what is installed in its place is not known."""
+        return replace(self, value=UNKNOWN, limits=REMOVED) if self.value is ABSENT else self
 
 
 class UnreadKind(str, Enum):

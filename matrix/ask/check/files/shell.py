@@ -14,11 +14,10 @@ from itertools import takewhile
 from posixpath import basename
 from typing import Final
 
-from matrix.ask.check.files.conditions import Conditions
+from matrix.ask.check.files.conditions import Conditions, is_test
 from matrix.ask.check.files.declared import (
     LARGEST,
     MOST,
-    REMOVED,
     Declared,
     ImageUse,
     Open,
@@ -29,7 +28,7 @@ from matrix.ask.check.files.declared import (
     total,
 )
 from matrix.ask.check.files.installs import CONDA, Installs
-from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place
+from matrix.ground.catalog.stack import Place
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
@@ -131,7 +130,10 @@ class Shell:
             runs, inner = conditions.runs, words[len(keywords) :]
             declared = self._command(inner, Place(self.where, line)) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
-            conditions.leave([text for word in inner for text in self._expand(word)], operator)
+            texts = [word.text for word in inner]
+            conditions.leave(
+                [text for word in inner for text in self._expand(word)] if is_test(texts) else texts, operator
+            )
             if documents and runs is not False and _reads_input([word.text for word in words]):
                 parts += [
                     self._document(text, first_line + bisect_right(newlines, position - 1))
@@ -359,8 +361,7 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _perhaps(declared: Declared) -> Declared:
     """Return what a command declares that may not run: whether a package that it removes is installed is not known."""
-    pins = (replace(pin, value=UNKNOWN, limits=REMOVED) if pin.value is ABSENT else pin for pin in declared.pins)
-    return replace(declared, pins=tuple(pins))
+    return replace(declared, pins=tuple(pin.left_open() for pin in declared.pins))
 
 
 def _prefixed(prefix: Sequence[str], declared: Declared) -> Declared:

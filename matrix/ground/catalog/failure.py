@@ -375,7 +375,8 @@ class Failure:
     that level contract finds where this failure is expected: they are this failure, no other break. `package` are the
     open packages of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a
     release of megatron-core declares for them exclude no cell. `unfit`: `megatrix fit` chooses no releases with it,
-    although training may go on. `contract` is the call that level contract reads,
+    although training may go on. `race`: it shows at random, in cases of other failures too; these run once more.
+    `contract` is the call that level contract reads,
     `preflight` the options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and
     its reproduction.
     `topic` is an id of facts/topics.toml, `first_seen` the month of the first public report ("2025-04"), "" where none
@@ -405,6 +406,7 @@ class Failure:
     package: tuple[OpenPackage, ...] = ()
     overrides: tuple[Identifier, ...] = ()
     unfit: bool = False
+    race: bool = False
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
     contract: ContractCall | None = None

@@ -166,7 +166,8 @@ class Reproduction:
     def _outcome_run(self) -> Outcome:
         """Run the job; run it once more in new interpreters if the outcome is red and the first were not new.
 
-        The second run is evidence only: the verdict stays red, and the record notes a difference.
+        The second run is evidence only: the verdict stays red, and the record notes a difference. A run that ended in
+        the race of another entry shows nothing about this case: there the second run counts, and the record says so.
         """
         if writer := self.planned.writer:
             missing = provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
@@ -174,6 +175,12 @@ class Reproduction:
                 return missing
         job = self.job
         outcome = self._runner().run(job)
+        if race := next(
+            (one.id for one in self._request.catalog if one.race and one.id == self._judged(outcome).other), ""
+        ):
+            note = f"ran again: the first run ended in the race {race}: {brief(outcome)}"
+            second = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
+            return replace(second, attempts=(*second.attempts, note))
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
             fresh = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"

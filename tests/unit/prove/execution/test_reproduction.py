@@ -214,6 +214,26 @@ def test_red_runs_again_fresh_and_stays_red(
     assert first.kind is record.outcome.kind
 
 
+@pytest.mark.parametrize(
+    ("race", "item", "second", "verdict"),
+    [
+        (True, WORKS, PASSED, Verdict.HOLDS),
+        (True, BROKEN, shown(THIS), Verdict.REPRODUCED),
+        (True, BROKEN, PASSED, Verdict.VANISHED),
+        (True, WORKS, shown(OTHER), Verdict.UNEXPLAINED),  # the race once more
+        (False, WORKS, PASSED, Verdict.UNEXPLAINED),
+    ],
+)
+def test_the_run_after_a_race_is_judged(race: bool, item: Planned, second: Outcome, verdict: Verdict) -> None:
+    bench = Bench(shown(OTHER), second)
+    catalog = (THIS, replace(OTHER, race=race))
+    context = CaseContext(log_dir=Path("logs"))
+    record = Reproduction(ReproductionRequest(item, THIS, catalog, context), lambda: bench, bench, unread).run()
+    assert bench.events[1:] == ["run", "run fresh", "result"]
+    assert record.verdict is verdict
+    assert ("ran again: the first run ended in the race other: rank 0 raised: other" in record.notes) is race
+
+
 def test_a_fresh_process_is_not_repeated() -> None:
     """A case without preload only starts another process: a second run would be the same."""
     bench = Bench(STRANGE)

@@ -58,7 +58,8 @@ def _facts(failure: FailureInCell, cases: str) -> Iterator[tuple[str, str]]:
 WRONG = "the run goes on, its numbers are wrong"
 STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standing.SILENT: "bold magenta"}
 VERDICTS = dict(zip(CheckAnswer, (RED, "bold yellow", "bold green", "bold yellow"), strict=True))
-SHOWN = 3  # rows of a list: at 80 columns the answer of a lock without a certain break is 36 lines
+SHOWN = 3  # names, or rows, of a list that is not shown whole
+HEADLINE = 100  # characters of the first line: a person who is tired reads one line of a terminal
 FULL = "--all"  # the option of `check` that shows what is folded
 
 
@@ -68,6 +69,7 @@ def render(result: CheckResult, *, machine: bool = False, full: bool = False) ->
     `machine`: also the facts of the machine. `full`: nothing is folded.
     """
     yield text((summary(result), VERDICTS[result.answer]))
+    yield from () if full else _possible(result)
     for upgrade in result.upgrades:
         yield table([("upgrade:", str(upgrade))])
         rows = [(_span(steps), changes) for changes, (*steps,) in groupby(upgrade.steps, _changes)]
@@ -102,9 +104,9 @@ def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
         yield from _explained(failure)
     rest = [each for each in breaks if each not in explained]
     for head, failures in (
-        *_conditional(result, "BREAKS", [each for each in rest if each.standing is not Standing.SILENT]),
-        *_conditional(result, "WRONG NUMBERS", [each for each in rest if each.standing is Standing.SILENT]),
-        ("BREAKS WITH SOME VERSIONS of what this stack does not name", result.of(Standing.WITH_VERSIONS)),
+        *_conditional(result, "BREAKS", [each for each in rest if each.standing is not Standing.SILENT], full),
+        *_conditional(result, "WRONG NUMBERS", [each for each in rest if each.standing is Standing.SILENT], full),
+        ("BREAKS WITH SOME VERSIONS of what this stack does not name", result.of(Standing.WITH_VERSIONS) * full),
     ):
         if failures:
             shown = failures if full else failures[:SHOWN]
@@ -115,14 +117,14 @@ def _failures(result: CheckResult, full: bool) -> Iterator[Part]:
 
 
 def _conditional(
-    result: CheckResult, breaks: str, failures: Sequence[FailureInStack]
+    result: CheckResult, breaks: str, failures: Sequence[FailureInStack], full: bool
 ) -> Iterator[tuple[str, list[FailureInStack]]]:
-    """Yield lists with their heads: of a job, what its options leave open, and what needs an option that it lacks."""
+    """Yield lists with their heads: of a job, what its options leave open; with `full` what needs another option."""
     if not any(job.place for job in result.jobs):
-        yield f"{breaks} WITH OPTIONS", [*failures]
+        yield f"{breaks} WITH OPTIONS", [*failures] * full
         return
     yield f"{breaks} UNDER A CONDITION that the command does not show", [one for one in failures if not one.missing]
-    yield f"{breaks} WITH OPTIONS that the command does not give", [one for one in failures if one.missing]
+    yield f"{breaks} WITH OPTIONS that the command does not give", [one for one in failures if one.missing] * full
 
 
 def _loading(result: CheckResult) -> Iterator[Part]:
@@ -188,31 +190,57 @@ def headed(result: CheckResult, results: Sequence[CheckResult]) -> str:
 
 
 def summary(result: CheckResult) -> str:
-    """Return the sum in one sentence, with what the stack leaves open."""
-    stack, unread = result.stack.stack, result.unknown
+    """Return the headline: what breaks and its remedy, or that nothing does, and how much is not known."""
+    stack, unread = result.stack.stack, len(result.unknown)
     if result.answer is CheckAnswer.NOTHING_CHECKED:
         subject = "the stack has" if all(stack[name] is ABSENT for name in MEGATRON) else "the input names"
         return f"{subject} none of torch, megatron-core and Transformer Engine: nothing was checked"
-    breaks: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
-    count = len(result.clashes) + sum(finding.certain for finding in breaks)
-    count += len(result.loading.breaks) if result.loading else 0
-    groups = (Standing.WITH_OPTIONS, Standing.SILENT)
-    optional = [finding for finding in breaks if finding.standing in groups and not finding.certain]
-    parts = []
-    if count:
-        parts.append(f"{count} known break{'s' * (count != 1)} in this stack")
-    if unread:
-        parts.append(f"UNKNOWN: {len(unread)} part{'s' * (len(unread) != 1)} of the input not read or not known")
-    if not count:
-        parts.append(f"nothing {'else ' if unread else ''}is known to break in this stack")
-    if optional:
-        parts.append(f"{len(optional)} more with certain options")
-    missing = [component_title(name) for name in MEGATRON if stack[name] is UNKNOWN and name not in result.stack.limits]
-    if possible := result.of(Standing.WITH_VERSIONS):
-        parts.append(f"{len(possible)} more with some versions of what is not named")
-    if missing:
-        parts.append(f"not named: {', '.join(missing)}")
-    return "; ".join(parts)
+    certain = [failure for failure in result.failures if failure.certain]
+    names = [clash.text.partition(":")[0] for clash in result.clashes]
+    names += [finding.title for finding in result.loading.breaks] if result.loading else []
+    names += [str(failure.failure.id) for failure in certain]
+    names += [f"calls into {group.into}" for group in result.calls if group.certain]
+    unknown = f"UNKNOWN: {unread} part{'s' * (unread != 1)} of the input not read or not known" * bool(unread)
+    if not names:
+        return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
+    breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
+    first = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
+    remedies = [
+        f"remedy: {change.text}"
+        for failure in certain
+        for change in failure.workarounds
+        if failure.failure.id == names[0]
+    ]
+    return _fitting(
+        [first if len(first) + len(unknown) < HEADLINE else breaks, unknown], *remedies[:1], _unnamed(result)
+    )
+
+
+def _fitting(parts: Sequence[str], *more: str) -> str:
+    """Return the parts in one line, with those of `more` that leave it at most HEADLINE characters."""
+    line = "; ".join(filter(None, parts))
+    for part in filter(None, more):
+        longer = f"{line}; {part}"
+        line = longer if len(longer) <= HEADLINE else line
+    return line
+
+
+def _unnamed(result: CheckResult) -> str:
+    stack, limits = result.stack.stack, result.stack.limits
+    missing = [component_title(name) for name in MEGATRON if stack[name] is UNKNOWN and name not in limits]
+    return f"not named: {', '.join(missing)}" if missing else ""
+
+
+def _possible(result: CheckResult) -> Iterator[Part]:
+    """Yield what only certain options or versions break, as one line: how many, the most reported of them by name."""
+    optional = [one for standing in STYLES for one in result.of(standing) if not one.certain]
+    optional.sort(key=lambda one: (one.missing, -len(one.failure.references)))
+    names = ", ".join([*(str(one.failure.id) for one in optional[:SHOWN]), *["..."] * (len(optional) > SHOWN)])
+    versions = len(result.of(Standing.WITH_VERSIONS))
+    parts = [f"{len(optional)} with certain options ({names})"] if optional else []
+    parts += [f"{versions} with some versions of what is not named"] if versions else []
+    if parts:
+        yield table([("possible:", f"{', '.join(parts)}; {FULL} shows each")])
 
 
 def answers(facts: Sequence[Answer]) -> Part:
@@ -293,9 +321,9 @@ def _listed(result: CheckResult, full: bool) -> Iterator[Part]:
 
 
 def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -> Iterator[Part]:
-    """Yield the calls that break, by what reaches them, and why they could not be judged.
+    """Yield the calls that break, by what reaches them, with error and site, and why they could not be judged.
 
-    `full`: those that an option reaches also have their error and call site.
+    Without `full` one call stands for those that an option reaches alike.
     """
     if problem:
         yield Prose(problem)
@@ -305,10 +333,16 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
         yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
-        if full or group.certain:
-            raised = ((f"{call.error}:", f"{call.message}; at {call.call_site}") for call in group.findings)
-            yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
-            yield ""
+        shown = group.findings if full or group.certain else group.findings[:1]
+        raised = [(f"{call.error}:", f"{call.message}; at {call.call_site}") for call in shown]
+        more = len(group.findings) - len(shown)
+        rows = [
+            *raised,
+            *([("", f"and {more} more")] if more else ()),
+            *(("workaround:", flag) for flag in group.flags),
+        ]
+        yield table(rows, indent=2)
+        yield ""
 
 
 def changed(transition: Transition, *, full: bool = False) -> Iterator[Part]:

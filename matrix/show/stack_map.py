@@ -48,6 +48,7 @@ class Colour(str, Enum):
     OPTIONS = "options"
     UNKNOWN = "unknown"
     READ = "read"
+    TWIN = "twin"
     RUN = "run"
 
 
@@ -57,6 +58,7 @@ MEANS: Final = {
     Colour.OPTIONS: "breaks with what you use",
     Colour.UNKNOWN: "not known",
     Colour.READ: "no certain break: read, not run",
+    Colour.TWIN: "no certain break: run in this night in its twin",
     Colour.RUN: "no certain break: run in this night",
 }
 SIGNS: Final = {
@@ -65,6 +67,7 @@ SIGNS: Final = {
     Colour.OPTIONS: "o",
     Colour.UNKNOWN: "?",
     Colour.READ: "\u00b7",
+    Colour.TWIN: "\u2248",
     Colour.RUN: "\u2713",
 }
 COLOURS: Final = {  # of a failure that is not certain; one that is has the colour BREAKS
@@ -79,8 +82,21 @@ NEWEST: Final = 12  # rows and columns of the map that are shown at first; overr
 RAN: Final = (Level.CPU, Level.GPU)  # a result at level contract is read, not run
 _OPTION: Final = re.compile(r"--(?:no-)?([a-z0-9][a-z0-9-]*)")  # in what a break needs
 
-# By failure: the most urgent result of the night for a pair, (row, column) -> verdict and level.
-Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]"
+
+@dataclass(frozen=True)
+class NightResult:
+    """A result of the night that is about a pair. `twin`: it ran in the twin of the image, not in the image."""
+
+    verdict: Verdict
+    level: Level
+    twin: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.verdict.value} at level {self.level.value}{', in its twin' * self.twin}"
+
+
+# By failure: the most urgent result of the night for a pair, (row, column).
+Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], NightResult]]"
 
 
 @dataclass(frozen=True)
@@ -253,8 +269,7 @@ class StackMap:
             "workarounds": [workaround.text for workaround in failure.workarounds],
             "seen": [night_in_words(span.first), night_in_words(span.last)] if span else [],
             "results": {
-                f"{row},{column}": f"{verdict.value} at level {level.value}"
-                for (row, column), (verdict, level) in self.results.get(failure.id, {}).items()
+                f"{row},{column}": str(result) for (row, column), result in self.results.get(failure.id, {}).items()
             },
         }
 
@@ -357,7 +372,7 @@ def _results(
     """Return the result for each pair: of its red cases, else at the highest level."""
     failures: dict[str, Failure] = {failure.id: failure for failure in catalog.failures}
     levels = list(Level)
-    results: dict[str, dict[tuple[int, int], tuple[Verdict, Level]]] = {}
+    results: dict[str, dict[tuple[int, int], NightResult]] = {}
     # Red results first, then occurrences, then the highest level.
     for record in sorted(
         (record for record in records if record.verdict not in (*SILENT, Verdict.LEARNED)),
@@ -369,7 +384,8 @@ def _results(
             for number, row in enumerate(rows):
                 if is_about(row):
                     pairs = results.setdefault(record.failure, {})
-                    pairs.setdefault((number, column), (record.verdict, record.level))
+                    twin = row.axis == "base" and row.word != f"base={record.cell.base}"
+                    pairs.setdefault((number, column), NightResult(record.verdict, record.level, twin))
     return results
 
 
@@ -429,20 +445,22 @@ def _cells(
     return tuple(cells)
 
 
-def cell_of(answer: StackAnswer, night: Mapping[str, tuple[Verdict, Level]]) -> MapCell:
+def cell_of(answer: StackAnswer, night: Mapping[str, NightResult]) -> MapCell:
     """Return the cell of a pair; `night` has the results of the night there, by failure."""
-    surprise = any(verdict.colour == "red" for verdict, _ in night.values())
+    surprise = any(result.verdict.colour == "red" for result in night.values())
     if answer.clashes:
         return MapCell(Colour.CLASH, surprise=surprise)
-    green = {failure: result for failure, result in night.items() if result[0].colour == "green"}
+    green = {failure: result for failure, result in night.items() if result.verdict.colour == "green"}
     if answer.breaks:
         certain = {result.failure.id for result in answer.certain}
-        occurred = [level for failure, (verdict, level) in green.items() if failure in certain and verdict in OCCURRED]
-        return MapCell(Colour.BREAKS, _highest(occurred), surprise)
-    level = _highest([level for _, level in green.values()])
+        shown = [one.level for failure, one in green.items() if failure in certain and one.verdict in OCCURRED]
+        return MapCell(Colour.BREAKS, _highest(shown), surprise)
+    level = _highest([result.level for result in green.values()])
     if answer.unread:
         return MapCell(Colour.UNKNOWN, level, surprise)
-    return MapCell(Colour.RUN if level in RAN else Colour.READ, level, surprise)
+    ran = [result.twin for result in green.values() if result.level in RAN]
+    colour = Colour.READ if not ran else Colour.TWIN if all(ran) else Colour.RUN
+    return MapCell(colour, level, surprise)
 
 
 def _highest(levels: Sequence[Level]) -> Level | None:

@@ -66,7 +66,7 @@ ready.then(() => {
         kind = one.certain ? "breaks" : data.colours[one.rank];
       }
       const own = [...found.get(cell) || []].filter((id) => !everywhere.includes(id)).length;
-      if (own && /^(read|run|unknown)/.test(kind)) kind = kind.replace(/^\w+/, "options");
+      if (own && /^(read|twin|run|unknown)/.test(kind)) kind = kind.replace(/^\w+/, "options");
       const main = kind.split(" ")[0];
       [cell.className, cell.textContent] = [kind, main === "options" && own ? own : data.signs[main]];
       shares[main] = (shares[main] || 0) + 1;

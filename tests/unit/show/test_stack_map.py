@@ -20,7 +20,7 @@ from matrix.ground.catalog.reach import ReachedBy
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult
-from matrix.show.stack_map import SIGNS, Colour, MapCell, Seen, StackMap, cell_of, uses_of
+from matrix.show.stack_map import SIGNS, Colour, MapCell, NightResult, Seen, StackMap, cell_of, uses_of
 from matrix.show.stack_map import known as known_breaks
 from tests.founding import SAVE
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
@@ -150,8 +150,12 @@ def test_result_of_another_engine_supports_nothing() -> None:
 
 
 def test_nothing_known_and_held_is_tested() -> None:
-    found = pair(stack_map(known(**BROKEN), record(where=cell("torch-2.4.0", "0.9.0"))), mcore="0.9.0")
-    assert (found.colour, found.level) == (Colour.RUN, Level.CPU)
+    for base, row, colour in (
+        ("torch-2.4.0", "ngc-24.07", Colour.TWIN),
+        ("ngc-24.07", "ngc-24.07", Colour.RUN),
+    ):
+        found = pair(stack_map(known(**BROKEN), record(where=cell(base, "0.9.0"))), row, mcore="0.9.0")
+        assert (found.colour, found.level) == (colour, Level.CPU)
 
 
 def test_result_of_level_contract_counts_as_read() -> None:
@@ -187,9 +191,9 @@ def test_another_failure_does_not_support_the_colour() -> None:
         FailureInStack(lesser, Standing.WITH_OPTIONS),
     ]
     answer = StackAnswer((), stands, (), ())
-    night = {"lesser": (Verdict.REPRODUCED, Level.CPU)}
+    night = {"lesser": NightResult(Verdict.REPRODUCED, Level.CPU)}
     assert cell_of(answer, night) == MapCell(Colour.BREAKS)
-    night = {"worst": (Verdict.REPRODUCED, Level.CPU), **night}
+    night = {"worst": NightResult(Verdict.REPRODUCED, Level.CPU), **night}
     assert cell_of(answer, night) == MapCell(Colour.BREAKS, Level.CPU)
 
 
@@ -197,7 +201,7 @@ def test_red_result_of_a_pair_comes_first() -> None:
     green = record(Verdict.REPRODUCED, where=cell("torch-2.4.0", "0.8.0"), level=Level.GPU)
     red = record(Verdict.VANISHED, where=cell("torch-2.4.0", "0.8.0"), case="pp2")
     results = stack_map(known(**BROKEN), green, red).results["dud-assertion"]
-    assert {*results.values()} == {(Verdict.VANISHED, Level.CPU)}
+    assert {*results.values()} == {NightResult(Verdict.VANISHED, Level.CPU, twin=True)}
 
 
 def test_lines_of_one_function_are_one_call() -> None:

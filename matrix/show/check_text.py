@@ -370,7 +370,7 @@ def changed(transition: Transition, *, full: bool = False) -> Iterator[Part]:
             facts = [(word, fact) for word, fact in (("when:", part.needs), ("why:", part.reason)) if fact]
             yield table([(f"{part.name}:", part.title)], indent=2)
             yield table(facts, indent=4)
-        if folded := [part.name for part in optional if part not in listed]:
+        if folded := dict.fromkeys(part.name for part in optional if part not in listed):
             yield Prose(f"with certain options ({FULL} shows each): {', '.join(folded)}", 2)
 
 

@@ -9,13 +9,12 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from matrix.ask.check.answer import CheckResult
-from matrix.ask.check.calls import breaking_calls
 from matrix.ask.check.checking import Question, check
-from matrix.ask.check.rulings import BreakingCalls, Standing
-from matrix.ask.check.table import Choice, move
+from matrix.ask.check.rulings import Standing
+from matrix.ask.check.table import Choice
+from matrix.ask.check.transition import Transition
 from matrix.ask.check.user_stack import UserStack, build, parse_text
-from matrix.ground.catalog.stack import UNKNOWN, WRITER, known_component
+from matrix.ground.catalog.stack import WRITER, known_component
 from matrix.ground.catalog.versions import is_version, parse
 from matrix.prove.store.paths import Paths
 from matrix.show.stack_map import NEWEST
@@ -237,33 +236,18 @@ def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> Non
     choices = random_choices(7, 400)
     pairs = list(zip(choices[::2], choices[1::2], strict=True))
     for (before, after), shown in zip(pairs, compared(browser, pairs), strict=True):
-        first, second = (check(real(), stack(each), Question(), {}) for each in (before, after))
-        stood = {one.failure.id: one.standing for one in first.failures}
-        expected: dict[str, list[str]] = {}
-        for one in second.failures:
-            expected.setdefault(move(stood[one.failure.id], one.standing).value, []).append(one.failure.id)
-        expected.pop("no known break in either", None)
-        old, new = errors(first), errors(second)
-        _, problems = breaking_calls(real(), second.stack.stack, ())
-        for error in new:
-            expected.setdefault("still broken" if error in old else "newly broken", []).append(error)
-        for call in first.calls:
-            packages = call.findings[0].packages
-            is_judged = packages[1] not in problems and UNKNOWN not in map(second.stack.stack.__getitem__, packages)
-            gone = [error for error in errors_of(call) if error not in new]
-            expected.setdefault("fixed" if is_judged else "no longer known", []).extend(gone)
-        found = {kind: sorted(ids) for kind, ids in shown["moved"].items()}
-        assert found == {kind: sorted(ids) for kind, ids in expected.items() if ids}, (before, after)
+        step = Transition(*(check(real(), stack(each), Question(), {}) for each in (before, after)))
+        expected: dict[str, set[str]] = {}
+        for part in step.parts:
+            if part.name not in clashing(step):
+                expected.setdefault(part.effect.value, set()).add(part.title if " " in part.name else part.name)
+        assert {kind: {*ids} for kind, ids in shown["moved"].items() if ids} == expected, (before, after)
     assert browser.errors() == []
 
 
-def errors(result: CheckResult) -> list[str]:
-    """Return the exception of each call that breaks."""
-    return [error for call in result.calls for error in errors_of(call)]
-
-
-def errors_of(call: BreakingCalls) -> list[str]:
-    return [f"{finding.error}: {finding.message}" for finding in call.findings]
+def clashing(step: Transition) -> set[str]:
+    """Return the texts of parts that exclude each other: the page shows them apart."""
+    return {clash.text for side in (step.before, step.after) for clash in side.clashes}
 
 
 RESUME = """(pairs) => pairs.map(([before, after]) => stacks.resuming(before, after))"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,9 +55,9 @@ def answer_of(results: Collection[CheckResult]) -> CheckAnswer:
 class CheckResult:
     """What is known of one stack.
 
-    `unknown` is all that is not known of it. `calls_problem` is the reason why the calls could not be read, `upgrades`
-    are the newer versions of each requested component. `files` are those that declare the stack. `loading` is what of
-    its compiled packages does not load.
+    `unknown` is all that is not known of it. `problems` are the reasons why calls can't be judged, by the package that
+    is called, `upgrades` are the newer versions of each requested component. `files` are those that declare the stack.
+    `loading` is what of its compiled packages does not load.
     """
 
     stack: UserStack
@@ -65,7 +65,7 @@ class CheckResult:
     failures: tuple[FailureInStack, ...]
     clashes: tuple[Clash, ...] = ()
     calls: tuple[BreakingCalls, ...] = ()
-    calls_problem: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[Unread, ...] = ()
     upgrades: tuple[Upgrade, ...] = ()
     host: JobSite | None = None
@@ -89,6 +89,11 @@ class CheckResult:
         stack = self.stack.stack
         named = any(stack.version(name) or name in self.stack.limits for name in MEGATRON)
         return named or (any(job.place for job in self.jobs) and any(stack[name] is not ABSENT for name in MEGATRON))
+
+    @property
+    def calls_problem(self) -> str:
+        """Return why calls can't be judged, "" where they can."""
+        return "; ".join(self.problems.values())
 
     @property
     def answer(self) -> CheckAnswer:

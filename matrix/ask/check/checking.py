@@ -81,7 +81,7 @@ def check(
         ordered(map(explained, rulings.failures)),
         tuple(rulings.clashes),
         tuple(rulings.calls),
-        "; ".join(rulings.problems.values()),
+        rulings.problems,
         unknown_parts(catalog, stack, rulings, question.required),
         tuple(upgrades(catalog, stack.stack, component, breaks) for component in question.upgrades),
         question.host,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 from itertools import product
 from typing import Any, Final, Generic, TypeVar
@@ -18,7 +17,6 @@ from matrix.ask.check import user_stack as stacks
 from matrix.ask.check.calls import CallsAnswer, calls_of, deciding, joined
 from matrix.ask.check.remedies import calls_part
 from matrix.ask.check.rulings import (
-    BREAKS,
     KNOWN_BREAK,
     ORDER,
     BreakingCalls,
@@ -28,6 +26,7 @@ from matrix.ask.check.rulings import (
     judge_failure,
     undecided_driver,
 )
+from matrix.ask.check.transition import effect_of
 from matrix.ask.check.user_stack import UserStack, unknown_contents
 from matrix.ground.catalog.failure import Expectation, Failure
 from matrix.ground.catalog.model import Catalog
@@ -65,25 +64,6 @@ WRITTEN: Final = {
 }
 T = TypeVar("T")
 Choice = Mapping[str, str]  # axis of CHOSEN -> word as in `megatrix check "WORD WORD"`; left out: not named
-
-
-class Move(str, Enum):
-    """What a change of the stack does to a failure."""
-
-    NEW = "newly broken"
-    STILL = "still broken"
-    UNKNOWN = "no longer known"
-    FIXED = "fixed"
-    SAME = "no known break in either"
-
-
-def move(before: Standing, after: Standing) -> Move:
-    """Return what the change from one standing to the other is."""
-    if after in BREAKS:
-        return Move.STILL if before in BREAKS else Move.NEW
-    if after is Standing.UNKNOWN:
-        return Move.SAME if before is Standing.UNKNOWN else Move.UNKNOWN
-    return Move.FIXED if before in BREAKS else Move.SAME
 
 
 @dataclass(frozen=True)
@@ -202,7 +182,7 @@ class StackTable:
             "brought": {word: dict(choice) for word, choice in self.brought.items()},
             "standings": [one.value for one in Standing],
             "breaks": [ORDER.index(one) for one in KNOWN_BREAK],
-            "moves": [[move(one, other).value for other in Standing] for one in Standing],
+            "moves": [[effect_of(one, other) or "" for other in Standing] for one in Standing],
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
             "pairs": [[_AXIS[pair.consumer], _AXIS[pair.provider]] for pair in CALL_PAIRS],

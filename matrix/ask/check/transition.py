@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from matrix.ask.check.answer import CheckResult
-from matrix.ask.check.rulings import KNOWN_BREAK, Standing
+from matrix.ask.check.rulings import KNOWN_BREAK, BreakingCalls, Standing
+from matrix.ground.catalog.stack import UNKNOWN
 from matrix.ground.errors import ExitStatus
 
 
@@ -37,8 +38,8 @@ EFFECTS: Final[Mapping[tuple[bool | None, bool | None], Effect]] = {
 class ChangedPart:
     """A failure, a call or two parts that exclude each other.
 
-    `certain`: it occurs without any further option. `needs` is what must hold besides, `reason` what decides in the
-    second stack.
+    `certain`: it occurs, or what is fixed occurred, without any further option. `needs` is what must hold besides,
+    `reason` what decides in the second stack.
     """
 
     effect: Effect
@@ -73,20 +74,28 @@ class Transition:
         return ExitStatus.NOTHING if any(side.unknown or not side.checked for side in self._both) else ExitStatus.GOOD
 
     def _failures(self) -> Iterator[ChangedPart]:
-        standings = {failure.failure.id: failure.standing for failure in self.before.failures}
+        left = {failure.failure.id: failure for failure in self.before.failures}
         for failure in self.after.failures:
-            entry, states = failure.failure, (_breaks(standings[failure.failure.id]), _breaks(failure.standing))
-            if effect := EFFECTS.get(states):
-                facts = failure.certain, failure.needs, failure.reason
-                yield ChangedPart(effect, str(entry.id), entry.title, *facts)
+            entry, before = failure.failure, left[failure.failure.id]
+            if effect := effect_of(before.standing, failure.standing):
+                certain = (before if effect is Effect.FIXED else failure).certain
+                yield ChangedPart(effect, str(entry.id), entry.title, certain, failure.needs, failure.reason)
 
     def _calls(self) -> Iterator[ChangedPart]:
-        left, right = ({f"a call into {call.into}: {call.needs}": call for call in side.calls} for side in self._both)
-        for name, call in {**left, **right}.items():
-            unknown = None if self.after.calls_problem else False
-            if effect := EFFECTS.get((name in left, name in right or unknown)):
-                error = f"{call.findings[0].error}: {call.findings[0].message}"
-                yield ChangedPart(effect, name, error, call.certain and name in right)
+        left, right = (
+            {f"{one.error}: {one.message}": call for call in side.calls for one in call.findings} for side in self._both
+        )
+        for error, call in {**left, **right}.items():
+            if effect := EFFECTS.get((error in left, error in right or self._judged(call))):
+                yield ChangedPart(
+                    effect, f"a call into {call.into}", error, call.certain and error in right, call.needs
+                )
+
+    def _judged(self, call: BreakingCalls) -> bool | None:
+        """Return False for a call that is known not to break in the second stack, None where that is not known."""
+        packages, stack = call.findings[0].packages, self.after.stack.stack
+        unknown = packages[1] in self.after.problems or any(stack[name] is UNKNOWN for name in packages)
+        return None if unknown else False
 
     def _clashes(self) -> Iterator[ChangedPart]:
         left, right = ({clash.text for clash in side.clashes} for side in self._both)
@@ -111,6 +120,11 @@ class Transition:
             "from": self.before.stack.to_json(),
             "to": self.after.stack.to_json(),
         }
+
+
+def effect_of(before: Standing, after: Standing) -> Effect | None:
+    """Return what the step from one standing to the other does, None where it neither breaks nor was known to."""
+    return EFFECTS.get((_breaks(before), _breaks(after)))
 
 
 def _breaks(standing: Standing) -> bool | None:

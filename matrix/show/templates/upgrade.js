@@ -3,7 +3,7 @@ ready.then(() => {
   const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, resuming, words, name, wordOf, read, url, whole, element, card, known } = stacks;
   const field = (id) => document.getElementById(id);
   const [answer, notes, want, to] = ["answer", "notes", "want", "to"].map(field);
-  const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
+  const ORDER = ["newly breaks", "stays broken", "no longer known", "fixed"];
   const title = (axis) => data.titles[axis];
   const spoken = (choice) => axes.map((axis) => choice[axis]).filter(Boolean)
     .map((word) => word.startsWith("base=") || word.startsWith("torch=") ? name(word) : `${title(word.split("=")[0])} ${name(word).replace(/^\S* /, "")}`).join(", ");
@@ -103,8 +103,8 @@ ready.then(() => {
       if (findings.length) moved[from ? kind : "known breaks"].push([one, callCard({ ...one, findings }, from && label)]);
     };
     for (const one of broken.groups) {
-      sort("newly broken", one, old, false, from && `${judged(from, old, one)} \u2192 ${data.standings[one.rank]}`);
-      if (from) sort("still broken", one, old, true);
+      sort("newly breaks", one, old, false, from && `${judged(from, old, one)} \u2192 ${data.standings[one.rank]}`);
+      if (from) sort("stays broken", one, old, true);
     }
     for (const one of old.groups) {
       const left = judged(target, broken, one);

@@ -146,7 +146,7 @@ def test_answer_as_json_has_every_part() -> None:
         (whole, bare),
         clashes=(Clash("too old", Place("x", 1)), Clash("too new")),
         calls=(call,),
-        calls_problem="no clone",
+        problems={"torch": "no clone"},
         unknown=(GONE,),
         upgrades=(Upgrade(TORCH, "2.4.1", (FREE,)),),
         files=("job.sh",),

@@ -12,7 +12,7 @@ import pytest
 from matrix.ask.check.calls import breaking_calls
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.rulings import KNOWN_BREAK, BreakingCalls, Standing
-from matrix.ask.check.table import Choice, Move, StackTable, build_table, move
+from matrix.ask.check.table import Choice, StackTable, build_table
 from matrix.ask.check.user_stack import build, parse_text
 from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.stack import MCORE, TORCH, Stack
@@ -113,22 +113,6 @@ def test_exclusion_is_a_clash_of_its_pairs() -> None:
 def test_word_that_is_not_listed_is_refused() -> None:
     with pytest.raises(ValueError, match="not in tuple"):
         table().places({"mcore": "mcore=9.9"})
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (Standing.WORKS, Standing.WITH_OPTIONS, Move.NEW),
-        (Standing.UNKNOWN, Standing.WILL_BREAK, Move.NEW),
-        (Standing.SILENT, Standing.WILL_BREAK, Move.STILL),
-        (Standing.WILL_BREAK, Standing.UNKNOWN, Move.UNKNOWN),
-        (Standing.UNKNOWN, Standing.UNKNOWN, Move.SAME),
-        (Standing.WITH_VERSIONS, Standing.WORKS, Move.FIXED),
-        (Standing.UNKNOWN, Standing.WORKS, Move.SAME),
-    ],
-)
-def test_change_of_standing_is_named(before: Standing, after: Standing, expected: Move) -> None:
-    assert move(before, after) is expected
 
 
 def test_clash_names_the_stack_of_the_choice() -> None:

@@ -37,6 +37,8 @@ def result(standing: Standing, *clashes: str, unknown: tuple[Unread, ...] = ()) 
         (BREAKS, OPTIONS, Effect.STAYS),
         (BREAKS, Standing.UNKNOWN, Effect.UNKNOWN),
         (WORKS, Standing.WITH_VERSIONS, Effect.UNKNOWN),
+        (Standing.WITH_VERSIONS, BREAKS, Effect.NEW),
+        (Standing.WITH_VERSIONS, WORKS, None),
         (WORKS, WORKS, None),
         (Standing.UNKNOWN, Standing.UNKNOWN, None),
         (Standing.UNKNOWN, WORKS, None),
@@ -45,7 +47,10 @@ def result(standing: Standing, *clashes: str, unknown: tuple[Unread, ...] = ()) 
 def test_change_of_a_failure(before: Standing, after: Standing, effect: Effect | None) -> None:
     parts = Transition(result(before), result(after)).parts
     assert [part.effect for part in parts] == ([effect] if effect else [])
-    assert all(part.reason == "read" and part.certain == (after is BREAKS) for part in parts)
+    assert all(
+        part.reason == "read" and part.certain == (BREAKS is (before if effect is Effect.FIXED else after))
+        for part in parts
+    )
 
 
 def test_the_same_stack_changes_nothing() -> None:

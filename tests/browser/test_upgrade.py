@@ -170,7 +170,7 @@ def test_map_begins_with_the_newest(browser: Browser, site: Paths) -> None:
         browser.js("JSON.stringify([...document.querySelectorAll('#map-table td')].map((one) => one.className))")
     )
     assert len(map) == NEWEST * NEWEST
-    assert {marks.split()[0] for marks in map} <= {"clash", "breaks", "unknown", "read", "run"}
+    assert {marks.split()[0] for marks in map} <= {"clash", "breaks", "unknown", "read", "twin", "run"}
     assert (
         browser.js("document.querySelector('#map-table thead').innerText.split(/\\s+/)[1]")
         == real().megatron_core[-1].version

@@ -238,7 +238,7 @@ def _possible(result: CheckResult) -> Iterator[Part]:
     names = ", ".join([*(str(one.failure.id) for one in optional[:SHOWN]), *["..."] * (len(optional) > SHOWN)])
     versions = len(result.of(Standing.WITH_VERSIONS))
     parts = [f"{len(optional)} with certain options ({names})"] if optional else []
-    parts += [f"{versions} with some versions of what is not named"] if versions else []
+    parts += [f"{versions} depending on versions that are not named"] if versions else []
     if parts:
         yield table([("possible:", f"{', '.join(parts)}; {FULL} shows each")])
 

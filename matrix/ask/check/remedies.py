@@ -135,16 +135,14 @@ class Upgrade:
         if not self.steps:
             return f"{title}: {self.problem or f'no newer version than {self.current} is known'}"
         newest, verdict, best = self.steps[-1], self.may_take_newest, self.best
-        count = len(newest.unknown)
-        open_parts = f"{count} part{'s' * (count != 1)} of the answer {'are' if count != 1 else 'is'} not known"
-        if CONTENTS in newest.unknown:
-            open_parts = f"{CONTENTS} are not known"
+        names, more = newest.unknown[:3], len(newest.unknown) - 3
+        open_parts = CONTENTS if CONTENTS in names else ", ".join([*names, *[f"{more} more"] * (more > 0)])
         reason = {
-            "yes": "no new break is known there",
+            "yes": "no new break is known",
             "no": f"blocked by {'; '.join(newest.clashes) or ', '.join(newest.new)}",
-            "unknown": f"no new break is known there, but {open_parts}",
+            "unknown": f"no new break is known; not judged there: {open_parts}",
         }[verdict]
-        texts = [f"{title}: may I take {newest.version}, the newest? {verdict}: {reason}"]
+        texts = [f"{title} {newest.version}, the newest: {verdict.upper()}: {reason}"]
         if newest.fixed and verdict != "no":
             texts.append(f"fixed there: {', '.join(newest.fixed)}")
         if newest.unchanged and verdict != "no":

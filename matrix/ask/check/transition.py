@@ -87,9 +87,8 @@ class Transition:
         )
         for error, call in {**left, **right}.items():
             if effect := EFFECTS.get((error in left, error in right or self._judged(call))):
-                yield ChangedPart(
-                    effect, f"a call into {call.into}", error, call.certain and error in right, call.needs
-                )
+                certain = call.certain and effect is not Effect.UNKNOWN
+                yield ChangedPart(effect, f"a call into {call.into}", error, certain, call.needs)
 
     def _judged(self, call: BreakingCalls) -> bool | None:
         """Return False for a call that is known not to break in the second stack, None where that is not known."""

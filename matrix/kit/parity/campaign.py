@@ -53,6 +53,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from matrix.kit import absent_packages, cpu_device, te_extension
+from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks
 from matrix.kit.parity.boundaries import Boundary, first_boundary
 from matrix.kit.parity.deviations import Deviation, compare
@@ -382,7 +383,6 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
     from matrix.kit.parity import layout_step
 
     prepare(rank.stand_ins)
-    import torch
 
     reference = rank.workdir / "reference"
     if rank.rank == 0:
@@ -395,7 +395,7 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
     ranks = [load_numbers(rank.workdir, number) for number in range(point.ranks)]
     expected = load_numbers(reference, 0)
     layout_step.check_reference(expected)
-    torch.distributed.destroy_process_group()
+    leave()
     return compare(layout_step.differences(expected, ranks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit.megatron import device, wait_for_all
+from matrix.kit.megatron import device, leave
 
 from .of_torch_2_3 import unpack
 
@@ -28,8 +28,7 @@ def load(rank: Rank, *, own: bool = False) -> list[float]:
         unpack(folder)
     content = state(rank, 0.0)
     dcp.load(content, storage_reader=dcp.FileSystemReader(folder))
-    wait_for_all()
-    torch.distributed.destroy_process_group()
+    leave()
     return [float(number) for number in content["weight"]]
 
 

@@ -29,8 +29,7 @@ def save(rank: Rank) -> int:
         storage_writer=dcp.FileSystemWriter(folder, sync_files=False),
     )
     written = dcp.FileSystemReader(folder).read_metadata()
-    megatron.wait_for_all()
-    torch.distributed.destroy_process_group()
+    megatron.leave()
     for name in ("storage_meta", "storage_data"):
         if getattr(returned, name) is None and getattr(written, name) is not None:
             raise MetadataIncomplete(f"save returned {name}=None; the file has {type(getattr(written, name)).__name__}")

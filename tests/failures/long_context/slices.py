@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit import absent_packages
+from matrix.kit import absent_packages, megatron
 from matrix.kit import gpt_dataset as data
 from matrix.kit.rank import LackError
 
@@ -53,8 +53,7 @@ def slices(rank: Rank) -> dict[str, Any]:
             parts = gather(torch, part, rank.world_size)
             if not torch.equal(put_together(torch, parts, SEQUENCE_DIMENSION.get(key, 1)), whole[key]):
                 raise SlicesDiffer(f"{key} of {tuple(whole[key].shape)} on {rank.world_size} ranks")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    megatron.leave()
     return {"cap": cap, "compared": [MASKED, LONG], **measured}
 
 

@@ -30,6 +30,20 @@ def test_ranks_share_gpus_round_robin(number: int, device: str, expected: tuple[
     assert megatron.device(Rank(number, 4, device, "", Path())) == expected
 
 
+def test_objects_of_gloo_are_never_freed(barriers: list[None]) -> None:
+    """Freeing one can hang: it waits for a thread that needs the interpreter lock."""
+    gloo, nccl, ended = types.SimpleNamespace(), types.SimpleNamespace(), list[bool]()
+    distributed = sys.modules["torch"].distributed
+    world = types.SimpleNamespace(pg_map=[gloo, nccl])
+    distributed.distributed_c10d = types.SimpleNamespace(_world=world)
+    distributed.get_backend = lambda group: "gloo" if group is gloo else "nccl"
+    distributed.destroy_process_group = lambda: ended.append(True)
+    before = [sys.getrefcount(group) for group in (gloo, nccl)]
+    megatron.leave()
+    assert [sys.getrefcount(group) for group in (gloo, nccl)] == [before[0] + 1, before[1]]
+    assert (len(barriers), ended) == (2, [True])
+
+
 def test_ranks_wait_twice(barriers: list[None]) -> None:
     """The second barrier lets gloo's thread release the tensors of the first."""
     megatron.wait_for_all()

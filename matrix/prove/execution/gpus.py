@@ -14,10 +14,12 @@ import hashlib
 import os
 import select
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from matrix.ground.catalog.failure import Level
@@ -30,6 +32,7 @@ from matrix.prove.provision import host
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
+PEER_ACCESS: Final = "int cudaDeviceCanAccessPeer(int *can, int gpu, int peer) { *can = 1; return 0; }\n"
 GATE: Final = "gate"  # the lock of the process that decides
 CLAIM: Final = "claim-4"  # the start of a claim's name: its form, so that another version ignores it
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
@@ -266,10 +269,19 @@ def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
 
 
 class ReservingRunner:
-    """Runs jobs on GPUs of a pool by `run`, that of a supervisor; each job sees only its own GPUs."""
+    """Runs jobs on GPUs of a pool by `run`, that of a supervisor; each job sees only its own GPUs.
 
-    def __init__(self, run: Callable[[RankJob, Admission], Outcome], pool: Pool, demand: Demand) -> None:
-        self._run, self._pool, self._demand = run, pool, demand
+    `variables` are set in the ranks together with those.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[RankJob, Admission], Outcome],
+        pool: Pool,
+        demand: Demand,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._run, self._pool, self._demand, self._variables = run, pool, demand, variables
 
     def run(self, job: RankJob) -> Outcome:
         """Run the job, which waits for its GPUs when its ranks are ready; it is unavailable if it gets none."""
@@ -277,10 +289,31 @@ class ReservingRunner:
 
     @contextlib.contextmanager
     def _admission(self) -> Iterator[dict[str, str]]:
-        """Hold the GPUs, and yield the variable that shows them."""
+        """Hold the GPUs, and yield the variables of the ranks."""
         with contextlib.ExitStack() as gpus:
             try:
                 names = gpus.enter_context(self._pool.take(self._demand))
             except MatrixError as error:
                 raise LackError(error.brief) from error
-            yield {host.VISIBLE: ",".join(names)}
+            yield {**self._variables, host.VISIBLE: ",".join(names)}
+
+
+def peer_access(folder: Path) -> Path:
+    """Return a library in `folder` that answers for CUDA that a GPU has access to a peer; compile it if it is missing.
+
+    CUDA denies a GPU access to itself, and Transformer Engine then refuses userbuffers. Memory of one GPU is shared
+    between processes all the same (an H100, Transformer Engine 2.20.2). Raises MatrixError without a compiler.
+    """
+    library = folder / f"peer-access-{hashlib.sha256(PEER_ACCESS.encode()).hexdigest()[:12]}.so"
+    if not library.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = library.with_name(f"{library.name}.{os.getpid()}")
+        words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        try:
+            subprocess.run(words, input=PEER_ACCESS, text=True, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            got = getattr(error, "stderr", "") or error
+            fix = "install a C compiler (Debian, Ubuntu: apt-get install gcc)"
+            raise MatrixError("userbuffers on a shared GPU need a library that is compiled", got=got, fix=fix) from None
+        made.rename(library)
+    return library

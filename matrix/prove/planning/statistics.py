@@ -256,7 +256,7 @@ def availability(
             te = str(side.cell.stack[TE])
             builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
-        placement = place(case, item, machines[item.level])
+        placement = place(case, item, machines[item.level], offer(item.cell.base))
         if isinstance(placement, Placement):
             estimate = durations.estimate(item)
             basis[estimate.basis] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.kit.rank import LackError
-from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks
+from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks, peer_access
 from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.project import ROOT
@@ -276,8 +277,25 @@ def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
         return Outcome(OutcomeKind.PASSED)
 
     with Pool(NAMES, tmp_path).take(Demand(1)):
-        ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2)).run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
-    assert seen == [{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}]
+        variables = {"NCCL_MAX_CTAS": "4"}
+        runner = ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2), variables)
+        runner.run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
+    assert seen == [{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", **variables}]
+
+
+def test_stand_in_answers_that_a_gpu_has_access(tmp_path: Path) -> None:
+    """Compiled once; CUDA itself answers 0 for a GPU and itself."""
+    library = peer_access(tmp_path / "cache")
+    written = library.stat().st_mtime_ns
+    answer = ctypes.c_int()
+    assert ctypes.CDLL(str(peer_access(tmp_path / "cache"))).cudaDeviceCanAccessPeer(ctypes.byref(answer), 0, 0) == 0
+    assert (answer.value, library.stat().st_mtime_ns) == (1, written)
+
+
+def test_stand_in_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MatrixError, match="userbuffers on a shared GPU need a library"):
+        peer_access(tmp_path / "cache")
 
 
 def test_no_gpu_is_held_before_ranks_are_ready(tmp_path: Path) -> None:

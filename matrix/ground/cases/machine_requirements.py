@@ -305,7 +305,7 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
     if nccl and not apart and item.ranks <= most:
         peers = CaseNeed.PEERS in case.needs
         told = "; stand-in: the answer that the GPU has access to itself" * peers
-        return Placement(has, "nccl", f"{shared} over {nccl}{told}", nccl, peers)
+        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{told}", nccl, peers)
     if apart or CaseNeed.NCCL in case.needs:
         why = apart or (
             f"at most {most} can share {_count(has)}"

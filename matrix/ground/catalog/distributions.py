@@ -317,7 +317,7 @@ class SharedNccl:
     wheel: str = ""
 
     def __str__(self) -> str:
-        return f"NCCL {self.version}{', preloaded' * bool(self.wheel)}"
+        return f"{self.version}{', preloaded' * bool(self.wheel)}"
 
 
 @cache

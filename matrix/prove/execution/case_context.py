@@ -26,7 +26,7 @@ from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.planned import Lack, Planned
 from matrix.prove.execution.cache_key import case_key
 from matrix.prove.execution.gpus import peer_access
 from matrix.prove.execution.installation import Installation
@@ -146,13 +146,9 @@ class CaseContexts:
         """Return the context of a case, with the GPUs that it runs on. What it lacks makes it unavailable."""
         case = self._catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
         overlays, writer_overlays, lack = self._laid_out(planned)
-        placement = place(case, planned, self._host.offers(planned.level), self._offer) if case and not lack else None
-        placement = placement if isinstance(placement, Placement) else WITHOUT_GPU
-        libraries: tuple[str, ...] = ()
-        try:
-            libraries = self._libraries(placement)
-        except MatrixError as error:
-            lack = error.brief
+        placement, libraries = WITHOUT_GPU, tuple[str, ...]()
+        if case and not lack:
+            placement, libraries, lack = self._placed(case, planned)
         try:
             content = self._content(planned, (*overlays, *writer_overlays))
             # Cases whose writer is the same share its checkpoint.
@@ -176,6 +172,25 @@ class CaseContexts:
             placement=placement,
             libraries=libraries,
         )
+
+    def _placed(self, case: Case, planned: Planned) -> tuple[Placement, tuple[str, ...], str]:
+        """Return the GPUs of a case, what its ranks load before torch, and what it lacks or "".
+
+        Where the wheel of NCCL can't be had, ranks share a GPU over gloo, if that does for the case.
+        """
+        machine, problem = self._host.offers(planned.level), ""
+        for offer in (self._offer, replace(self._offer, toolkit=None)):
+            placement = place(case, planned, machine, offer)
+            if isinstance(placement, Lack):
+                return WITHOUT_GPU, (), problem or str(placement)
+            try:
+                libraries = self._libraries(placement)
+            except MatrixError as error:
+                problem = problem or error.brief
+            else:
+                note = "; ".join(filter(None, (placement.note, problem)))
+                return replace(placement, note=note), libraries, ""
+        return WITHOUT_GPU, (), problem
 
     def _laid_out(self, planned: Planned) -> tuple[tuple[Overlay, ...], tuple[Overlay, ...], str]:
         """Return the overlays of a case, those of its writer, and what the case lacks or "".

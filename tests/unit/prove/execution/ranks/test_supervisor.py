@@ -359,7 +359,7 @@ def test_overlay_with_another_preloaded_version_raises(
         ("2.30.7", 0, OutcomeKind.UNAVAILABLE, "over NCCL 2.30.7, and torch here loads no libnccl.so.2"),
     ],
 )
-def test_ranks_prove_the_nccl_that_they_share_a_gpu_over(
+def test_ranks_prove_the_nccl_that_is_loaded(
     job: MakeJob, supervisor: Supervisor, tmp_path: Path, expected: str, version: int, kind: OutcomeKind, reason: str
 ) -> None:
     """The library is a stand-in with the name of the real one, and so is torch."""

@@ -258,8 +258,8 @@ def offered(
     if packages is not None and features is not None:
         nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
-        found = BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names, toolkit=toolkit)
-        return replace(found, nccl=nccl or (spec.nccl if isinstance(spec, Container) else None))
+        nccl = nccl or (spec.nccl if isinstance(spec, Container) else None)
+        return BaseOffer(base, lack, te, True, frozenset(features), names, toolkit=toolkit, nccl=nccl)
     if isinstance(spec, Container):
         return BaseOffer(base, lack, spec.te, clones=names, nccl=spec.nccl)
     return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)

@@ -333,8 +333,8 @@ def shared_nccl(own: str | None, toolkit: Toolkit | None) -> SharedNccl | None:
     """
     if own and own in nccl_sharing().versions:
         return SharedNccl(own)
-    wheels = (one for one in nccl_sharing().wheel if toolkit and one.cuda == _major(toolkit.cuda or one.cuda))
-    return next((SharedNccl(one.version, f"{one.package}=={one.version}") for one in wheels), None)
+    wheels = (wheel for wheel in nccl_sharing().wheel if toolkit and wheel.cuda == _major(toolkit.cuda or wheel.cuda))
+    return next((SharedNccl(wheel.version, f"{wheel.package}=={wheel.version}") for wheel in wheels), None)
 
 
 def _major(cuda: str) -> str:

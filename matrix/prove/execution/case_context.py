@@ -89,8 +89,7 @@ class Resolved:
         links = dict.fromkeys(f"{card.up} of {card.links} links up" if card.links else "none" for card in cards)
         packages = self.environment.packages.items()
         versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]
-        own = next(iter(versions), os.environ.get("NCCL_VERSION", ""))
-        nccl = str(self.placement.nccl or own)
+        nccl = str(self.placement.nccl or next(iter(versions), os.environ.get("NCCL_VERSION", "")))
         return {
             "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
             "NVLink": " and ".join(links) or "unknown",

@@ -307,13 +307,13 @@ def peer_access(folder: Path) -> Path:
     library = folder / f"peer-access-{hashlib.sha256(PEER_ACCESS.encode()).hexdigest()[:12]}.so"
     if not library.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        made = library.with_name(f"{library.name}.{os.getpid()}")
-        words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        making = library.with_name(f"{library.name}.{os.getpid()}")
+        words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(making)]
         try:
             subprocess.run(words, input=PEER_ACCESS, text=True, capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             got = getattr(error, "stderr", "") or error
             fix = "install a C compiler (Debian, Ubuntu: apt-get install gcc)"
             raise MatrixError("userbuffers on a shared GPU need a library that is compiled", got=got, fix=fix) from None
-        made.rename(library)
+        making.rename(library)
     return library

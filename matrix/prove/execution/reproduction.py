@@ -181,12 +181,11 @@ class Reproduction:
                 return missing
         job = self.job
         outcome = self._runner().run(job)
-        if race := next(
-            (one.id for one in self._request.catalog if one.race and one.id == self._judged(outcome).other), ""
-        ):
+        races = {entry.id for entry in self._request.catalog if entry.race}
+        if (race := self._judged(outcome).other) in races:
             note = f"ran again: the first run ended in the race {race}: {brief(outcome)}"
-            second = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
-            return replace(second, attempts=(*second.attempts, note))
+            outcome = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
+            return replace(outcome, attempts=(*outcome.attempts, note))
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
             fresh = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"

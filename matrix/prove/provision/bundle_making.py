@@ -120,10 +120,9 @@ class Maker:
             nccl = re.search(r"nvidia_nccl_cu(\d+)-([\d.]+)-", " ".join(file.name for file in of_base))
             toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
             shared = distributions.shared_nccl(nccl[2] if nccl else None, toolkits[0])
-            others = {one.package for one in distributions.nccl_sharing().wheel} - {
-                shared and shared.wheel.partition("==")[0]
-            }
-            pins = tuple(pin for pin in pins if pin[0] not in others)
+            libraries = {wheel.package for wheel in distributions.nccl_sharing().wheel}
+            unused = libraries - {shared.wheel.partition("==")[0] if shared else ""}
+            pins = tuple(pin for pin in pins if pin[0] not in unused)
         missing: dict[str, str] = {}
         with ThreadPoolExecutor(QUERIES) as pool:
             queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in pins}

@@ -66,7 +66,7 @@ def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
     return Machine("550.54.14", cuda=Cuda(gpus=(replace(kind, **changes),) * count))  # type: ignore[arg-type]
 
 
-OLD, CUDA_12_1 = SharedNccl("2.32.3", "nvidia-nccl-cu12==2.32.3"), Toolkit(cuda="12.1")
+OLD, TORCH_12_1 = SharedNccl("2.32.3", "nvidia-nccl-cu12==2.32.3"), Toolkit(cuda="12.1")
 EACH = "one for each rank"
 GLOO = Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")
 OVER = "2 ranks share 1 GPU over NCCL"
@@ -88,7 +88,11 @@ OVER = "2 ranks share 1 GPU over NCCL"
         ),  # not made yet
         (gpus(1), replace(BASE, toolkit=Toolkit(cuda="none")), GLOO),
         (gpus(1), replace(BASE, toolkit=Toolkit(cuda="11.8")), GLOO),
-        (gpus(1), replace(BASE, nccl="2.20.5", toolkit=CUDA_12_1), Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD)),
+        (
+            gpus(1),
+            replace(BASE, nccl="2.20.5", toolkit=TORCH_12_1),
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD),
+        ),
     ],
 )
 def test_ranks_have_gpus_of_their_own_or_share(machine: Machine, offer: BaseOffer, expected: Placement) -> None:

@@ -74,20 +74,20 @@ class Transition:
         return ExitStatus.NOTHING if any(side.unknown or not side.checked for side in self._both) else ExitStatus.GOOD
 
     def _failures(self) -> Iterator[ChangedPart]:
-        olds = {failure.failure.id: failure for failure in self.before.failures}
+        earlier = {failure.failure.id: failure for failure in self.before.failures}
         for failure in self.after.failures:
-            entry, old = failure.failure, olds[failure.failure.id]
+            entry, old = failure.failure, earlier[failure.failure.id]
             if effect := effect_of(old.standing, failure.standing):
                 certain = (old if effect is Effect.FIXED else failure).certain
                 yield ChangedPart(effect, str(entry.id), entry.title, certain, failure.needs, failure.reason)
 
     def _calls(self) -> Iterator[ChangedPart]:
-        olds, news = (
+        earlier, later = (
             {f"{finding.error}: {finding.message}": call for call in side.calls for finding in call.findings}
             for side in self._both
         )
-        for error, call in {**olds, **news}.items():
-            if effect := EFFECTS.get((error in olds, error in news or self._judged(call))):
+        for error, call in {**earlier, **later}.items():
+            if effect := EFFECTS.get((error in earlier, error in later or self._judged(call))):
                 certain = call.certain and effect is not Effect.UNKNOWN
                 yield ChangedPart(effect, f"a call into {call.into}", error, certain, call.needs)
 
@@ -98,10 +98,10 @@ class Transition:
         return None if unknown else False
 
     def _clashes(self) -> Iterator[ChangedPart]:
-        olds, news = ({clash.text for clash in side.clashes} for side in self._both)
-        for text in sorted(olds | news):
-            if effect := EFFECTS.get((text in olds, text in news)):
-                yield ChangedPart(effect, text, certain=text in news)
+        earlier, later = ({clash.text for clash in side.clashes} for side in self._both)
+        for text in sorted(earlier | later):
+            if effect := EFFECTS.get((text in earlier, text in later)):
+                yield ChangedPart(effect, text, certain=text in later)
 
     @property
     def _both(self) -> tuple[CheckResult, CheckResult]:

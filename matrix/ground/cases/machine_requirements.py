@@ -225,8 +225,8 @@ class BaseOffer:
 class Placement:
     """The GPUs that a case holds while it runs, and the backend of its process groups.
 
-    `nccl` is that over which ranks share a GPU, None where each has its own or they use gloo. `peers`: a stand-in tells
-    these ranks that the GPU has access to itself, as userbuffers ask.
+    `nccl` is that over which ranks share a GPU, None where each has its own or they use gloo. `peers`: a stand-in
+    answers that the GPU has access to itself, as userbuffers ask.
     """
 
     gpus: int = 0
@@ -304,8 +304,8 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
     most, shared = sharing.ranks * has, f"{item.ranks} ranks share {_count(has)}"
     if nccl and not apart and item.ranks <= most:
         peers = CaseNeed.PEERS in case.needs
-        told = "; stand-in: the answer that the GPU has access to itself" * peers
-        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{told}", nccl, peers)
+        stand_in = "; stand-in: the answer that the GPU has access to itself" * peers
+        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{stand_in}", nccl, peers)
     if apart or CaseNeed.NCCL in case.needs:
         why = apart or (
             f"at most {most} can share {_count(has)}"

@@ -115,7 +115,9 @@ def test_ranks_that_cannot_share_say_why(
     one = replace(ON_GPU, ranks=ranks, gpus=ranks, needs=needs)
     placed = place(one, item_of(one), gpus(1), offer)
     assert (placed.text if isinstance(placed, Lack) else "") == (expected and f"needs NCCL and {expected}")
-    stands_in = isinstance(placed, Placement) and "stand-in: the answer that the GPU has access to itself" in placed.note
+    stands_in = (
+        isinstance(placed, Placement) and "stand-in: the answer that the GPU has access to itself" in placed.note
+    )
     assert stands_in is (CaseNeed.PEERS in needs)
 
 

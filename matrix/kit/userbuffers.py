@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from matrix.kit.megatron import wait_for_all
+from matrix.kit.megatron import device, wait_for_all
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _claim_device(rank: Rank) -> tuple[str, ...]:
         return "is a stand-in: no compiled Transformer Engine", "Torch not compiled with CUDA enabled"
     import torch
 
-    torch.cuda.set_device(rank.rank)
+    torch.cuda.set_device(device(rank))
     return ()
 
 

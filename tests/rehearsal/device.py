@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import SimpleNamespace
@@ -189,7 +190,7 @@ def over_gloo(function: Callable[..., Any], replaced: dict[str, str], chosen: Se
 
             devices = [0] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(devices, chosen[0])
-            if len(set(devices)) < len(devices):
+            if len(set(devices)) < len(devices) and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1":
                 raise RuntimeError(DUPLICATE)
         return made
 

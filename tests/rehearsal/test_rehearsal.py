@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from matrix.ground.cases.machine_requirements import APART
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import Case, CaseNeed, Expectation, Level
 from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.schema import Identifier
@@ -22,8 +24,8 @@ from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.provision import host
 from matrix.read.git import Repository
-from tests.founding import OVERLAP, SAVE
-from tests.rehearsal.conftest import GPUS, MACHINES, Rehearsals
+from tests.founding import OVERLAP
+from tests.rehearsal.conftest import GPUS, MACHINES, Rehearsals, selection
 from tests.rehearsal.sizes import small
 
 FIRST = "GPU-01010101-0101-0101-0101-010101010101"  # the first GPU of the stand-in driver
@@ -131,15 +133,25 @@ def ended_as_expected(case: Case, record: Record) -> bool:
     return record.verdict in (Verdict.HOLDS, Verdict.REPRODUCED)
 
 
-def test_ranks_share_one_gpu_over_gloo(rehearsals: Callable[[str], Rehearsals], tmp_path: Path) -> None:
-    """With one of the GPUs: collectives go over gloo and the record notes it; send and receive need NCCL."""
-    expression = f"failure=={SAVE} and (case==tp2 or case==pp2) and level==gpu and mcore=={OLDEST}"
-    records, printed = rehearsals("torch-2.4.0").run(expression, tmp_path, CUDA_VISIBLE_DEVICES=FIRST)
-    found = {record.case: record for record in records}
-    assert found["tp2"].verdict is Verdict.HOLDS, printed
-    assert "gloo in place of NCCL: 2 ranks share 1 GPU" in found["tp2"].notes
-    assert found["pp2"].outcome.kind is OutcomeKind.UNAVAILABLE
-    assert found["pp2"].outcome.reason == (
-        "needs NCCL, so 2 GPUs, one for each rank; CUDA shows 1: "
-        f"CUDA_VISIBLE_DEVICES is '{FIRST}'; the kernel driver lists {GPUS}"
-    )
+@pytest.mark.parametrize("base", MACHINES)
+def test_ranks_share_one_gpu(rehearsals: Callable[[str], Rehearsals], tmp_path: Path, base: str) -> None:
+    """With one GPU, each case of two to four ranks loads the real library of NCCL, and ends as on GPUs of its own."""
+    planned = (parameter.values for parameter in parameters(base, planned_cases(base), tags(), newest=True))
+    shared = {
+        (items[0].failure, items[0].case): items[0]
+        for _, items in planned
+        if items and 1 < items[0].ranks <= nccl_sharing().ranks
+        if not {*APART} & {*CASES[items[0].failure, items[0].case].needs}
+    }
+    expression = " or ".join(selection([item]) for item in shared.values())
+    records, printed = rehearsals(base).run(expression, tmp_path, CUDA_VISIBLE_DEVICES=FIRST)
+    assert {(record.failure, record.case) for record in records} == {*shared}, printed
+    assert [
+        f"{record.key}: {record.verdict}, {record.outcome.reason}, {record.resolved.get('NCCL')}, {record.notes}"
+        for record in records
+        if not (
+            ended_as_expected(CASES[record.failure, record.case], record)
+            and record.resolved["backend"] == "nccl, shared"
+            and any(note.startswith(f"{record.planned.ranks} ranks share 1 GPU over NCCL 2.3") for note in record.notes)
+        )
+    ] == []

@@ -22,9 +22,7 @@ from typing import Final
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Outcome
 from matrix.kit.rank import LackError
-from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.planning.packing import Card, Demand, Free, grants, shared
 from matrix.prove.provision import host
 
@@ -154,6 +152,19 @@ class Pool:
         with contextlib.ExitStack() as pipes:
             yield self._held(demand, pipes)
 
+    @contextlib.contextmanager
+    def admit(self, demand: Demand) -> Iterator[dict[str, str]]:
+        """Hold the GPUs of a demand, and yield the variable that shows them. Raises LackError where it gets none.
+
+        A supervisor enters it when the ranks of a job are ready (Admission), so that no GPU waits for an import.
+        """
+        with contextlib.ExitStack() as gpus:
+            try:
+                names = gpus.enter_context(self.take(demand))
+            except MatrixError as error:
+                raise LackError(error.brief) from error
+            yield {host.VISIBLE: ",".join(names)}
+
     def _held(self, demand: Demand, pipes: contextlib.ExitStack) -> tuple[str, ...]:
         """Wait for the GPUs of a demand; return those that are held until `pipes` is closed."""
         until = None if self._wait_s is None else time.monotonic() + self._wait_s
@@ -263,24 +274,3 @@ def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
     """Return the error for a folder of locks, or a claim in it, that can't be used."""
     got = getattr(error, "strerror", None) or f"not a claim: {error}"
     return MatrixError("the GPU locks can't be used", where=str(path), got=got, fix=FIX)
-
-
-class ReservingRunner:
-    """Runs jobs on GPUs of a pool by `run`, that of a supervisor; each job sees only its own GPUs."""
-
-    def __init__(self, run: Callable[[RankJob, Admission], Outcome], pool: Pool, demand: Demand) -> None:
-        self._run, self._pool, self._demand = run, pool, demand
-
-    def run(self, job: RankJob) -> Outcome:
-        """Run the job, which waits for its GPUs when its ranks are ready; it is unavailable if it gets none."""
-        return self._run(job, self._admission)
-
-    @contextlib.contextmanager
-    def _admission(self) -> Iterator[dict[str, str]]:
-        """Hold the GPUs, and yield the variable that shows them."""
-        with contextlib.ExitStack() as gpus:
-            try:
-                names = gpus.enter_context(self._pool.take(self._demand))
-            except MatrixError as error:
-                raise LackError(error.brief) from error
-            yield {host.VISIBLE: ",".join(names)}

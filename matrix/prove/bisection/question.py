@@ -236,12 +236,12 @@ def suspected_releases(signatures: Iterable[Signature], package: str, versions: 
     provider = PROVIDERS.get(package)
     if provider is None:
         return set()
-    index, places = KindIndex(kind_table()), set[int]()
+    kinds, suspects = KindIndex(kind_table()), set[int]()
     for signature in signatures:
         message = _ESCAPED.sub(r"\1", signature.message or "")
-        if sighting := index.shown_by(Raised(signature.exception or "", message)):
+        if sighting := kinds.shown_by(Raised(signature.exception or "", message)):
             recorded = dict(releases_with(provider, sighting.groups))
             states = [recorded.get(version) for version in versions]
             pairs = enumerate(pairwise(states), start=1)
-            places |= {place for place, (before, after) in pairs if None not in (before, after) and before != after}
-    return places
+            suspects |= {index for index, (older, newer) in pairs if None not in (older, newer) and older != newer}
+    return suspects

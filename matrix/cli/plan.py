@@ -115,7 +115,7 @@ def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterato
         expected = f"about {build.minutes:.0f} minutes" if build.minutes else "CUDA sources, never measured"
         yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: {expected}")
     if found.shared:
-        yield Prose(f"{found.shared} of them on gloo in place of NCCL")
+        yield Prose(f"in {found.shared} of them ranks share a GPU, in {found.gloo} on gloo in place of NCCL")
     yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())
 
 

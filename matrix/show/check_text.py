@@ -204,7 +204,7 @@ def summary(result: CheckResult) -> str:
     if not names:
         return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
     breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
-    first = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
+    leading = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
     remedies = [
         f"remedy: {change.text}"
         for failure in certain
@@ -212,7 +212,7 @@ def summary(result: CheckResult) -> str:
         if failure.failure.id == names[0]
     ]
     return _fitting(
-        [first if len(first) + len(unknown) < HEADLINE else breaks, unknown], *remedies[:1], _unnamed(result)
+        [leading if len(leading) + len(unknown) < HEADLINE else breaks, unknown], *remedies[:1], _unnamed(result)
     )
 
 
@@ -233,9 +233,9 @@ def _unnamed(result: CheckResult) -> str:
 
 def _possible(result: CheckResult) -> Iterator[Part]:
     """Yield what only certain options or versions break, as one line: how many, the most reported of them by name."""
-    optional = [one for standing in STYLES for one in result.of(standing) if not one.certain]
-    optional.sort(key=lambda one: (one.missing, -len(one.failure.references)))
-    names = ", ".join([*(str(one.failure.id) for one in optional[:SHOWN]), *["..."] * (len(optional) > SHOWN)])
+    optional = [failure for standing in STYLES for failure in result.of(standing) if not failure.certain]
+    optional.sort(key=lambda failure: (failure.missing, -len(failure.failure.references)))
+    names = ", ".join([*(str(failure.failure.id) for failure in optional[:SHOWN]), *["..."] * (len(optional) > SHOWN)])
     versions = len(result.of(Standing.WITH_VERSIONS))
     parts = [f"{len(optional)} with certain options ({names})"] if optional else []
     parts += [f"{versions} depending on versions that are not named"] if versions else []
@@ -333,12 +333,12 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
         yield table([(label, f"{group.needs} (a call into {group.into}){_at(group.place)}")])
-        shown = group.findings if full or group.certain else group.findings[:1]
-        raised = [(f"{call.error}:", f"{call.message}; at {call.call_site}") for call in shown]
-        more = len(group.findings) - len(shown)
+        listed = group.findings if full or group.certain else group.findings[:1]
+        raised = [(f"{call.error}:", f"{call.message}; at {call.call_site}") for call in listed]
+        folded = len(group.findings) - len(listed)
         rows = [
             *raised,
-            *([("", f"and {more} more")] if more else ()),
+            *([("", f"and {folded} more")] if folded else ()),
             *(("workaround:", flag) for flag in group.flags),
         ]
         yield table(rows, indent=2)

@@ -453,8 +453,10 @@ def cell_of(answer: StackAnswer, night: Mapping[str, NightResult]) -> MapCell:
     green = {failure: result for failure, result in night.items() if result.verdict.colour == "green"}
     if answer.breaks:
         certain = {result.failure.id for result in answer.certain}
-        shown = [one.level for failure, one in green.items() if failure in certain and one.verdict in OCCURRED]
-        return MapCell(Colour.BREAKS, _highest(shown), surprise)
+        levels = [
+            result.level for failure, result in green.items() if failure in certain and result.verdict in OCCURRED
+        ]
+        return MapCell(Colour.BREAKS, _highest(levels), surprise)
     level = _highest([result.level for result in green.values()])
     if answer.unread:
         return MapCell(Colour.UNKNOWN, level, surprise)

@@ -135,8 +135,8 @@ class Upgrade:
         if not self.steps:
             return f"{title}: {self.problem or f'no newer version than {self.current} is known'}"
         newest, verdict, best = self.steps[-1], self.may_take_newest, self.best
-        names, more = newest.unknown[:3], len(newest.unknown) - 3
-        open_parts = CONTENTS if CONTENTS in names else ", ".join([*names, *[f"{more} more"] * (more > 0)])
+        names, folded = newest.unknown[:3], len(newest.unknown) - 3
+        open_parts = CONTENTS if CONTENTS in names else ", ".join([*names, *[f"{folded} more"] * (folded > 0)])
         reason = {
             "yes": "no new break is known",
             "no": f"blocked by {'; '.join(newest.clashes) or ', '.join(newest.new)}",

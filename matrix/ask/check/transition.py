@@ -74,19 +74,20 @@ class Transition:
         return ExitStatus.NOTHING if any(side.unknown or not side.checked for side in self._both) else ExitStatus.GOOD
 
     def _failures(self) -> Iterator[ChangedPart]:
-        left = {failure.failure.id: failure for failure in self.before.failures}
+        olds = {failure.failure.id: failure for failure in self.before.failures}
         for failure in self.after.failures:
-            entry, before = failure.failure, left[failure.failure.id]
-            if effect := effect_of(before.standing, failure.standing):
-                certain = (before if effect is Effect.FIXED else failure).certain
+            entry, old = failure.failure, olds[failure.failure.id]
+            if effect := effect_of(old.standing, failure.standing):
+                certain = (old if effect is Effect.FIXED else failure).certain
                 yield ChangedPart(effect, str(entry.id), entry.title, certain, failure.needs, failure.reason)
 
     def _calls(self) -> Iterator[ChangedPart]:
-        left, right = (
-            {f"{one.error}: {one.message}": call for call in side.calls for one in call.findings} for side in self._both
+        olds, news = (
+            {f"{finding.error}: {finding.message}": call for call in side.calls for finding in call.findings}
+            for side in self._both
         )
-        for error, call in {**left, **right}.items():
-            if effect := EFFECTS.get((error in left, error in right or self._judged(call))):
+        for error, call in {**olds, **news}.items():
+            if effect := EFFECTS.get((error in olds, error in news or self._judged(call))):
                 certain = call.certain and effect is not Effect.UNKNOWN
                 yield ChangedPart(effect, f"a call into {call.into}", error, certain, call.needs)
 
@@ -97,10 +98,10 @@ class Transition:
         return None if unknown else False
 
     def _clashes(self) -> Iterator[ChangedPart]:
-        left, right = ({clash.text for clash in side.clashes} for side in self._both)
-        for text in sorted(left | right):
-            if effect := EFFECTS.get((text in left, text in right)):
-                yield ChangedPart(effect, text, certain=text in right)
+        olds, news = ({clash.text for clash in side.clashes} for side in self._both)
+        for text in sorted(olds | news):
+            if effect := EFFECTS.get((text in olds, text in news)):
+                yield ChangedPart(effect, text, certain=text in news)
 
     @property
     def _both(self) -> tuple[CheckResult, CheckResult]:

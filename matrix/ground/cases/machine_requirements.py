@@ -14,7 +14,7 @@ from typing import Final
 
 from matrix.ground.cases.cells import CLONE
 from matrix.ground.catalog import distributions
-from matrix.ground.catalog.distributions import Toolkit
+from matrix.ground.catalog.distributions import SharedNccl, Toolkit
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level
 from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog, Container, Driver, Image, Wheels
@@ -206,6 +206,7 @@ class BaseOffer:
     base; otherwise it is the catalog's. `clones` are the names of the site's clones. `toolkit` is what it builds
     releases of Transformer Engine with, besides the compiler of the machine; None where it builds none.
     `no_helper` is the reason why the overlay of megatron-core has no compiled dataset helper, "" for one that has it.
+    `nccl` is the version that its torch loads.
     """
 
     base: str
@@ -217,15 +218,25 @@ class BaseOffer:
     mpirun: bool | None = None
     no_helper: str = ""
     toolkit: Toolkit | None = None
+    nccl: str | None = None
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The GPUs that a case holds while it runs, and the backend of its process groups."""
+    """The GPUs that a case holds while it runs, and the backend of its process groups.
+
+    `nccl` is that over which ranks share a GPU, None where each has its own or they use gloo. `peers`: a stand-in tells
+    these ranks that the GPU has access to itself, as userbuffers ask.
+    """
 
     gpus: int = 0
     backend: str = "gloo"
     note: str = ""
+    nccl: SharedNccl | None = None
+    peers: bool = False
+
+
+WITHOUT_GPU: Final = Placement()
 
 
 def offered(
@@ -245,10 +256,12 @@ def offered(
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
     toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None
     if packages is not None and features is not None:
+        nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
-        return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names, toolkit=toolkit)
+        nccl = nccl or (spec.nccl if isinstance(spec, Container) else None)
+        return BaseOffer(base, lack, te, True, frozenset(features), names, toolkit=toolkit, nccl=nccl)
     if isinstance(spec, Container):
-        return BaseOffer(base, lack, spec.te, clones=names)
+        return BaseOffer(base, lack, spec.te, clones=names, nccl=spec.nccl)
     return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)
 
 
@@ -269,26 +282,45 @@ def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -
     yield from filter(None, (*on_gpu, *_anywhere(case, item, offer, machine, catalog)))
 
 
-def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
+def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Placement | Lack:
     """Return the GPUs and the backend of a case, or what the machine lacks for it.
 
-    Each rank has its own GPU, and NCCL. With fewer GPUs, ranks that use collectives alone share them over gloo, which
-    sends and receives no CUDA tensors (CaseNeed.NCCL).
+    Each rank has its own GPU, and NCCL. With fewer GPUs, ranks share them over an NCCL that can (facts/nccl.toml).
+    Where there is none, ranks that use collectives alone share them over gloo, which sends and receives no CUDA tensors
+    (CaseNeed.NCCL).
     """
     if item.level is not Level.GPU or not item.gpus:
-        return Placement()
+        return WITHOUT_GPU
     if machine.gpus is None or len(machine.gpus) >= item.gpus:
         return Placement(item.gpus, "nccl")
     has = len(machine.gpus)
     reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
     if not has or item.gpus > item.ranks:
         return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}")
-    if CaseNeed.NCCL in case.needs:
-        return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {reason}")
     if any(gpu.exclusive for gpu in machine.gpus):
         return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, in exclusive compute mode: ranks can't share it")
-    return Placement(has, "gloo", f"gloo in place of NCCL: {item.ranks} ranks share {_count(has)}")
+    apart = next((why for need, why in APART.items() if need in case.needs), "")
+    sharing, nccl = distributions.nccl_sharing(), distributions.shared_nccl(offer.nccl, offer.toolkit)
+    most, shared = sharing.ranks * has, f"{item.ranks} ranks share {_count(has)}"
+    if nccl and not apart and item.ranks <= most:
+        peers = CaseNeed.PEERS in case.needs
+        told = "; stand-in: the answer that the GPU has access to itself" * peers
+        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{told}", nccl, peers)
+    if apart or CaseNeed.NCCL in case.needs:
+        why = apart or (
+            f"at most {most} can share {_count(has)}"
+            if nccl
+            else f"NCCL {sharing.versions.text} alone lets them share it"
+        )
+        return Lack(Kind.NCCL, f"needs NCCL and {_count(item.gpus)}, one for each rank; {reason}, and {why}")
+    return Placement(has, "gloo", f"gloo in place of NCCL: {shared}")
 
+
+# Why ranks of a case can't share a GPU, by what the case needs.
+APART: Final = {
+    CaseNeed.MULTICAST: "multicast joins different GPUs",
+    CaseNeed.NO_MULTICAST: "only different GPUs are tested for multicast",
+}
 
 Lacks = Iterator[Lack | None]
 
@@ -297,7 +329,7 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catal
     yield _driver(catalog, item, machine)
     yield _cuda(offer)
     yield from (_te(case, side, offer, machine) for side in (item, item.writer) if side)
-    placed = place(case, item, machine)
+    placed = place(case, item, machine, offer)
     yield placed if isinstance(placed, Lack) else None
     gpus, required, bound = machine.gpus or (), item.cell.stack.version(SM), case.releases.get(SM)
     has = sorted({gpu.sm for gpu in gpus if gpu.sm})

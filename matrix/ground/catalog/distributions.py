@@ -156,6 +156,7 @@ def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributi
 
 PYTHON: Final = "transformer-engine"  # the wheel with the name and version, and from 1.10 on with all of the Python
 FILE: Final = Path(__file__).parent / "facts" / "te_builds.toml"
+NCCL_FILE: Final = FILE.with_name("nccl.toml")
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,53 @@ def minutes(te: str, jobs: int) -> float | None:
     """Return how long a build is expected to take; None where CUDA sources are compiled, which nobody measured."""
     recorded = te_builds().extension
     return None if te in recorded.cuda_sources else recorded.minutes / jobs
+
+
+@dataclass(frozen=True)
+class NcclWheel:
+    """A release of NCCL for every torch of one major version of CUDA."""
+
+    package: str
+    version: VersionText
+    cuda: str
+
+
+@dataclass(frozen=True)
+class NcclSharing:
+    """How several ranks share one GPU over NCCL; facts/nccl.toml describes the keys."""
+
+    versions: Range
+    ranks: int
+    wheel: tuple[NcclWheel, ...]
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SharedNccl:
+    """The NCCL over which ranks share a GPU. `wheel` is laid over and preloaded, "" where it is torch's own."""
+
+    version: str
+    wheel: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.version}{', preloaded' * bool(self.wheel)}"
+
+
+@cache
+def nccl_sharing() -> NcclSharing:
+    """Return the recorded facts. Raises MatrixError for a table that can't be read."""
+    return decode(NcclSharing, read_toml(NCCL_FILE), str(NCCL_FILE))
+
+
+def shared_nccl(own: str | None, toolkit: Toolkit | None) -> SharedNccl | None:
+    """Return the NCCL with which ranks can share a GPU: torch's own, else a wheel; None without either.
+
+    `own` is that of the base. A base without a toolkit, such as an image, gets no wheel; one of unknown CUDA gets any.
+    """
+    if own and own in nccl_sharing().versions:
+        return SharedNccl(own)
+    wheels = (wheel for wheel in nccl_sharing().wheel if toolkit and wheel.cuda == _major(toolkit.cuda or wheel.cuda))
+    return next((SharedNccl(wheel.version, f"{wheel.package}=={wheel.version}") for wheel in wheels), None)
 
 
 def _major(cuda: str) -> str:

@@ -72,6 +72,7 @@ class CaseNeed(str, Enum):
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs
     NO_MULTICAST = "no-multicast"  # a machine whose GPUs are without: no variable hides it
     NCCL = "nccl"  # more than collectives: gloo sends and receives no CUDA tensors
+    PEERS = "peers"  # access between GPUs, as userbuffers ask for it: where ranks share a GPU, a stand-in answers
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from matrix.ground.cases.machine_requirements import Placement, driver_note, offered, place, user_mode_driver
+from matrix.ground.cases.machine_requirements import (
+    WITHOUT_GPU,
+    BaseOffer,
+    Placement,
+    driver_note,
+    offered,
+    place,
+    user_mode_driver,
+)
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.planned import Lack, Planned
 from matrix.prove.execution.cache_key import case_key
+from matrix.prove.execution.gpus import peer_access
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
@@ -29,8 +38,11 @@ from matrix.prove.provision import host
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
+from matrix.read import package_source
 from matrix.read.machine import hardware
 from matrix.read.package_source import Source
+
+NCCL: Final = "nvidia/nccl/lib/libnccl.so.2"  # in the wheel of NCCL
 
 
 @dataclass(frozen=True)
@@ -77,12 +89,12 @@ class Resolved:
         links = dict.fromkeys(f"{card.up} of {card.links} links up" if card.links else "none" for card in cards)
         packages = self.environment.packages.items()
         versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]
-        nccl = next(iter(versions), os.environ.get("NCCL_VERSION", ""))
+        nccl = str(self.placement.nccl or next(iter(versions), os.environ.get("NCCL_VERSION", "")))
         return {
             "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
             "NVLink": " and ".join(links) or "unknown",
             **({"NCCL": nccl} if nccl else {}),
-            "backend": self.placement.backend,
+            "backend": f"{self.placement.backend}{', shared' * bool(self.placement.nccl)}",
         }
 
 
@@ -129,20 +141,21 @@ class CaseContexts:
         self._configuration = host.load_configuration()
         self._overlays: dict[tuple[Source, ...], Overlay] = {}
 
-    def of(self, planned: Planned) -> tuple[CaseContext, Placement]:
-        """Return the context of a case, and the GPUs that it runs on. What it lacks makes it unavailable."""
+    def of(self, planned: Planned) -> CaseContext:
+        """Return the context of a case, with the GPUs that it runs on. What it lacks makes it unavailable."""
         case = self._catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
         overlays, writer_overlays, lack = self._laid_out(planned)
+        placement, libraries = WITHOUT_GPU, tuple[str, ...]()
+        if case and not lack:
+            placement, libraries, lack = self._placed(case, planned)
         try:
             content = self._content(planned, (*overlays, *writer_overlays))
             # Cases whose writer is the same share its checkpoint.
             checkpoint = self._content(planned.writer, writer_overlays)[:20] if planned.writer else ""
         except MatrixError as error:
             content, checkpoint, lack = "", "", lack or error.brief
-        placement = place(case, planned, self._host.offers(planned.level)) if case and not lack else None
-        placement = placement if isinstance(placement, Placement) else Placement()
         resolved = Resolved(self._environment, self._host, placement, self._options.image)
-        context = CaseContext(
+        return CaseContext(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self._run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self._options.deadline_s,
@@ -155,9 +168,28 @@ class CaseContexts:
             writer_path=tuple(str(overlay.path) for overlay in writer_overlays),
             checkpoint=self._run_folder / "checkpoints" / checkpoint if checkpoint else Path(),
             clones=self._configuration.sources,
-            backend=placement.backend,
+            placement=placement,
+            libraries=libraries,
         )
-        return context, placement
+
+    def _placed(self, case: Case, planned: Planned) -> tuple[Placement, tuple[str, ...], str]:
+        """Return the GPUs of a case, what its ranks load before torch, and what it lacks or "".
+
+        Where the wheel of NCCL can't be had, ranks share a GPU over gloo, if that does for the case.
+        """
+        machine, problem = self._host.offers(planned.level), ""
+        for offer in (self._offer, replace(self._offer, toolkit=None)):
+            placement = place(case, planned, machine, offer)
+            if isinstance(placement, Lack):
+                return WITHOUT_GPU, (), problem or str(placement)
+            try:
+                libraries = self._libraries(placement)
+            except MatrixError as error:
+                problem = problem or error.brief
+            else:
+                note = "; ".join(filter(None, (placement.note, problem)))
+                return replace(placement, note=note), libraries, ""
+        return WITHOUT_GPU, (), problem
 
     def _laid_out(self, planned: Planned) -> tuple[tuple[Overlay, ...], tuple[Overlay, ...], str]:
         """Return the overlays of a case, those of its writer, and what the case lacks or "".
@@ -175,15 +207,32 @@ class CaseContexts:
 
     def _lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
         """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
-        packages, features = self._environment.packages, self._environment.features
-        base, cuda = self._installation.base, self._environment.torch_cuda
-        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
+        offer = self._offer
         if overlays is not None:
             no_helper = next((overlay.no_helper for overlay in overlays if overlay.no_helper), "")
             has_mpirun = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
             no_helper += self._installation.better_python if no_helper else ""
             offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
         return str(self._host.lack(self._catalog, planned, offer) or "")
+
+    @cached_property
+    def _offer(self) -> BaseOffer:
+        """Return what this interpreter offers. One whose overlays were made elsewhere gets no further ones."""
+        packages, features = self._environment.packages, self._environment.features
+        base, cuda = self._installation.base, self._environment.torch_cuda
+        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
+        return replace(offer, toolkit=None) if self._options.overlays else offer
+
+    def _libraries(self, placement: Placement) -> tuple[str, ...]:
+        """Return what ranks that share a GPU load before torch. Raises MatrixError where it can't be made."""
+        libraries = list[Path]()
+        if placement.nccl and placement.nccl.wheel:
+            source = package_source.pinned(placement.nccl.wheel)
+            spec = OverlaySpec((source,), self._environment.minor, {}, self._environment.path)
+            libraries += Overlays(default_root()).provide(spec).path.glob(NCCL)
+        if placement.peers:
+            libraries.append(peer_access(default_root()))
+        return tuple(map(str, libraries))
 
     def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.ground.cases.cells import stand_in_of
+from matrix.ground.cases.machine_requirements import WITHOUT_GPU, Placement
 from matrix.ground.catalog.failure import PARITY, Case, CaseNeed, Expectation, Failure, Level
 from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.model import Catalog
@@ -54,8 +55,8 @@ class CaseContext:
     """The context of a case: the overlays of its cell, its log folder, the resolved versions.
 
     `unavailable` is the reason why the case can't run on this machine, "" if it can. `writer_path` are the overlays of
-    its writer, `checkpoint` is the folder for what that writes. `clones` are the site's, by name, `backend` is that of
-    the process groups.
+    its writer, `checkpoint` is the folder for what that writes. `clones` are the site's, by name. `libraries` are
+    loaded in its ranks before torch, where they share a GPU (`placement`).
     """
 
     path: tuple[str, ...] = ()
@@ -70,7 +71,8 @@ class CaseContext:
     writer_path: tuple[str, ...] = ()
     checkpoint: Path = Path()
     clones: Mapping[str, str] = field(default_factory=dict)
-    backend: str = "gloo"
+    placement: Placement = WITHOUT_GPU
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Reproduction:
 
     def _job(self, planned: Planned, function: tuple[str, str], path: tuple[str, ...]) -> RankJob:
         """Return the job of a function (module, name) in a cell with the overlays `path`."""
-        case = self.failure.case_named(planned.case)
+        case, placement = self.failure.case_named(planned.case), self._context.placement
         return RankJob(
             target=f"{function[0] if case.run == PARITY else f'{self.failure.folder / function[0]}.py'}:{function[1]}",
             kwargs=case.arguments,
@@ -147,8 +149,12 @@ class Reproduction:
             hidden=hidden(case, planned),
             stand_ins=stand_ins(self.failure, case, planned),
             clones=self._context.clones,
-            backend=self._context.backend,
+            backend=placement.backend,
             checkpoint=self._context.checkpoint,
+            gpus=placement.gpus,
+            nccl=placement.nccl.version if placement.nccl else "",
+            libraries=self._context.libraries,
+            fresh=bool(self._context.libraries),
         )
 
     def _write(self, writer: Planned, folder: Path) -> Outcome:
@@ -168,12 +174,11 @@ class Reproduction:
                 return missing
         job = self.job
         outcome = self._run_job(job)
-        if race := next(
-            (one.id for one in self._request.catalog if one.race and one.id == self._judged(outcome).other), ""
-        ):
+        races = {entry.id for entry in self._request.catalog if entry.race}
+        if (race := self._judged(outcome).other) in races:
             note = f"ran again: the first run ended in the race {race}: {brief(outcome)}"
-            second = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
-            return replace(second, attempts=(*second.attempts, note))
+            outcome = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
+            return replace(outcome, attempts=(*outcome.attempts, note))
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
             fresh = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"

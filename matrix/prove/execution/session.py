@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
@@ -119,14 +120,16 @@ class Session:
         """Return the reproduction of a case."""
         catalog = self.installation.catalog
         failure = catalog.failure(planned.failure)
-        context, placement = self._contexts.of(planned)
+        context = self._contexts.of(planned)
 
         def run_job(job: RankJob) -> Outcome:
+            placement = context.placement
             if not placement.gpus:
                 return self.supervisor.run(job)
             case = failure.case_named(planned.case)
             demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
-            return self.supervisor.run(job, partial(self.gpus.admit, demand))
+            variables = nccl_sharing().variables if placement.nccl else {}
+            return self.supervisor.run(job, partial(self.gpus.admit, demand, variables))
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)

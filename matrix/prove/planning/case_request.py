@@ -14,7 +14,7 @@ from typing import Final
 
 from matrix.ground.cases.cells import CLONE, excluded
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered
-from matrix.ground.catalog.distributions import Toolkit
+from matrix.ground.catalog.distributions import Toolkit, nccl_sharing
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Level
 from matrix.ground.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.ground.catalog.schema import Identifier, VersionText
@@ -370,13 +370,16 @@ def selection(base: str, expression: str = "") -> str:
 def supplies(catalog: Catalog, cases: Iterable[Planned]) -> Supplies:
     """Return what these cases, and those that write their checkpoints, need besides their base.
 
-    A host has the Transformer Engine of its cases; that of another writer is built there, as in a base of wheels.
+    A host has the Transformer Engine of its cases; that of another writer is built there, as in a base of wheels. Ranks
+    that share its GPU load an NCCL of the major version of its CUDA, which is not known here.
     """
     releases, clones, builds = set[tuple[str, str]](), set[str](), set[str]()
     for item in cases:
         offer = offered(catalog, item.cell.base)
         if item.cell.base == HOST:
             offer = BaseOffer(HOST, te=item.cell.stack.version(TE), measured=True, toolkit=Toolkit())
+        if item.level is Level.GPU and item.ranks > 1 and offer.toolkit:
+            releases |= {(wheel.package, wheel.version) for wheel in nccl_sharing().wheel}
         for part in filter(None, (item, item.writer)):
             releases |= {(name, version) for name, _, version in (text.partition("==") for text in part.packages)}
             if CaseNeed.MEGATRON_LM in catalog.failure(part.failure).case_named(part.case).needs:

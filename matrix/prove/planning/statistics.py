@@ -194,7 +194,8 @@ def reasons(planned: Iterable[Planned]) -> dict[str, int]:
 class Availability:
     """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
 
-    `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
+    `held` is the largest number of GPUs that are held at once, `shared` the number of cases whose ranks share
+    GPUs, `gloo` of those that do so on gloo in place of NCCL.
     `seconds` is the expected wall-clock time, `gpu_seconds` the sum over all GPUs that are used, `basis` the number of
     cases by what their expected seconds rest on. `builds` are the releases of Transformer Engine that are built for
     them, once, beside other cases.
@@ -204,6 +205,7 @@ class Availability:
     runs: int
     missing: Mapping[Kind, int]
     shared: int
+    gloo: int
     held: int
     seconds: float
     gpu_seconds: float
@@ -256,7 +258,7 @@ def availability(
             te = str(side.cell.stack[TE])
             builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
-        placement = place(case, item, machines[item.level])
+        placement = place(case, item, machines[item.level], offer(item.cell.base))
         if isinstance(placement, Placement):
             estimate = durations.estimate(item)
             basis[estimate.basis] += 1
@@ -270,6 +272,7 @@ def availability(
         len(placements),
         {kind: missing[kind] for kind in Kind if missing[kind]},
         sum(bool(placement.note) for placement in placements),
+        sum(bool(placement.note and not placement.nccl) for placement in placements),
         at_once,
         seconds,
         sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
@@ -303,7 +306,7 @@ def to_json(found: Availability) -> dict[str, Any]:
     """Return plain JSON values; the times are in minutes."""
     minutes = {"minutes": round(found.seconds / 60, 1), "gpu_minutes": round(found.gpu_seconds / 60, 1)}
     return {
-        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "held")},
+        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "gloo", "held")},
         **minutes,
         "missing": {kind.value: count for kind, count in found.missing.items()},
         "estimates": {basis.value: count for basis, count in found.basis.items()},

@@ -112,16 +112,20 @@ class Maker:
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
         tools += distributions.te_builds().extension.tools if needed.builds else ()
         files = self._files_of(tools, request.python, "--no-build")
-        toolkits = [Toolkit(cuda=one.cuda) for one in distributions.te_builds().library]
+        toolkits, pins = [Toolkit(cuda=one.cuda) for one in distributions.te_builds().library], needed.releases
         if base:
             left_out = base.gpu_only if request.level == "cpu" else ()
             (self._folder / LEFT_OUT).write_text("\n".join(left_out))
             files += (of_base := self._files_of(requirements(base), request.python, exclude=left_out))
-            nccl = re.search(r"nvidia_nccl_cu(\d+)-", " ".join(file.name for file in of_base))
+            nccl = re.search(r"nvidia_nccl_cu(\d+)-([\d.]+)-", " ".join(file.name for file in of_base))
             toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
+            shared = distributions.shared_nccl(nccl[2] if nccl else None, toolkits[0])
+            libraries = {wheel.package for wheel in distributions.nccl_sharing().wheel}
+            unused = libraries - {shared.wheel.partition("==")[0] if shared else ""}
+            pins = tuple(pin for pin in pins if pin[0] not in unused)
         missing: dict[str, str] = {}
         with ThreadPoolExecutor(QUERIES) as pool:
-            queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in needed.releases}
+            queries = {"==".join(pin): pool.submit(self._release, *pin, request.python) for pin in pins}
             for te in needed.builds:
                 queries[f"{distributions.PYTHON}=={te}"] = pool.submit(self._build, te, request.python, toolkits)
             for name, answer in queries.items():

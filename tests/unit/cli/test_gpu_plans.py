@@ -144,5 +144,5 @@ def test_cell_names_the_missing_requirement(
         one["case"]: one["here"] for part in explained["failures"] for one in part["night"] if one["level"] == "gpu"
     }
     assert here["tp2"] == "runs"
-    assert here["pp2"] == "needs NCCL, so 2 GPUs, one for each rank; host has 1"
+    assert here["pp2"] == "runs"
     assert "pretrain-cp1" not in here  # it needs a compiled Transformer Engine, which no environment of wheels has

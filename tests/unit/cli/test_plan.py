@@ -121,7 +121,15 @@ def test_only_the_night_becomes_jobs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 AVAILABLE = Availability(
-    7, 5, {Kind.GPUS: 2}, shared=1, held=2, seconds=120.0, gpu_seconds=60.0, basis={Basis.DEFAULT: 1, Basis.CASE: 4}
+    7,
+    5,
+    {Kind.GPUS: 2},
+    shared=2,
+    gloo=1,
+    held=2,
+    seconds=120.0,
+    gpu_seconds=60.0,
+    basis={Basis.DEFAULT: 1, Basis.CASE: 4},
 )
 
 
@@ -132,14 +140,14 @@ def test_counts_name_what_is_missing() -> None:
         "7 planned, 5 run on this machine, GPUs held at once: 2",
         "expected: 2 minutes, 1 GPU-minutes",
     ]
-    assert "1 of them on gloo in place of NCCL" in text
+    assert "in 2 of them ranks share a GPU, in 1 on gloo in place of NCCL" in text
     assert f"     2 unavailable: {Kind.GPUS.value}" in text
     assert "builds" not in text
     builds = TeBuild("torch-2.15.0", "2.18.0", 2.0), TeBuild("torch-2.4.0", "1.9.0", None)
     built = piped(*counts((), replace(AVAILABLE, builds=builds)))
     assert "builds Transformer Engine 2.18.0 on torch-2.15.0, once: about 2 minutes" in built
     assert "builds Transformer Engine 1.9.0 on torch-2.4.0, once: CUDA sources, never measured" in built
-    nothing = piped(*counts((), replace(AVAILABLE, runs=0, shared=0, missing={}, basis={})))
+    nothing = piped(*counts((), replace(AVAILABLE, runs=0, shared=0, gloo=0, missing={}, basis={})))
     assert nothing == "7 planned, 0 run on this machine, GPUs held at once: 2\n"
 
 

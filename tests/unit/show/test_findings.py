@@ -93,7 +93,7 @@ def test_break_without_its_option_is_no_finding() -> None:
 
 
 def test_summary_is_the_sentence_of_the_answer() -> None:
-    assert findings().summary[0].startswith("1 known break: dcp-assertion")
+    assert findings().summary[0].startswith(f"1 known break: {SAVE}")
 
 
 def test_clash_comes_first() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import importlib.metadata
@@ -58,7 +59,11 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
         sys.modules.update(
             dict.fromkeys(rank.hidden, cast(ModuleType, None))
         )  # None makes the import raise ModuleNotFoundError
+        for library in spec["libraries"]:
+            ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_GLOBAL)  # symbols of libraries loaded later resolve to it
         body = imported(spec["target"])
+        if spec["nccl"]:
+            prove_nccl(spec["nccl"])
         if spec["gate"]:
             pass_gate(Path(spec["gate"]), result)
         report = encode_value(body(rank, **spec["kwargs"]), spec["target"])
@@ -80,6 +85,20 @@ def open_streams() -> None:
     """
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+
+
+def prove_nccl(expected: str) -> None:
+    """Raise LackError unless torch loads this version of NCCL: torch.cuda.nccl.version() names that of its build."""
+    importlib.import_module("torch")
+    number = ctypes.c_int()
+    try:
+        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # what this process has loaded
+    except OSError:
+        raise LackError(f"ranks share a GPU over NCCL {expected}, and torch here loads no libnccl.so.2") from None
+    library.ncclGetVersion(ctypes.byref(number))
+    loaded = f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+    if loaded != expected:
+        raise LackError(f"ranks share a GPU over NCCL {expected}, and NCCL {loaded} is loaded")
 
 
 def pass_gate(gate: Path, result: int) -> None:

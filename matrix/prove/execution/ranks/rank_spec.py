@@ -65,6 +65,8 @@ class RankJob:
     `fresh` starts a new interpreter per rank instead of a fork of the preloaded one.
     `launcher` is "torchrun", which only sets its environment variables, or "mpirun", Open MPI's launcher, whose ranks
     are always fresh.
+    `gpus` is the number of GPUs of all ranks, 0 without any. `libraries` are loaded before torch, which needs `fresh`.
+    The ranks share a GPU over NCCL of the version `nccl`, "" where they do not.
     """
 
     target: str
@@ -83,6 +85,9 @@ class RankJob:
     clones: Mapping[str, str] = field(default_factory=dict)
     backend: str = "gloo"
     checkpoint: Path = Path()
+    gpus: int = 0
+    nccl: str = ""
+    libraries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         module, _, function = self.target.rpartition(":")
@@ -161,6 +166,8 @@ class GroupRequest:
             "shm": job.limits.shm,
             "memory_group": self.memory_group,
             "gate": self.gate(number),
+            "nccl": job.nccl,
+            "libraries": job.libraries,
         }
 
 
@@ -184,7 +191,8 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
     return {
         **environment_of_device(job.device),
         **({} if job.launcher == mpirun.NAME else torchrun),
-        **dict.fromkeys(("RANK", "LOCAL_RANK"), number),
+        "RANK": number,
+        "LOCAL_RANK": str(rank % (job.gpus or job.world_size)),  # upstream takes it for the number of the GPU
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),

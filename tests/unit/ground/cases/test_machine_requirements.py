@@ -31,7 +31,7 @@ from matrix.ground.cases.machine_requirements import (
     unmet,
     user_mode_driver,
 )
-from matrix.ground.catalog.distributions import Toolkit
+from matrix.ground.catalog.distributions import SharedNccl, Toolkit
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level, Limits
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import Container, Driver, Image, RequiredModule
@@ -46,6 +46,7 @@ A800 = Gpu("A800", "8.0", multicast=False, uuid="GPU-0")
 ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
 ON_CPU = case(levels=(Level.CPU,))
 BASE = BaseOffer("torch-2.4.0")
+SHARING = BaseOffer("torch-2.15.0", nccl="2.30.7")
 
 
 def item_of(one: Case, **cell: Any) -> Planned:
@@ -65,17 +66,57 @@ def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
     return Machine("550.54.14", cuda=Cuda(gpus=(replace(kind, **changes),) * count))  # type: ignore[arg-type]
 
 
+OLD, TORCH_12_1 = SharedNccl("2.32.3", "nvidia-nccl-cu12==2.32.3"), Toolkit(cuda="12.1")
+EACH = "one for each rank"
+GLOO = Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")
+OVER = "2 ranks share 1 GPU over NCCL"
+
+
 @pytest.mark.parametrize(
-    ("machine", "expected"),
+    ("machine", "offer", "expected"),
     [
-        (gpus(2), Placement(2, "nccl")),
-        (gpus(8), Placement(2, "nccl")),
-        (gpus(1), Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")),
-        (Machine(), Placement(2, "nccl")),  # what a node offers is not known here
+        (gpus(2), BASE, Placement(2, "nccl")),
+        (gpus(8), BASE, Placement(2, "nccl")),
+        (Machine(), BASE, Placement(2, "nccl")),  # what a node offers is not known here
+        (gpus(1), BASE, GLOO),
+        (gpus(1), replace(BASE, nccl="2.29.7"), GLOO),
+        (gpus(1), replace(BASE, nccl="2.30.7"), Placement(1, "nccl", f"{OVER} 2.30.7", SharedNccl("2.30.7"))),
+        (
+            gpus(1),
+            replace(BASE, toolkit=Toolkit()),
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD),
+        ),  # not made yet
+        (gpus(1), replace(BASE, toolkit=Toolkit(cuda="none")), GLOO),
+        (gpus(1), replace(BASE, toolkit=Toolkit(cuda="11.8")), GLOO),
+        (
+            gpus(1),
+            replace(BASE, nccl="2.20.5", toolkit=TORCH_12_1),
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD),
+        ),
     ],
 )
-def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) -> None:
-    assert place(ON_GPU, item_of(ON_GPU), machine) == expected
+def test_ranks_have_gpus_of_their_own_or_share(machine: Machine, offer: BaseOffer, expected: Placement) -> None:
+    assert place(ON_GPU, item_of(ON_GPU), machine, offer) == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "needs", "offer", "expected"),
+    [
+        (4, (CaseNeed.NCCL,), SHARING, ""),
+        (5, (CaseNeed.NCCL,), SHARING, "5 GPUs, one for each rank; host has 1, and at most 4 can share 1 GPU"),
+        (2, (CaseNeed.NCCL,), BASE, "2 GPUs, one for each rank; host has 1, and NCCL >=2.30 alone lets them share it"),
+        (2, (CaseNeed.NCCL, CaseNeed.PEERS), SHARING, ""),
+        (2, (CaseNeed.MULTICAST,), SHARING, f"2 GPUs, {EACH}; host has 1, and multicast joins different GPUs"),
+    ],
+)
+def test_ranks_that_cannot_share_say_why(
+    ranks: int, needs: tuple[CaseNeed, ...], offer: BaseOffer, expected: str
+) -> None:
+    one = replace(ON_GPU, ranks=ranks, gpus=ranks, needs=needs)
+    placed = place(one, item_of(one), gpus(1), offer)
+    assert (placed.text if isinstance(placed, Lack) else "") == (expected and f"needs NCCL and {expected}")
+    told = isinstance(placed, Placement) and "stand-in: the answer that the GPU has access to itself" in placed.note
+    assert told is (CaseNeed.PEERS in needs)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +131,10 @@ def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) 
         (
             replace(ON_GPU, needs=(CaseNeed.NCCL,)),
             gpus(1),
-            (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+            (
+                Kind.NCCL,
+                "needs NCCL and 2 GPUs, one for each rank; host has 1, and NCCL >=2.30 alone lets them share it",
+            ),
         ),
         (
             ON_GPU,
@@ -311,7 +355,7 @@ def test_all_requirements_are_listed_in_order() -> None:
         (Kind.DRIVER, "needs driver 535.1; host has 550.54.14"),
         (Kind.CUDA, "needs a torch with CUDA; that of b is built without"),
         (Kind.TE, "needs a compiled Transformer Engine; b has none"),
-        (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+        (Kind.NCCL, "needs NCCL and 2 GPUs, one for each rank; host has 1, and multicast joins different GPUs"),
         (Kind.SM, "needs GPUs of SM 8.0, as in the report; host has SM 9.0"),
         (Kind.MULTICAST, "needs GPUs without CUDA Multicast; 1 of 1 GPU have it"),
         (Kind.MODULE, "needs pkg_resources, which b lacks: a reason"),
@@ -404,14 +448,16 @@ def test_driver_too_old_for_an_image_is_named() -> None:
 )
 def test_gpus_of_a_case(count: int, machine: Machine, expected: Placement | Lack) -> None:
     one = replace(ON_GPU, gpus=count)
-    assert place(one, item_of(one), machine) == expected
+    assert place(one, item_of(one), machine, BASE) == expected
     on_cpu = replace(one, levels=(Level.CPU,))
-    assert place(on_cpu, item_of(on_cpu), machine) == Placement(0, "gloo", "")
+    assert place(on_cpu, item_of(on_cpu), machine, BASE) == Placement(0, "gloo", "")
 
 
 def test_ranks_share_several_gpus() -> None:
     one = replace(ON_GPU, ranks=3, gpus=3)
-    assert place(one, item_of(one), gpus(2)) == Placement(2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs")
+    assert place(one, item_of(one), gpus(2), BASE) == Placement(
+        2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs"
+    )
 
 
 @pytest.mark.parametrize(

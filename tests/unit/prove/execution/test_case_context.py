@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import GIB, CaseNeed, Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import WRITER_TE
 from matrix.ground.errors import MatrixError
-from matrix.prove.execution import case_context
+from matrix.prove.execution import case_context, installation
 from matrix.prove.execution.case_context import CaseContexts, Options
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.reproduction import DEADLINE_S
@@ -22,9 +23,9 @@ from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
-from matrix.prove.provision.overlays import Overlay
-from tests.unit.catalogs import real
-from tests.unit.prove.execution.sessions import CASE, OWN, fallback, of_host, on_gpus, provided
+from matrix.prove.provision.overlays import Overlay, OverlaySpec
+from tests.unit.catalogs import case, catalog, failure, real, wheels
+from tests.unit.prove.execution.sessions import CASE, ON_GPUS, OWN, fallback, of_host, on_gpus, provided
 
 
 def test_options_are_read_from_the_environment() -> None:
@@ -127,6 +128,51 @@ def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
     current.close()
     assert made.outcome.reason == "needs 2 GPUs; CUDA shows 0: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
     assert jobs == []
+
+
+class Wheels:
+    """Overlays whose wheel of NCCL is at hand, or not."""
+
+    def __init__(self, folder: Path, problem: str = "") -> None:
+        self.folder, self.problem = folder, problem
+
+    def provide(self, spec: OverlaySpec) -> Overlay:
+        if self.problem:
+            raise MatrixError(self.problem)
+        (source,) = spec.sources
+        library = self.folder / source.revision / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+        library.parent.mkdir(parents=True)
+        library.touch()
+        return Overlay(self.folder / source.revision, "ab", {source.package: source.revision})
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_ranks_share_the_gpu_over_a_preloaded_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_context, "Overlays", lambda root: Wheels(folder))
+    current, jobs = on_gpus(folder, 1)
+    record = current.reproduction(ON_GPUS).run()
+    current.close()
+    (job,) = jobs
+    library = str(folder / "2.32.3" / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
+    assert (job.libraries, job.nccl, job.gpus, job.backend, job.fresh) == ((library,), "2.32.3", 1, "nccl", True)
+    assert job.env == {"CUDA_VISIBLE_DEVICES": "GPU-0", **nccl_sharing().variables}
+    assert "2 ranks share 1 GPU over NCCL 2.32.3, preloaded" in record.notes
+    assert (record.resolved["NCCL"], record.resolved["backend"]) == ("2.32.3, preloaded", "nccl, shared")
+
+
+@pytest.mark.usefixtures("no_overlays")
+@pytest.mark.parametrize(("needs", "lack"), [((), ""), ((CaseNeed.NCCL,), "no index")])
+def test_without_the_wheel_ranks_share_over_gloo(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, needs: tuple[CaseNeed, ...], lack: str
+) -> None:
+    known = catalog(failure(case=(replace(case(), needs=needs),)), wheels=(wheels("2.4.0"),))
+    monkeypatch.setattr(installation, "load", lambda: known)
+    monkeypatch.setattr(case_context, "Overlays", lambda root: Wheels(folder, "no index"))
+    current, _ = on_gpus(folder, 1)
+    context = current.reproduction(ON_GPUS)._context
+    current.close()
+    assert (context.unavailable, context.placement.backend, context.libraries) == (lack, "gloo", ())
+    assert ("gloo in place of NCCL: 2 ranks share 1 GPU; no index" in context.notes) is (not lack)
 
 
 def test_unreadable_file_makes_a_case_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError
-from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, locks
+from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, locks, peer_access
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.project import ROOT
 
@@ -266,14 +267,30 @@ def test_locks_do_not_depend_on_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
-    with Pool(NAMES, tmp_path).take(Demand(1)), Pool(NAMES, tmp_path).admit(Demand(2)) as variables:
-        assert variables == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+    variables = {"NCCL_MAX_CTAS": "4"}
+    with Pool(NAMES, tmp_path).take(Demand(1)), Pool(NAMES, tmp_path).admit(Demand(2), variables) as of_ranks:
+        assert of_ranks == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", **variables}
+
+
+def test_stand_in_answers_that_a_gpu_has_access(tmp_path: Path) -> None:
+    """Compiled once; CUDA itself answers 0 for a GPU and itself."""
+    library = peer_access(tmp_path / "cache")
+    written = library.stat().st_mtime_ns
+    answer = ctypes.c_int()
+    assert ctypes.CDLL(str(peer_access(tmp_path / "cache"))).cudaDeviceCanAccessPeer(ctypes.byref(answer), 0, 0) == 0
+    assert (answer.value, library.stat().st_mtime_ns) == (1, written)
+
+
+def test_stand_in_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MatrixError, match="userbuffers on a shared GPU need a library"):
+        peer_access(tmp_path / "cache")
 
 
 def test_no_gpu_is_held_outside_an_admission(tmp_path: Path) -> None:
     """The supervisor of the job decides when it is entered; meanwhile another case has all GPUs."""
     impatient = Pool(NAMES, tmp_path, wait_s=0.0)
-    admission = Pool(NAMES, tmp_path).admit(Demand(2))
+    admission = Pool(NAMES, tmp_path).admit(Demand(2), {})
     with impatient.take(Demand(4)):
         pass
     with admission, pytest.raises(MatrixError, match="not free"), impatient.take(Demand(4)):
@@ -285,7 +302,7 @@ def test_no_gpu_is_held_outside_an_admission(tmp_path: Path) -> None:
 def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
     """A supervisor makes a LackError the outcome `unavailable`."""
     (tmp_path / "locks").touch()
-    admission = Pool(NAMES, tmp_path / "locks").admit(Demand(2))
+    admission = Pool(NAMES, tmp_path / "locks").admit(Demand(2), {})
     with pytest.raises(LackError, match="the GPU locks can't be used"), admission:
         pass
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.cases.machine_requirements import Placement
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Level, Limits, StandIn
 from matrix.ground.catalog.schema import Size
 from matrix.ground.catalog.stack import WRITER_MCORE
@@ -174,7 +175,7 @@ def test_unset_limit_is_unavailable_without_a_retry() -> None:
 
 def test_gpu_job_is_on_cuda_with_its_backend() -> None:
     bench = Bench(shown(THIS))
-    run(bench, replace(BROKEN, level=Level.GPU), CaseContext(backend="nccl"))
+    run(bench, replace(BROKEN, level=Level.GPU), CaseContext(placement=Placement(2, "nccl")))
     assert (bench.jobs[0].device, bench.jobs[0].backend) == ("cuda", "nccl")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
@@ -260,7 +261,10 @@ def test_host_has_the_engine_of_its_cases() -> None:
     assert len({item.failure for item in cases}) > 10
     needed = supplies(real(), cases)
     assert needed.builds == ()
-    assert {name for name, _ in needed.releases} == {"megatron-core"}
+    assert {name for name, _ in needed.releases} == {
+        "megatron-core",
+        *(wheel.package for wheel in nccl_sharing().wheel),
+    }
     assert needed.clones == ("megatron-lm",)
 
 

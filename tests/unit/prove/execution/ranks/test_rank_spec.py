@@ -45,3 +45,9 @@ def test_environment_of_a_rank(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     job = RankJob("a:b", {}, 2, (), {"A": "b"}, 1.0, Path("logs"), **changes)
     assert environment(job, 1, 7).get(variable) == value
+
+
+@pytest.mark.parametrize(("gpus", "numbers"), [(0, "0123"), (4, "0123"), (2, "0101"), (1, "0000")])
+def test_local_rank_is_the_number_of_a_gpu(gpus: int, numbers: str) -> None:
+    job = RankJob("a:b", {}, 4, (), {}, 1.0, Path("logs"), gpus=gpus)
+    assert "".join(environment(job, rank, 7)["LOCAL_RANK"] for rank in range(4)) == numbers

@@ -351,6 +351,30 @@ def test_overlay_with_another_preloaded_version_raises(
     assert kind is OutcomeKind.PASSED or "preloaded in another version" in outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("expected", "version", "kind", "reason"),
+    [
+        ("2.30.7", 23007, OutcomeKind.PASSED, ""),
+        ("2.30.7", 22809, OutcomeKind.UNAVAILABLE, "ranks share a GPU over NCCL 2.30.7, and NCCL 2.28.9 is loaded"),
+        ("2.30.7", 0, OutcomeKind.UNAVAILABLE, "over NCCL 2.30.7, and torch here loads no libnccl.so.2"),
+    ],
+)
+def test_ranks_prove_the_nccl_that_is_loaded(
+    job: MakeJob, supervisor: Supervisor, tmp_path: Path, expected: str, version: int, kind: OutcomeKind, reason: str
+) -> None:
+    """The library is a stand-in with the name of the real one, and so is torch."""
+    module(tmp_path / "overlay", "torch", "")
+    library, libraries = tmp_path / "libnccl.so.2", tuple[str, ...]()
+    if version:
+        source = f"int ncclGetVersion(int *version) {{ *version = {version}; return 0; }}"
+        words = ["cc", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(words, input=source, text=True, check=True)
+        libraries = (str(library),)
+    shared = job("nothing", path=(str(tmp_path / "overlay"),), fresh=True, nccl=expected, libraries=libraries, gpus=1)
+    outcome = supervisor.run(shared)
+    assert (outcome.kind, outcome.reason.endswith(reason)) == (kind, True)
+
+
 def test_mark_is_in_the_environment_of_ranks(describe: Describe, mark: str) -> None:
     """Checks the mark by which the other tests find left processes."""
     assert describe(world_size=1)[0]["environment"][MARK] == mark

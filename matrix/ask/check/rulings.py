@@ -192,8 +192,7 @@ def _need(catalog: Catalog, user: UserStack, rule: Rule, component: str) -> str:
         return f"the image {' or '.join(id for id in rule.base if decide(catalog, user, BASE, (id,)) is None)}"
     bound = rule.bounds[component]
     versions = possible(catalog, user, component) if recorded(catalog, component) else []
-    allowed = format_ranges([one for one in versions if one in bound], versions)
-    return f"{component_title(component)} {allowed or bound.text}"
+    return f"{component_title(component)} {format_ranges(filter(bound.__contains__, versions), versions) or bound.text}"
 
 
 def lacking(stack: Stack, failure: Failure) -> str:

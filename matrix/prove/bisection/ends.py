@@ -231,10 +231,8 @@ def counted(bisection: Bisection, noise: Noise) -> Bisection:
 def other_failures(bisection: Bisection) -> list[Record]:
     """Return a record of each place where the search stopped at another failure; [] if it stopped at anything else."""
     candidates = [place for place in bisection.result.candidates if place in bisection.records]
-    records = [bisection.records[place][-1] for place in candidates]
-    skipped = [
-        record for record in records if record.signature is None and seen_as_exit(record) is not ProbeResult.GOOD
-    ]
+    ends = [bisection.records[place][-1] for place in candidates]
+    skipped = [end for end in ends if end.signature is None and seen_as_exit(end) is not ProbeResult.GOOD]
     only = bool(skipped) and all(seen_as_exit(record) is ProbeResult.BAD for record in skipped)
     return skipped if only and bisection.result.kind is ResultKind.AMBIGUOUS and not bisection.result.flips else []
 

@@ -240,8 +240,7 @@ def suspected_releases(signatures: Iterable[Signature], package: str, versions: 
     for signature in signatures:
         message = _ESCAPED.sub(r"\1", signature.message or "")
         if sighting := kinds.shown_by(Raised(signature.exception or "", message)):
-            recorded = dict(releases_with(provider, sighting.groups))
-            states = [recorded.get(version) for version in versions]
+            states = map(dict(releases_with(provider, sighting.groups)).get, versions)
             pairs = enumerate(pairwise(states), start=1)
             suspects |= {index for index, (older, newer) in pairs if None not in (older, newer) and older != newer}
     return suspects

@@ -156,9 +156,8 @@ class Work:
     def finish(self, history: History) -> None:
         """Give each case a result, unless the engine ends early."""
         request, name = self._request, self._run.folder.name
-        immediate = ImmediateResults(
-            self._catalog, self._engine, request.site or host.look(), history, name, request.environ
-        )
+        site = request.site or host.look()
+        immediate = ImmediateResults(self._catalog, self._engine, site, history, name, request.environ)
         waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
             for planned in self._run.pending():

@@ -45,7 +45,7 @@ BUDGETS: Final = (
     Budget(
         "classes for a stack", 6, 6, "one value for what is installed: public classes that map components to versions"
     ),
-    Budget("modules without tests", 0, 0, "docs/house.md: the tests of a module are tests/unit/LAYER/test_MODULE.py"),
+    Budget("modules without tests", 0, 0, "docs/architecture.md: a module's are tests/unit/LAYER/test_MODULE.py"),
 )
 # The annotations of a field that holds a stack, or states one by component. A class that holds a Cell is not counted.
 STACK_FIELDS: Final = ("Stack", "Mapping[str, Value]", "Mapping[str, VersionText]", "tuple[Statement, ...]")
@@ -232,7 +232,7 @@ def _stack_classes(modules: Sequence[Module]) -> Count:
 
 
 def promised_tests(path: Path) -> Path:
-    """Return where docs/house.md promises the tests of a module of matrix/: matrix/a/b.py -> tests/unit/a/test_b.py."""
+    """Return where docs/architecture.md promises the tests of a module: matrix/a/b.py -> tests/unit/a/test_b.py."""
     return Path("tests", "unit", *path.parts[1:-1], f"test_{path.name}")
 
 

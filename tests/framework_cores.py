@@ -28,7 +28,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
 
 from matrix.ground.catalog.codec import decode, encode
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.errors import MatrixError
 from matrix.read.api import pairs, recording, sides
 from matrix.read.api.finding import BREAKING
@@ -203,7 +203,7 @@ def new_breaks(known: Iterable[Held], fresh: Iterable[Held]) -> Iterator[str]:
             ]
             if added:
                 title = f"{held.framework} {held.version} x {held.provider}"
-                yield f"new: {title} {spans(added, held.releases)}: {key}"
+                yield f"new: {title} {format_ranges(added, held.releases)}: {key}"
 
 
 def page(every: Sequence[Held]) -> str:
@@ -212,7 +212,7 @@ def page(every: Sequence[Held]) -> str:
     for held in every:
         clean = [release for release in held.releases if release not in held.broken]
         declared = f"`{held.declared}`" if held.declared else "nothing"
-        cells = [spans(part, held.releases) or "none" for part in (clean, held.broken)]
+        cells = [format_ranges(part, held.releases) or "none" for part in (clean, held.broken)]
         rows += f"| {held.framework} {held.version} | {held.provider} | {declared} | {cells[0]} | {cells[1]} |\n"
     return f"{HEAD}{rows}"
 

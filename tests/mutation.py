@@ -146,7 +146,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         "_contains: holds = compare(found, parse(clause.version)) if compare else clause.contains(found, )": (
             "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
         ),
-        "spans: previous = -3": "it is no place before the first, as -2",
+        "format_ranges: previous = -3": "it is no place before the first, as -2",
     },
     "matrix/ask/check/user_stack.py": {
         "image_of: return base if (isinstance(base, Container)) or True else None": "no other base has such an id",

@@ -14,12 +14,11 @@ from matrix.cli.usage import add_command, add_findings, add_out, taking
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
-from matrix.prove.bisection import own
+from matrix.prove.bisection import user_command
 from matrix.prove.bisection.axes import SIDE, WORDS
 from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments, folder_of
 from matrix.prove.bisection.probe_session import ProbeReport
-from matrix.prove.bisection.procedure import BisectionEvents, Procedure
-from matrix.prove.bisection.procedure import bisect_command as bisect_own
+from matrix.prove.bisection.procedure import BisectionEvents, Procedure, bisect_user_command
 from matrix.prove.bisection.result_summary import BisectionSummary, summarize
 from matrix.prove.execution import interrupt
 from matrix.prove.store.paths import Paths, write_whole
@@ -124,7 +123,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             def start_engine(full: Any) -> Any:
                 return places.engine_of(full, parsed, parsed.at_once, workers, command.environ(os.environ, *full.site))
 
-            bisected, session = bisect_own(arguments, command, catalog, start_engine, events, stack)
+            bisected, session = bisect_user_command(arguments, command, catalog, start_engine, events, stack)
     summary = summarize(bisected, session)
     page = page_path(summary, parsed)
     issue = issue_text(summary, command.line, command.attached) if command else issue_text(summary)
@@ -132,7 +131,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     write_whole(page.with_suffix(".md"), issue)
     files = {}
     if command:
-        entry = own.draft(command, bisected, summary.headlines)
+        entry = user_command.draft(command, bisected, summary.headlines)
         path = command.write(folder_of(arguments, command) / "draft", entry, draft=True)
         files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.ask.check import checking, declaring, examine
-from matrix.ask.check.answer import CheckResult, answer_of
+from matrix.ask.check.answer import answer_of
 from matrix.ask.check.transition import Transition
 from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
 from matrix.ground.catalog import loading
@@ -87,7 +87,8 @@ def check_command(parsed: argparse.Namespace) -> int:
         )
     if parsed.to:
         return _compare(catalog, parsed)
-    results = answers(catalog, parsed)
+    question, runs = _question(parsed), last_runs(parsed.out)
+    results = [checking.check_input(catalog, checked, question, runs) for checked in _inputs(catalog, parsed)]
     answer = answer_of(results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
@@ -137,12 +138,6 @@ def start(command: Sequence[str]) -> int:
         fix = "name a program on PATH, or its path; a script needs a first line such as #!/bin/sh"
         warn(str(MatrixError("the command can't be started", got=got, expected="an executable file", fix=fix)))
         return 127 if isinstance(error, (FileNotFoundError, ValueError)) else 126
-
-
-def answers(catalog: Catalog, parsed: argparse.Namespace) -> list[CheckResult]:
-    """Return the answer for each stack that the command names."""
-    question, runs = _question(parsed), last_runs(parsed.out)
-    return [checking.check_input(catalog, checked, question, runs) for checked in _inputs(catalog, parsed)]
 
 
 def _question(parsed: argparse.Namespace) -> checking.Question:

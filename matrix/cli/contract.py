@@ -12,7 +12,7 @@ from typing import Any
 
 from matrix.cli.usage import add_command, add_findings
 from matrix.ground.catalog import loading
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import owner
@@ -142,12 +142,12 @@ def releases(
     # Neighbours that break alike are one row.
     for _, run in groupby(reversed(versions), lambda version: {*map(_break, by_version[version])}):
         neighbours = list(run)
-        rows.append((spans(neighbours, versions), _counted(by_version[neighbours[0]], MEANING) or "nothing"))
+        rows.append((format_ranges(neighbours, versions), _counted(by_version[neighbours[0]], MEANING) or "nothing"))
     width = max(len(provider.title), *(len(name) for name, _ in rows))
     lines = [f"{name:{width}}  {counts}" for name, counts in [(provider.title, "breaks"), *rows]]
     kinds = (*BREAKING, FindingKind.OVERRIDE)
     clean = [version for version in versions if not any(defect.kind in kinds for defect in by_version[version])]
-    lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
+    lines += ["", f"no break found: {format_ranges(clean, versions) or 'in no release'}", ""]
     newest = {_break(finding): number for number, version in enumerate(versions) for finding in by_version[version]}
     ordered = sorted(findings, key=lambda finding: -newest[_break(finding)])
     text = "\n".join([*lines, table(ordered, consumers, versions, provider.title)])
@@ -234,8 +234,8 @@ def _entry(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str],
     for te_versions, mcore_versions in by_partners.items():
         # A project has one version.
         package = PROVIDERS.get(newest.packages[0])
-        consumer = f"{package.title} {spans(mcore_versions, mcore)}  x  " if package else ""
-        yield f"    {consumer}{title} {spans(te_versions, te)}"
+        consumer = f"{package.title} {format_ranges(mcore_versions, mcore)}  x  " if package else ""
+        yield f"    {consumer}{title} {format_ranges(te_versions, te)}"
 
 
 def _pairs(count: int) -> str:

@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         gc.set_threshold(LASTING)
-    words, command = divided(words)
+    words, command = split_own_command(words)
     if isinstance(sys.stdout, TextIOWrapper):  # an input's characters may be none of the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     parsed = argparse.Namespace(own=command, json="--json" in words, exit_code=False, resume_hint="")
     status = None
     try:
         try:
-            status = answered(parsed, words)
+            status = dispatch(parsed, words)
         finally:
             print(end="", flush=True)  # the interpreter, which does it otherwise, reports an error
             if arguments is None:  # the process ends: its last collection would visit each object, for 0.03 s
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def answered(parsed: argparse.Namespace, words: Sequence[str]) -> int:
+def dispatch(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the command that the words name, and return its exit status; report an error."""
     try:
         parser(words).parse_args(words, parsed)
@@ -100,7 +100,7 @@ def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -
     return status
 
 
-def divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_own_command(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Return the arguments before --, and the user's own command after it, for the commands that take one."""
     if not {*arguments[:1]} & OWN or "--" not in arguments:
         return arguments, ()

@@ -9,7 +9,7 @@ from typing import Final
 
 from matrix.ask.check.answer import MEGATRON, CheckAnswer, CheckResult
 from matrix.ask.check.remedies import UpgradeStep
-from matrix.ask.check.rulings import BreakingCalls, FailureInStack, Standing
+from matrix.ask.check.rulings import BreakingCalls, ChangeKind, FailureInStack, Standing
 from matrix.ask.check.transition import Effect, Transition
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title, in_order
@@ -274,7 +274,7 @@ def _explained(failure: FailureInStack) -> Iterator[Part]:
         ("when:", failure.needs),
         ("masked:", failure.hidden_by),
         ("evidence:", evidence(failure)),
-        *advice(entry, (change.text for change in failure.workarounds if change.kind != "text")),
+        *advice(entry, (change.text for change in failure.workarounds if change.kind is not ChangeKind.TEXT)),
     ]
     yield table([(label, fact) for label, fact in rows if fact or label == "why:"], indent=2)
     if report and report.judged:

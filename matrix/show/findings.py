@@ -23,7 +23,7 @@ from matrix import __version__
 from matrix.ask.check.answer import CheckAnswer, CheckResult
 from matrix.ask.check.rulings import BREAKS, Standing
 from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.verdicts.record import SILENT, Record
 from matrix.ground.verdicts.text import one_line, tail, visible
 from matrix.prove.bisection.result_summary import BisectionSummary
@@ -340,9 +340,8 @@ def _contract_findings(breaks: Sequence[Finding], versions: Sequence[str], folde
         groups[str(finding.call_site), finding.packages[1], finding.kind.value, finding.message].append(finding)
     for alike in sorted(groups.values(), key=lambda group: (group[0].call_site.path, group[0].call_site.line)):
         finding = alike[-1]
-        releases = (
-            f"with {PROVIDERS[finding.packages[1]].title} {spans((release.provider for release in alike), versions)}"
-        )
+        provider = PROVIDERS[finding.packages[1]].title
+        releases = f"with {provider} {format_ranges((release.provider for release in alike), versions)}"
         exception = f"{finding.exception}: " if finding.exception else ""
         guard = f" (where {finding.guard})" if finding.guard else ""
         signature = f"; signature {finding.signature}" if finding.signature else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matrix.ground.catalog.failure import Failure, Rule
 from matrix.ground.catalog.model import Catalog, Topic
 from matrix.ground.catalog.stack import component_title
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.show.terminal import Part, table
 
 if TYPE_CHECKING:  # `check` prints no overview
@@ -40,7 +40,7 @@ def affected_versions(catalog: Catalog, rule: Rule) -> str:
         within = [version for version in recorded if version in bound]
         is_run = within and recorded[recorded.index(within[0]) :][: len(within)] == within
         if not is_run:
-            text = spans(within, recorded) or bound.text
+            text = format_ranges(within, recorded) or bound.text
         elif within == recorded:
             parts.append(f"any {component_title(name)}")
             continue

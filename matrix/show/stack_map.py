@@ -29,7 +29,7 @@ from matrix.ground.catalog.stack import (
     components,
     short,
 )
-from matrix.ground.catalog.versions import minor, parse, spans
+from matrix.ground.catalog.versions import format_ranges, minor, parse
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.trend import Pasts
 from matrix.show.words import night_in_words
@@ -311,10 +311,10 @@ def _affected(
     families = [list(family) for _, family in groupby(images, key=lambda image: image.partition("-")[0])]
     alike: dict[tuple[str | MapCall, Standing, str], list[str]] = {}
     for (image, subject, standing), releases in known_releases.items():
-        alike.setdefault((subject, standing, spans(releases, columns)), []).append(image)
+        alike.setdefault((subject, standing, format_ranges(releases, columns)), []).append(image)
     affected: dict[str | MapCall, list[Affected]] = {}
     for (subject, standing, text), containers in sorted(alike.items(), key=lambda item: KNOWN_BREAK.index(item[0][1])):
-        names = filter(None, (spans({*containers} & {*family}, family) for family in families))
+        names = filter(None, (format_ranges({*containers} & {*family}, family) for family in families))
         affected.setdefault(subject, []).append(Affected(standing, ", ".join(names), text))
     return affected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -37,6 +38,25 @@ def test_every_document_is_listed() -> None:
     assert [
         path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md" and f"({path.name})" not in listed
     ] == []
+
+
+def missing_parts(page: str) -> list[str]:
+    """Return the paths below matrix/, and their functions and classes, that a page names and that do not exist."""
+    missing = []
+    for path, name in re.findall(r"`([a-z_]+/[a-z_/]+\.(?:py|toml))(?::([\w.]+))?`", page):
+        file = next((root / path for root in (ROOT / "matrix", ROOT) if (root / path).is_file()), None)
+        body = ast.parse(file.read_text()).body if file and name else []
+        for part in filter(None, name.split(".")):
+            body = next((item.body for item in body if getattr(item, "name", "") == part), None) or []
+        missing += [] if file and (body or not name) else [f"{path}:{name}"]
+    return missing
+
+
+def test_architecture_names_what_exists_in_2000_words() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert missing_parts(page) == []
+    assert missing_parts("`cli/check.py:gone`, `cli/gone.py`") == ["cli/check.py:gone", "cli/gone.py:"]
+    assert len(page.split()) <= 2000
 
 
 def test_table_of_the_kit_is_current() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ import pytest
 
 from matrix.prove.provision.project import ROOT
 
-# Modules whose functions decide on values alone; those of report/ turn values into texts.
+# Modules whose functions decide on values alone; those of show/ turn values into texts.
 PURE: Final = (
     "matrix/ground/verdicts/*.py",
     "matrix/prove/planning/*.py",
@@ -36,7 +37,6 @@ EDGES: Final = {
     "matrix/show/document.py": "reads templates",
     "matrix/show/failure_page.py": "lists the examples of a failure, and runs the chart of its folder",
     "matrix/show/site.py": "writes the pages",
-    "matrix/cli/run.py": "reads the size and colours of the terminal",
     "matrix/show/terminal.py": "reads the size and colours of the terminal",
 }
 CALLS: Final = frozenset({"open", "input", "exec", "eval", "__import__"})
@@ -53,6 +53,10 @@ ATTRIBUTES: Final = frozenset(
     time.time time.monotonic time.perf_counter time.sleep datetime.now date.today sys.argv sys.stdin platform.machine
     """.split()  # noqa: SIM905
 )
+# Commands that render their answer themselves; what its functions return, and those that look up something.
+RENDERING: Final = ("contract", "fit", "match", "parity", "run")
+PRINTED: Final = re.compile(r"\bPart\b|^str$|dict\[str, Any\]|Iterator\[str\]")
+LOOKING: Final = {"_folder": "a path from the current folder", "command_line": "the name of the program"}
 MODULES: Final = frozenset({"random", "secrets", "uuid", "getpass"})
 
 
@@ -101,6 +105,17 @@ def test_deciding_modules_use_values_alone(pattern: str) -> None:
         for line, text in impurities(path.read_text(encoding="utf-8"))
     ]
     assert used == []
+
+
+@pytest.mark.parametrize("command", RENDERING)
+def test_what_a_command_prints_comes_from_values(command: str) -> None:
+    """The command reads and writes; the functions that render its answer get values, as those of show/."""
+    tree = ast.parse((ROOT / f"matrix/cli/{command}.py").read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.returns]
+    rendering = [node for node in functions if node.returns and PRINTED.search(ast.unparse(node.returns))]
+    assert rendering
+    used = {node.name: [text for _, text in impurities(ast.unparse(node))] for node in rendering}
+    assert {name: texts for name, texts in used.items() if texts and name not in LOOKING} == {}
 
 
 def test_edges_are_edges() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from matrix.ask.check.calls import breaking_calls
-from matrix.ask.check.rulings import FailureInStack, Rulings, StackChange, Standing
+from matrix.ask.check.rulings import ChangeKind, FailureInStack, Rulings, StackChange, Standing
 from matrix.ask.check.training_job import NO_JOB, UserJob
 from matrix.ask.check.user_stack import UserStack, recorded
 from matrix.ground.cases.cells import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
@@ -182,13 +182,13 @@ def with_remedies(
 
     A flag, or a version, that a text of the catalog states is not named twice.
     """
-    texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
+    texts = [StackChange(ChangeKind.TEXT, each.text, each.verified) for each in one.failure.workarounds]
     known = " ".join(each.text for each in texts)
     versions = list(version_changes(catalog, user, one.failure, broken_in))
     job = [
         each
         for each in one.workarounds
-        if not (each.kind == "flag" and each.text.removeprefix("add ") in known)
+        if not (each.kind is ChangeKind.FLAG and each.text.removeprefix("add ") in known)
         and not any(other.text.startswith(f"{each.text} ") for other in versions)
     ]
     command = f'megatrix run --here --select "failure=={one.failure.id}"'
@@ -216,7 +216,7 @@ def version_changes(
             return works and not broken_in(other) - breaks
 
         if changed := nearest(catalog, stack, BASE if in_image else component, helps):
-            yield StackChange("version", _named(stack, changed, component))
+            yield StackChange(ChangeKind.VERSION, _named(stack, changed, component))
 
 
 def broken(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> set[str]:

@@ -29,7 +29,7 @@ from matrix.ground.catalog.stack import (
     Stack,
     component_title,
 )
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.kit.preflight import Answer, Report
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
@@ -55,21 +55,29 @@ KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILEN
 BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
 
 
+class ChangeKind(str, Enum):
+    """What a change is of: an option, a version, the job (found by a preflight), or a text of the catalog."""
+
+    FLAG = "flag"
+    VERSION = "version"
+    JOB = "job"
+    TEXT = "text"
+
+
 @dataclass(frozen=True)
 class StackChange:
     """One change after which the failure does not occur in this stack.
 
-    `kind`: "flag", "version", "job" (found by a preflight) or "text" (of the catalog). `verified` names the run that
-    verified it, "" if there was none.
+    `verified` names the run that verified it, "" if there was none.
     """
 
-    kind: str
+    kind: ChangeKind
     text: str
     verified: str = ""
 
     def to_json(self) -> dict[str, str]:
         """Return plain JSON values."""
-        return dict(vars(self))
+        return {**vars(self), "kind": self.kind.value}
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,7 @@ def _need(catalog: Catalog, user: UserStack, rule: Rule, component: str) -> str:
         return f"the image {' or '.join(id for id in rule.base if decide(catalog, user, BASE, (id,)) is None)}"
     bound = rule.bounds[component]
     versions = possible(catalog, user, component) if recorded(catalog, component) else []
-    return f"{component_title(component)} {spans([one for one in versions if one in bound], versions) or bound.text}"
+    return f"{component_title(component)} {format_ranges(filter(bound.__contains__, versions), versions) or bound.text}"
 
 
 def lacking(stack: Stack, failure: Failure) -> str:
@@ -224,7 +232,7 @@ def judge_failure(
         depends=tuple(name for _, names in ruling.may_break for name in names),
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         place=job.place,
-        workarounds=tuple(StackChange("flag", f"add {flag}") for flag in flags),
+        workarounds=tuple(StackChange(ChangeKind.FLAG, f"add {flag}") for flag in flags),
     )
 
 
@@ -276,7 +284,7 @@ def _apply(
     if error:
         answer, owner = error
         report, reached, job = reports[owner].report, reports[owner].reached, reports[owner].job
-        changes = (StackChange("job", " and ".join(change)) for change in report.changes)
+        changes = (StackChange(ChangeKind.JOB, " and ".join(change)) for change in report.changes)
         return replace(
             one,
             standing=Standing.WILL_BREAK if reached.certain else Standing.WITH_OPTIONS,

@@ -192,7 +192,7 @@ def build(
     values: dict[str, Value] = {name: each.value for name, each in stated.items() if each.value is not UNKNOWN}
     places = {name: stated[name].place for name in values}
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
-    brought = _brought(base, stated) if base else {}
+    brought = _from_image(base, stated) if base else {}
     places = {**dict.fromkeys(brought, Place(f"in {base.id if base else ''}")), **places}
     values = {**brought, **values}
     torch = values.get(TORCH)
@@ -218,7 +218,7 @@ def build(
     return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), unread)
 
 
-def _kept(statement: Statement | None, version: str) -> bool:
+def _keeps_pin(statement: Statement | None, version: str) -> bool:
     """Return whether an installer keeps the version of an image: it fits the limits that are stated besides."""
     try:
         limits = SpecifierSet(statement.limits if statement else "")
@@ -290,10 +290,10 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
     return stated, remarks
 
 
-def _brought(base: Base, stated: Mapping[str, Statement]) -> dict[str, str]:
+def _from_image(base: Base, stated: Mapping[str, Statement]) -> dict[str, str]:
     """Return the versions of a base that what is stated leaves in place, as far as they are known."""
     contents = base.contents().versions.items()
-    return {name: version for name, version in contents if name != BASE and _kept(stated.get(name), version)}
+    return {name: version for name, version in contents if name != BASE and _keeps_pin(stated.get(name), version)}
 
 
 def decide(catalog: Catalog, user: UserStack, component: str, bound: Bound) -> bool | None:

@@ -37,13 +37,13 @@ VARIED: Final = (MCORE, TE, WRITER_MCORE, WRITER_TE)  # the components whose rel
 Bounds = Callable[[Mapping[str, Value]], bool]
 
 
-def anything(values: Mapping[str, Value]) -> bool:
+def accept_all(values: Mapping[str, Value]) -> bool:
     """Bound nothing."""
     return True
 
 
 def cells_of(
-    catalog: Catalog, failure: Failure, bases: Collection[str] | None = None, may: Bounds = anything
+    catalog: Catalog, failure: Failure, bases: Collection[str] | None = None, may: Bounds = accept_all
 ) -> list[Cell]:
     """Return the cells that differ on the failure's axes, without the excluded ones; with `bases`, those on them.
 
@@ -152,7 +152,7 @@ def plan_case(
         case.ranks,
         case.gpus,
         case.launcher,
-        (*case.packages, *laid(failure, cell)),
+        (*case.packages, *required_pins(failure, cell)),
         failure.overrides,
         source=source_of(catalog, failure, MCORE, cell.stack, level),
         te_source=source_of(catalog, failure, TE, cell.stack, level, built=isinstance(base, Wheels) and not compiled),
@@ -161,7 +161,7 @@ def plan_case(
     )
 
 
-def laid(failure: Failure, cell: Cell) -> tuple[str, ...]:
+def required_pins(failure: Failure, cell: Cell) -> tuple[str, ...]:
     """Return the open packages of a cell with those that they require, as "NAME==VERSION"."""
     required = {f"{package.name}=={package.version}": package.requires for package in failure.package}
     return tuple(pin for package in cell.pins for pin in (package, *required.get(package, ())))

@@ -183,7 +183,7 @@ def minor(version: str) -> str:
     return f"{release[0]}.{release[1] if len(release) > 1 else 0}"
 
 
-def spans(some: Iterable[str], known: Sequence[str]) -> str:
+def format_ranges(some: Iterable[str], known: Sequence[str]) -> str:
     """Write versions as spans of the `known` ones: "1.0.0 .. 1.8.0, 2.2.0"; unknown versions follow."""
     selected = set(some)
     runs: list[list[str]] = []

@@ -253,7 +253,7 @@ class Comparisons:
                 deviations,
                 steps=len(reference.steps),
                 largest=max(difference.size for difference in differences),
-                dead=tuple(layout_step.dead(reference)),
+                dead=tuple(layout_step.zero_gradients(reference)),
                 first=localised(task) if deviations and task.localise else None,
             )
         except layout_step.HarnessError as error:

@@ -336,16 +336,16 @@ def step_differences(
     number: int, expected: Step, steps: Sequence[Step], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Difference]:
     """Yield the differences of one step."""
-    tokens = whole({"": (GLOBAL_BATCH * SEQUENCE,)}, parts([_losses(expected)]))
+    tokens = assemble({"": (GLOBAL_BATCH * SEQUENCE,)}, parts([_losses(expected)]))
     yield from _elementwise("loss", number, tokens, parts([_losses(step) for step in steps]))
-    gradients = whole(shapes, parts([expected.gradients]))
+    gradients = assemble(shapes, parts([expected.gradients]))
     computed = parts([step.gradients for step in steps])
     yield from _elementwise("gradient", number, gradients, computed)
     yield from _scalars("norm", number, expected.norm, [step.norm for step in steps])
-    norm = math.sqrt(sum(float(values.square().sum()) for values in whole(shapes, computed).values()))
+    norm = math.sqrt(sum(float(values.square().sum()) for values in assemble(shapes, computed).values()))
     yield from _scalars("norm of gathered", number, norm, [step.norm for step in steps])
     yield from _scalars("clip", number, expected.clip, [step.clip for step in steps])
-    parameters = whole(shapes, parts([expected.parameters]))
+    parameters = assemble(shapes, parts([expected.parameters]))
     yield from _elementwise("parameter", number, parameters, parts([step.parameters for step in steps]))
     for name, value in expected.logged.items():
         logged = [step.logged[name] for step in steps if name in step.logged]
@@ -372,7 +372,7 @@ def check_reference(reference: Numbers) -> None:
             raise HarnessError(f"{name} has a gradient and is not updated")
 
 
-def dead(reference: Numbers) -> list[str]:
+def zero_gradients(reference: Numbers) -> list[str]:
     """Return the parameters whose gradients are zero in every step: nothing is compared for these."""
     alive = {name for step in reference.steps for name, _, values in step.gradients if bool((values != 0).any())}
     return sorted(reference.shapes.keys() - alive)
@@ -388,7 +388,7 @@ def parts(ranks: Sequence[Sequence[tuple[str, Any, Any]]]) -> dict[str, Parts]:
     return by_name
 
 
-def whole(shapes: dict[str, tuple[int, ...]], by_name: dict[str, Parts]) -> dict[str, Any]:
+def assemble(shapes: dict[str, tuple[int, ...]], by_name: dict[str, Parts]) -> dict[str, Any]:
     """Return every parameter, flat, from its parts. Raises HarnessError where an element is in no part."""
     import torch
 

@@ -13,8 +13,8 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.learning import of_log
 from matrix.kit.command import Repeats, last_printed
 from matrix.prove.bisection.noise import LEAST, Noise
-from matrix.prove.bisection.own import ONCE, OwnCommand, read_signatures
 from matrix.prove.bisection.question import BisectionQuestion
+from matrix.prove.bisection.user_command import ONCE, OwnCommand, read_signatures
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.secrets import bare, values
 

@@ -32,7 +32,7 @@ _QUOTED: Final = re.compile(r"'([A-Za-z_]\w{2,})'")
 _NAME: Final = re.compile(r"\b(?!__)(?:[A-Za-z]\w*_\w+|\w*[a-z][A-Z]\w*)\b")  # snake_case, or CamelCase
 
 
-def none(commits: Sequence[Commit]) -> set[int]:
+def no_suspects(commits: Sequence[Commit]) -> set[int]:
     """Suspect no commit."""
     return set()
 
@@ -66,7 +66,7 @@ def of_signatures(signatures: Iterable[Signature], clone: Clone, command: str = 
         return path in command or re.search(rf"(?<![\w.]){re.escape(module)}(?!\w)", command) is not None
 
     if not names:
-        return (lambda commits: changing(commits, clone, named, bool)) if command else none
+        return (lambda commits: changing(commits, clone, named, bool)) if command else no_suspects
     return lambda commits: changing(commits, clone, lambda path: path.endswith(SOURCES), mark)
 
 
@@ -107,7 +107,7 @@ class Searcher:
     clone: Clone
     plan: Plan
     session: BisectionSession
-    suspects: Suspects = none
+    suspects: Suspects = no_suspects
     probed: list[str] = field(default_factory=list)  # commits probed outside a search
 
     def between(self, good: Commit, bad: Commit) -> Bisection:
@@ -123,9 +123,9 @@ class Searcher:
         if not fork:
             raise MatrixError("the two ends have no history in common", where=self.clone.path, got=f"{good}; {bad}")
         if fork == good.id:
-            return self.along(good, bad, ProbeResult.GOOD)
+            return self.search_path(good, bad, ProbeResult.GOOD)
         if fork == bad.id:
-            return self.along(bad, good, ProbeResult.BAD)
+            return self.search_path(bad, good, ProbeResult.BAD)
         base = self.clone.commit(fork)
         result = self.probe(base)
         if result is ProbeResult.SKIP:
@@ -136,11 +136,11 @@ class Searcher:
             )
         unchanged, changed = (good, bad) if result is ProbeResult.GOOD else (bad, good)
         self.expect(unchanged, result)
-        bisection = self.along(base, changed, result)
+        bisection = self.search_path(base, changed, result)
         likeness = f"their merge base {base} is {result.value}, like {unchanged.id[:10]}"
         return replace(bisection, notes=(f"neither end descends from the other; {likeness}", *bisection.notes))
 
-    def along(self, old: Commit, new: Commit, expected: ProbeResult, depth: int = 0) -> Bisection:
+    def search_path(self, old: Commit, new: Commit, expected: ProbeResult, depth: int = 0) -> Bisection:
         """Return where the result stops being `expected` between `old` and its descendant `new`.
 
         The searches get half of the allowed error, each nested branch half of the rest; the commits that are probed
@@ -165,7 +165,7 @@ class Searcher:
             if self.probe(fork) is not expected:
                 note = f"it merges a branch that was never {expected.value}: its fork {fork} is {result.value}"
                 return replace(bisection, notes=(*bisection.notes, note))
-            deeper = self.along(fork, parent, expected, depth + 1)
+            deeper = self.search_path(fork, parent, expected, depth + 1)
             confidence = bisection.result.confidence + deeper.result.confidence - 1
             note = f"{merge} merges the branch of this commit, which forked at {fork}"
             return replace(deeper, result=replace(deeper.result, confidence=confidence), notes=(*deeper.notes, note))

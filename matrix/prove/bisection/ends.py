@@ -41,14 +41,14 @@ _NO_TERMINAL: Final = re.compile(
 )
 
 
-def ended(record: Record) -> ProbeResult:
+def seen_as_exit(record: Record) -> ProbeResult:
     """Return the result of a run before a signature is known: any failure is bad."""
     if record.outcome.kind in NOT_STORED:
         return ProbeResult.SKIP
     return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.BAD
 
 
-def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries: int) -> list[Record]:
+def run_both_ends(session: BisectionSession, subject: Subject, good: End, bad: End, tries: int) -> list[Record]:
     """Run both ends, the failing one until it fails, and return their records, its failure last.
 
     Raises MatrixError unless the good end passes and the bad end fails in one of `tries` runs.
@@ -60,11 +60,11 @@ def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries:
             ProbeResult.GOOD: "the bad end passes: the ends may be swapped, or the command flaky",
             ProbeResult.BAD: "nothing was searched: both ends fail; name a good one where the command passes",
             ProbeResult.SKIP: "nothing was searched",
-        }[ended(records[-1])]
+        }[seen_as_exit(records[-1])]
         raise not_as_stated("good", good, good_record, subject, "a pass: the command ends with status 0", hint)
     while records[-1].outcome.kind is OutcomeKind.PASSED and passes(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
-    if ended(records[-1]) is not ProbeResult.BAD:
+    if seen_as_exit(records[-1]) is not ProbeResult.BAD:
         expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
         raise not_as_stated("bad", bad, records[-1], subject, expected)
     return [good_record, *records]
@@ -186,7 +186,7 @@ def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
     return bisection.doubted(*flaky) if flaky else bisection
 
 
-def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer:
+def confirm_ends(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer:
     """Return the answer after a second run on both sides of each change."""
     bisections = {axis: repeated(bisection, session) for axis, bisection in answer.bisections.items()}
     doubts = (
@@ -231,13 +231,13 @@ def counted(bisection: Bisection, noise: Noise) -> Bisection:
 def other_failures(bisection: Bisection) -> list[Record]:
     """Return a record of each place where the search stopped at another failure; [] if it stopped at anything else."""
     candidates = [place for place in bisection.result.candidates if place in bisection.records]
-    records = [bisection.records[place][-1] for place in candidates]
-    skipped = [record for record in records if record.signature is None and ended(record) is not ProbeResult.GOOD]
-    only = bool(skipped) and all(ended(record) is ProbeResult.BAD for record in skipped)
+    ends = [bisection.records[place][-1] for place in candidates]
+    skipped = [end for end in ends if end.signature is None and seen_as_exit(end) is not ProbeResult.GOOD]
+    only = bool(skipped) and all(seen_as_exit(record) is ProbeResult.BAD for record in skipped)
     return skipped if only and bisection.result.kind is ResultKind.AMBIGUOUS and not bisection.result.flips else []
 
 
 def this_failure(record: Record) -> ProbeResult:
     """Return whether a record shows this failure; a pass and another failure do not."""
-    result = ended(record)
+    result = seen_as_exit(record)
     return ProbeResult.GOOD if result is ProbeResult.BAD and record.signature is None else result

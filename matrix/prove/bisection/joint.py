@@ -265,7 +265,7 @@ class BisectionAnswer:
     notes: tuple[str, ...] = field(default=())
 
 
-def jointly(stacks: StackPair, plan: Plan, session: BisectionSession) -> BisectionAnswer:
+def bisect_stacks(stacks: StackPair, plan: Plan, session: BisectionSession) -> BisectionAnswer:
     """Attribute the failure, then bisect inside each guilty package.
 
     Raises MatrixError when the good stack is not good, or the bad stack is not bad.

@@ -20,22 +20,21 @@ from matrix.prove.bisection.bisect_arguments import (
     folder_of,
     given_signatures,
 )
-from matrix.prove.bisection.commits import Suspects, none, of_call, of_signatures
+from matrix.prove.bisection.commits import Suspects, no_suspects, of_call, of_signatures
 from matrix.prove.bisection.ends import (
+    confirm_ends,
     confirmed,
     counted,
-    ended,
     keep_judged,
     learn,
     measured,
     other_failures,
-    ran,
+    run_both_ends,
+    seen_as_exit,
     this_failure,
-    twice,
 )
 from matrix.prove.bisection.joint import BisectionAnswer, contents_of
 from matrix.prove.bisection.noise import CERTAIN, Noise, Sample
-from matrix.prove.bisection.own import OwnCommand, table_of, toml_of
 from matrix.prove.bisection.probe_session import (
     BisectionSession,
     ProbeReport,
@@ -48,8 +47,9 @@ from matrix.prove.bisection.probe_session import (
     why,
 )
 from matrix.prove.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
-from matrix.prove.bisection.question import Stretch
+from matrix.prove.bisection.question import SearchRange
 from matrix.prove.bisection.search import Plan, ResultKind
+from matrix.prove.bisection.user_command import OwnCommand, table_of, toml_of
 from matrix.prove.execution.engine import Engine
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.provision.resolution import listed_releases
@@ -117,7 +117,7 @@ class Procedure:
             self._events.say("the number of the bad end is nan or inf: bad is a number that is not finite")
             self.session.read = diverged_of
             self.session.records.clear()
-            return twice(self.search(), self.session)
+            return confirm_ends(self.search(), self.session)
         self._events.say(f"good: {metric.good}; bad: {metric.bad}")
         self._plan = replace(self._plan, noise=metric)
         bisected = self.search()
@@ -146,7 +146,7 @@ class Procedure:
         if noise != CERTAIN and isinstance(noise, Noise):
             counts = {axis: counted(bisection, noise) for axis, bisection in bisected.bisections.items()}
             return replace(bisected, bisections=counts)
-        return twice(self._parted(bisected), self.session)
+        return confirm_ends(self._parted(bisected), self.session)
 
     def _parted(self, bisected: BisectionAnswer) -> BisectionAnswer:
         """Return an answer that ends at another failure as two: from where on each of them appears."""
@@ -154,7 +154,7 @@ class Procedure:
         if bisected.comparison or not (others := [record for one in bisections for record in other_failures(one)]):
             return bisected
         answers = []
-        for read in (ended, this_failure):
+        for read in (seen_as_exit, this_failure):
             self.session.read = read
             answers.append(self.search())
         parted = {}
@@ -164,7 +164,7 @@ class Procedure:
             places = [points[border.result.candidates[0]].label for border in borders]
             doubts = [border for border in borders if border.result.kind is ResultKind.AMBIGUOUS]
             if borders[0].result.kind is ResultKind.FIRST_FIXED:  # what passes is fixed, and is the answer
-                self.session.read = ended
+                self.session.read = seen_as_exit
                 bisection, text = borders[0], f"another failure from {places[1]} on, none from {places[0]} on"
             else:
                 bisection, text = borders[1], f"another failure from {places[0]} on, this one from {places[1]} on"
@@ -175,9 +175,9 @@ class Procedure:
     def _learn(self, own: OwnCommand, root: Path) -> None:
         """Run both ends, and judge the points by the signature of the bad one from now on."""
         arguments, subject, (good, bad) = self._arguments, self._points.subject, self._points.ends
-        self.session.read = ended
+        self.session.read = seen_as_exit
         tries = Noise(arguments.shows).tries(arguments.confidence)
-        records = ran(self.session, subject, good, bad, tries)
+        records = run_both_ends(self.session, subject, good, bad, tries)
         signatures = (learn(records[-1], bad, subject),)
         catalog, failure = own.add_to(subject.catalog, signatures, root)
         subject = replace(subject, catalog=catalog, failure=failure, case=failure.case[0])
@@ -206,8 +206,8 @@ class Procedure:
             subject.catalog, self._engine, arguments.out, self._events.warn, self._site, cache=not arguments.fresh
         )
 
-    def _points_of(self, subject: Subject) -> Stretch:
-        suspects: Suspects = none
+    def _points_of(self, subject: Subject) -> SearchRange:
+        suspects: Suspects = no_suspects
         if self._clone:
             call = subject.failure.contract if reads_only(subject.failure, subject.level) else None
             signatures = subject.failure.signature
@@ -216,7 +216,7 @@ class Procedure:
         return self._arguments.question.points(subject, self._engine.lacks, self._clone, suspects, contents)
 
 
-def bisect_command(
+def bisect_user_command(
     arguments: BisectArguments,
     own: OwnCommand,
     catalog: Catalog,

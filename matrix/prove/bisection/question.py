@@ -18,8 +18,8 @@ from matrix.ground.verdicts.kind_match import KindIndex
 from matrix.ground.verdicts.outcome import Raised
 from matrix.prove.bisection import axes
 from matrix.prove.bisection.axes import WORDS, BisectionAxis, Clone, Subject, axis_named, axis_word, read_package
-from matrix.prove.bisection.commits import Searcher, Suspects, none
-from matrix.prove.bisection.joint import BisectionAnswer, Contents, StackPair, jointly, read_pair
+from matrix.prove.bisection.commits import Searcher, Suspects, no_suspects
+from matrix.prove.bisection.joint import BisectionAnswer, Contents, StackPair, bisect_stacks, read_pair
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import BisectionSession, End, bisect
 from matrix.prove.bisection.probing import reads_only
@@ -31,7 +31,7 @@ _ESCAPED = re.compile(r"\\(\W)")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SearchRange:
     """The points of a bisection: what they share, the good and the bad end, and the search between them."""
 
     subject: Subject
@@ -133,9 +133,9 @@ class BisectionQuestion:
         subject: Subject,
         lacks: Callable[[str], str],
         clone: Clone | None = None,
-        suspects: Suspects = none,
+        suspects: Suspects = no_suspects,
         contents: Contents | None = None,
-    ) -> Stretch:
+    ) -> SearchRange:
         """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
 
         `lacks` returns the reason why an image can't run on this machine, `contents` what a base contains; `suspects`
@@ -157,7 +157,7 @@ class BisectionQuestion:
                 searcher = Searcher(subject, axis, clone, plan, session, suspects)
                 return BisectionAnswer(subject, {axis: searcher.between(good, bad)})
 
-            return Stretch(subject, ends, between)
+            return SearchRange(subject, ends, between)
         stretch, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
         points = stretch.points
         if len(points) < 2:
@@ -168,11 +168,11 @@ class BisectionQuestion:
         oldest, newest = (End(stretch.case_at(index), points[index].label) for index in (0, len(points) - 1))
         result_of_oldest = ProbeResult.BAD if swapped else ProbeResult.GOOD
         old = result_of_oldest if self.good and self.bad else None
-        return Stretch(
-            subject, (newest, oldest) if swapped else (oldest, newest), partial(along, subject, stretch, old)
+        return SearchRange(
+            subject, (newest, oldest) if swapped else (oldest, newest), partial(search_releases, subject, stretch, old)
         )
 
-    def _stacks(self, stacks: StackPair) -> Stretch:
+    def _stacks(self, stacks: StackPair) -> SearchRange:
         if not stacks.components:
             differ(self.bad, self.bad)
         for text, on_stack in ((self.good, stacks.good), (self.bad, stacks.bad)):
@@ -184,7 +184,7 @@ class BisectionQuestion:
         good_end, bad_end = (
             End(side.planned(), stacks.label(mixture)) for mixture in unmixed if (side := stacks.mixture(mixture))
         )
-        return Stretch(stacks.good, (good_end, bad_end), partial(jointly, stacks))
+        return SearchRange(stacks.good, (good_end, bad_end), partial(bisect_stacks, stacks))
 
 
 def _pinned(text: str) -> tuple[str, str]:
@@ -201,7 +201,7 @@ def _pinned(text: str) -> tuple[str, str]:
     return component, version
 
 
-def along(
+def search_releases(
     subject: Subject, axis: BisectionAxis, old: ProbeResult | None, plan: Plan, session: BisectionSession
 ) -> BisectionAnswer:
     """Bisect released versions; with `old` None the oldest is probed first, and the newest must then differ."""
@@ -236,12 +236,11 @@ def suspected_releases(signatures: Iterable[Signature], package: str, versions: 
     provider = PROVIDERS.get(package)
     if provider is None:
         return set()
-    index, places = KindIndex(kind_table()), set[int]()
+    kinds, suspects = KindIndex(kind_table()), set[int]()
     for signature in signatures:
         message = _ESCAPED.sub(r"\1", signature.message or "")
-        if sighting := index.shown_by(Raised(signature.exception or "", message)):
-            recorded = dict(releases_with(provider, sighting.groups))
-            states = [recorded.get(version) for version in versions]
+        if sighting := kinds.shown_by(Raised(signature.exception or "", message)):
+            states = map(dict(releases_with(provider, sighting.groups)).get, versions)
             pairs = enumerate(pairwise(states), start=1)
-            places |= {place for place, (before, after) in pairs if None not in (before, after) and before != after}
-    return places
+            suspects |= {index for index, (older, newer) in pairs if None not in (older, newer) and older != newer}
+    return suspects

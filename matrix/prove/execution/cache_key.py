@@ -202,7 +202,7 @@ def digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-class AtOnce:
+class ImmediateResults:
     """Returns the records of cases that need no process.
 
     `run` is the name of the run that they belong to, `environ` its variables.

@@ -19,14 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Outcome
 from matrix.kit.rank import LackError
-from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
 from matrix.prove.planning.packing import Card, Demand, Free, grants, shared
 from matrix.prove.provision import host
 
@@ -157,6 +154,20 @@ class Pool:
         with contextlib.ExitStack() as pipes:
             yield self._held(demand, pipes)
 
+    @contextlib.contextmanager
+    def admit(self, demand: Demand, variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
+        """Hold the GPUs of a demand, and yield `variables` and the one that shows them.
+
+        A supervisor enters it when the ranks of a job are ready (Admission), so that no GPU waits for an import. Raises
+        LackError where there are none.
+        """
+        with contextlib.ExitStack() as gpus:
+            try:
+                names = gpus.enter_context(self.take(demand))
+            except MatrixError as error:
+                raise LackError(error.brief) from error
+            yield {**variables, host.VISIBLE: ",".join(names)}
+
     def _held(self, demand: Demand, pipes: contextlib.ExitStack) -> tuple[str, ...]:
         """Wait for the GPUs of a demand; return those that are held until `pipes` is closed."""
         until = None if self._wait_s is None else time.monotonic() + self._wait_s
@@ -266,36 +277,6 @@ def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
     """Return the error for a folder of locks, or a claim in it, that can't be used."""
     got = getattr(error, "strerror", None) or f"not a claim: {error}"
     return MatrixError("the GPU locks can't be used", where=str(path), got=got, fix=FIX)
-
-
-class ReservingRunner:
-    """Runs jobs on GPUs of a pool by `run`, that of a supervisor; each job sees only its own GPUs.
-
-    `variables` are set in the ranks together with those.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[RankJob, Admission], Outcome],
-        pool: Pool,
-        demand: Demand,
-        variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._run, self._pool, self._demand, self._variables = run, pool, demand, variables
-
-    def run(self, job: RankJob) -> Outcome:
-        """Run the job, which waits for its GPUs when its ranks are ready; it is unavailable if it gets none."""
-        return self._run(job, self._admission)
-
-    @contextlib.contextmanager
-    def _admission(self) -> Iterator[dict[str, str]]:
-        """Hold the GPUs, and yield the variables of the ranks."""
-        with contextlib.ExitStack() as gpus:
-            try:
-                names = gpus.enter_context(self._pool.take(self._demand))
-            except MatrixError as error:
-                raise LackError(error.brief) from error
-            yield {**self._variables, host.VISIBLE: ",".join(names)}
 
 
 def peer_access(folder: Path) -> Path:

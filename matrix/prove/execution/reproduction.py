@@ -40,13 +40,6 @@ def deadline(text: str) -> float:
         raise MatrixError("not a time", where="MEGATRIX_DEADLINE", got=text, expected="seconds, such as 120") from None
 
 
-class JobRunner(Protocol):
-    """Runs a job on ranks (matrix.prove.execution.ranks.supervisor.Supervisor)."""
-
-    def run(self, job: RankJob) -> Outcome:
-        """Run the job to its end."""
-
-
 class RecordSink(Protocol):
     """Stores the start and the record of cases (matrix.prove.store.journal.Journal)."""
 
@@ -93,17 +86,17 @@ class ReproductionRequest:
 
 
 class Reproduction:
-    """One planned case, ready to run: by `read` at level contract, by `runner` at the others."""
+    """One planned case, ready to run: by `read` at level contract, by `run_job` at the others."""
 
     def __init__(
         self,
         request: ReproductionRequest,
-        runner: Callable[[], JobRunner],
+        run_job: Callable[[RankJob], Outcome],
         journal: RecordSink,
         read: Callable[[], Outcome],
     ) -> None:
         self.planned, self.failure, self._context = request.planned, request.failure, request.context
-        self._request, self._runner, self._read, self._journal = request, runner, read, journal
+        self._request, self._run_job, self._read, self._journal = request, run_job, read, journal
 
     def run(self) -> Record:
         """Run or read the case, judge the outcome, store the record and return it."""
@@ -167,7 +160,7 @@ class Reproduction:
     def _write(self, writer: Planned, folder: Path) -> Outcome:
         """Write the checkpoint that the case reads into `folder`, in the cell of its writer."""
         job = self._job(writer, self.failure.case_named(self.planned.case).writer, self._context.writer_path)
-        return self._runner().run(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
+        return self._run_job(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
 
     def _outcome_run(self) -> Outcome:
         """Run the job; run it once more in new interpreters if the outcome is red and the first were not new.
@@ -180,14 +173,14 @@ class Reproduction:
             if missing:
                 return missing
         job = self.job
-        outcome = self._runner().run(job)
+        outcome = self._run_job(job)
         races = {entry.id for entry in self._request.catalog if entry.race}
         if (race := self._judged(outcome).other) in races:
             note = f"ran again: the first run ended in the race {race}: {brief(outcome)}"
-            outcome = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
+            outcome = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
             return replace(outcome, attempts=(*outcome.attempts, note))
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
-            fresh = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
+            fresh = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"
             note = f"run again in fresh interpreters: {difference}: {brief(fresh)}"
             outcome = replace(outcome, attempts=(*outcome.attempts, note))

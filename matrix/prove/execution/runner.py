@@ -19,7 +19,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import SILENT, Record, Verdict
 from matrix.ground.verdicts.text import tail
 from matrix.prove.execution import interrupt
-from matrix.prove.execution.cache_key import AtOnce
+from matrix.prove.execution.cache_key import ImmediateResults
 from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.prove.execution.relay import Receiver
 from matrix.prove.execution.reproduction import not_run
@@ -156,13 +156,14 @@ class Work:
     def finish(self, history: History) -> None:
         """Give each case a result, unless the engine ends early."""
         request, name = self._request, self._run.folder.name
-        at_once = AtOnce(self._catalog, self._engine, request.site or host.look(), history, name, request.environ)
+        site = request.site or host.look()
+        immediate = ImmediateResults(self._catalog, self._engine, site, history, name, request.environ)
         waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
             for planned in self._run.pending():
-                if record := at_once.unavailable(planned):
+                if record := immediate.unavailable(planned):
                     unavailable.append(record)
-                elif record := (self._request.cache and at_once.cached(planned)) or None:
+                elif record := (self._request.cache and immediate.cached(planned)) or None:
                     cached.append(record)
                 else:
                     waiting.append(planned)

@@ -18,12 +18,13 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution import interrupt
 from matrix.prove.execution.case_context import CaseContexts, Options
-from matrix.prove.execution.gpus import Pool, ReservingRunner, pool_of
+from matrix.prove.execution.gpus import Pool, pool_of
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.preflights import read_case
+from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
-from matrix.prove.execution.reproduction import JobRunner, Reproduction, ReproductionRequest
+from matrix.prove.execution.reproduction import Reproduction, ReproductionRequest
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
@@ -121,20 +122,20 @@ class Session:
         failure = catalog.failure(planned.failure)
         context = self._contexts.of(planned)
 
-        def runner() -> JobRunner:
+        def run_job(job: RankJob) -> Outcome:
             placement = context.placement
             if not placement.gpus:
-                return self.supervisor
+                return self.supervisor.run(job)
             case = failure.case_named(planned.case)
             demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
             variables = nccl_sharing().variables if placement.nccl else {}
-            return ReservingRunner(self.supervisor.run, self.gpus, demand, variables)
+            return self.supervisor.run(job, partial(self.gpus.admit, demand, variables))
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
 
         return Reproduction(
-            ReproductionRequest(planned, failure, catalog.failures, context), runner, self.journal, read
+            ReproductionRequest(planned, failure, catalog.failures, context), run_job, self.journal, read
         )
 
     @property

@@ -285,7 +285,7 @@ class Cause:
     point: Point
     certainty: Certainty
     comparison: PointResult
-    met: Point
+    original_point: Point
     entry: str = ""
 
     @property

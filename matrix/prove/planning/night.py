@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from matrix.ground.cases.cells import (
     Bounds,
-    anything,
+    accept_all,
     cells_of,
     expected,
     masked_by,
@@ -48,7 +48,7 @@ ANY_LINE: Final = "*"  # the minor of an installed Transformer Engine that is un
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
-def everything(catalog: Catalog, levels: Collection[Level], may: Bounds = anything) -> list[Planned]:
+def everything(catalog: Catalog, levels: Collection[Level], may: Bounds = accept_all) -> list[Planned]:
     """Return every case on every possible cell, masked ones included, at the given levels.
 
     Where `may` returns False for some values of a case, such cases are left out, most of them before they are made.

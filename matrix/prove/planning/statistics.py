@@ -380,7 +380,7 @@ def jobs(planned: Iterable[Planned], levels: Collection[Level]) -> list[CiJob]:
 
 def github(made: Sequence[CiJob]) -> dict[str, Any]:
     """Return a matrix for a workflow's `strategy.matrix`: name, runner, command and cases of each job."""
-    enough("github", made)
+    require_job_count("github", made)
     return {
         "include": [
             {
@@ -396,7 +396,7 @@ def github(made: Sequence[CiJob]) -> dict[str, Any]:
 
 def gitlab(made: Sequence[CiJob]) -> dict[str, Any]:
     """Return a child pipeline with a job for each; tags choose its runner."""
-    enough("gitlab", made)
+    require_job_count("gitlab", made)
     return {job.name: _gitlab_job(job) for job in made}
 
 
@@ -412,7 +412,7 @@ def _gitlab_job(job: CiJob) -> Mapping[str, Any]:
 FORMATS: Final = {"github": github, "gitlab": gitlab}
 
 
-def enough(service: str, made: Sequence[CiJob]) -> None:
+def require_job_count(service: str, made: Sequence[CiJob]) -> None:
     """Raise MatrixError when these are more jobs than a service allows."""
     if len(made) > MOST[service]:
         raise MatrixError(

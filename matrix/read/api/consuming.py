@@ -13,7 +13,7 @@ from matrix.read.api.guard import Guard
 from matrix.read.api.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, Calls, Provider
 from matrix.read.api.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.read.api.statements import BodyVisitor
-from matrix.read.api.value import UNKNOWN, Choice, InPackage, Reference, only
+from matrix.read.api.value import UNKNOWN, Choice, InPackage, Reference, single
 
 CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used
 IMPORTS = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
@@ -80,9 +80,9 @@ class _Package:
         """Return the values of a module's `name`."""
         if module in self._paths and name:
             choice = self._module(module).names.own.get(name)
-            if choice is not None and choice != only(InPackage(module, name)):
+            if choice is not None and choice != single(InPackage(module, name)):
                 return choice
-        return only(InPackage(f"{module}.{name}")) if self.is_module(f"{module}.{name}") else UNKNOWN
+        return single(InPackage(f"{module}.{name}")) if self.is_module(f"{module}.{name}") else UNKNOWN
 
     def exported(self, module: str) -> list[str]:
         """Return the names that `import *` takes from a module."""

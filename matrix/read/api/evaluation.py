@@ -35,10 +35,10 @@ from matrix.read.api.value import (
     computed_from,
     constant,
     gather,
+    guarded,
     merge,
-    only,
+    single,
     truth_of,
-    under,
     values_of,
 )
 
@@ -102,7 +102,7 @@ class CallVisitor(ExpressionVisitor):
         for guard, routine in self.settled(self.names.find(func.id) or ()):
             if isinstance(routine, FunctionDefinition) and routine.slots:
                 scope = self._inside(routine, routine.parameters()).narrowed(routine.result)
-                objects = under(guard, scope.get(routine.slots[0].arg, ()))
+                objects = guarded(guard, scope.get(routine.slots[0].arg, ()))
                 classes += [(reached, value.of_class) for reached, value in objects if isinstance(value, Anything)]
         return classes
 
@@ -145,7 +145,7 @@ class CallVisitor(ExpressionVisitor):
                 self.end("TypeError", node, guard)
         owner = self._instance_of(func)
         call = Invocation(node, *self.arguments(node), owner)
-        return gather(pair for guard, callee in callees for pair in under(guard, self._result(callee, guard, call)))
+        return gather(pair for guard, callee in callees for pair in guarded(guard, self._result(callee, guard, call)))
 
     def _instance_of(self, func: ast.expr) -> Instance | None:
         """Return the instance behind self or super() if the call is to one of its methods."""
@@ -177,7 +177,7 @@ class CallVisitor(ExpressionVisitor):
             bound = call.owner.name if call.owner else ""
             self.use("call", callee.path, call.node, guard, call.arguments, bound=bound)
             is_class = re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2])
-            return only(Anything(of_class=callee.path)) if is_class else UNKNOWN
+            return single(Anything(of_class=callee.path)) if is_class else UNKNOWN
         if isinstance(callee, Method):
             self.use("method", callee.path, call.node, guard, call.arguments, bound="object")
         elif isinstance(callee, FunctionDefinition):
@@ -189,11 +189,11 @@ class CallVisitor(ExpressionVisitor):
             self._set_names(call)
             return self._outside(callee.path, call)
         elif isinstance(callee, Anything):
-            return only(callee.computed())
+            return single(callee.computed())
         elif isinstance(callee, ParametersOf) and call.values:  # its method `get`
             name = _name(call.values[0])
-            return merge(Takes(callee.path, name), only(Fact(True)), only(Literal(None))) if name else only(OF_TE)
-        return only(callee) if isinstance(callee, ParametersOf) else UNKNOWN
+            return merge(Takes(callee.path, name), single(Fact(True)), single(Literal(None))) if name else single(OF_TE)
+        return single(callee) if isinstance(callee, ParametersOf) else UNKNOWN
 
     def _set_names(self, call: Invocation) -> None:
         """Record that a function which gets a module of the provider and a private name may set it there."""
@@ -238,7 +238,7 @@ class CallVisitor(ExpressionVisitor):
         if call.node is self.statement:
             self.flow.assume(returned)
         is_provided = any(isinstance(value, Reference) for _, value in result.value)
-        return gather(under(returned, result.value)) if is_provided else result.value
+        return gather(guarded(returned, result.value)) if is_provided else result.value
 
     def _inside(self, routine: FunctionDefinition, scope: Scope) -> CallVisitor:
         """Return an evaluator of a function with these parameters, which records nothing."""
@@ -251,13 +251,13 @@ class CallVisitor(ExpressionVisitor):
             return gather((guard, value.as_version()) for guard, value in subject)
         texts = [(guard, value.value) for guard, value in subject if isinstance(value, Literal)]
         if path in self.provider.version_getters:
-            return only(RunningVersion(parsed=True))
+            return single(RunningVersion(parsed=True))
         if path in self.provider.minimum_checks:
             given = [*call.node.args, *(keyword.value for keyword in call.node.keywords)]
             sign = ">" if any(isinstance(part, ast.Constant) and part.value is False for part in given) else ">="
             return gather((guard, Fact(TeVersion(sign, str(text)))) for guard, text in texts) or UNKNOWN
         if path in VERSION_READERS and any(text in self.provider.distributions for _, text in texts):
-            return only(RunningVersion(parsed=False))
+            return single(RunningVersion(parsed=False))
         references = [(guard, value.path) for guard, value in subject if isinstance(value, Reference)]
         if path in COMPARISONS and len(call.values) == 2:
             return _ordered(COMPARISONS[path], *call.values)
@@ -269,7 +269,7 @@ class CallVisitor(ExpressionVisitor):
             return gather(modules) or UNKNOWN
         if path == "importlib.util.find_spec" and len(texts) == 1 and self.provider.owns(str(texts[0][1])):
             offered = Offers(f"{texts[0][1]}:")
-            return merge(offered, only(Fact(True)), only(Literal(None)))
+            return merge(offered, single(Fact(True)), single(Literal(None)))
         if path == "functools.partial":
             passed = call.arguments
             partly = Arguments(passed.positional[1:], passed.keywords, starred=True, open_keywords=True)
@@ -291,7 +291,7 @@ class CallVisitor(ExpressionVisitor):
     def _hasattr(self, node: ast.Call) -> Choice:
         name = _name(self.value(node.args[1]))
         owners = self.value(node.args[0])
-        return only(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
+        return single(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
 
     def _getattr(self, node: ast.Call) -> Choice:
         name = text_of(node.args[1]) if len(node.args) > 1 else None
@@ -303,7 +303,7 @@ class CallVisitor(ExpressionVisitor):
         alternatives: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
             for condition, value in self._attribute_of(owner, name):
-                reached, choice = all_of(guard, condition), only(value)
+                reached, choice = all_of(guard, condition), single(value)
                 if default is not None:
                     if isinstance(value, Reference):
                         choice = merge(Offers(value.path), choice, default)
@@ -311,7 +311,7 @@ class CallVisitor(ExpressionVisitor):
                         choice = UNKNOWN
                 elif isinstance(value, Reference):
                     self.use("attribute", value.path, node, reached)
-                alternatives += under(reached, choice)
+                alternatives += guarded(reached, choice)
         return gather(alternatives)
 
     def _setattr(self, node: ast.Call) -> Choice:
@@ -323,17 +323,17 @@ class CallVisitor(ExpressionVisitor):
 
     def _isinstance(self, node: ast.Call) -> Choice:
         choice, kinds = self.value(node.args[0]), self.value(node.args[1])
-        if kinds == only(Outside("str")) and all(value.is_text is not None for _, value in choice):
-            return only(Fact(any_of(*(guard for guard, value in choice if value.is_text))))
+        if kinds == single(Outside("str")) and all(value.is_text is not None for _, value in choice):
+            return single(Fact(any_of(*(guard for guard, value in choice if value.is_text))))
         if not any(isinstance(kind, Outside) and kind.path.endswith(VERSION_PARSERS) for _, kind in kinds):
-            return only(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
-        return only(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
+            return single(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
+        return single(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
 
     def _issubclass(self, node: ast.Call) -> Choice:
         """Evaluate issubclass(); a constant of a class, such as self.PROVIDER, is the code's decision."""
         choices, _ = self.arguments(node)
         is_constant = any(dotted(argument).rpartition(".")[2].isupper() for argument in node.args[:1])
-        return only(OF_TE) if is_constant else computed_from(values_of(choices))
+        return single(OF_TE) if is_constant else computed_from(values_of(choices))
 
     def _any(self, node: ast.Call) -> Choice:
         """Evaluate any(); over the kinds of a signature's parameters, whether it takes other keywords."""
@@ -342,7 +342,7 @@ class CallVisitor(ExpressionVisitor):
             choice = self.value(generator.generators[0].iter)
             takes = [(guard, Takes(value.path, "**")) for guard, value in choice if isinstance(value, ParametersOf)]
             if takes:
-                return only(Fact(any_of(*(all_of(guard, condition) for guard, condition in takes))))
+                return single(Fact(any_of(*(all_of(guard, condition) for guard, condition in takes))))
         return self._joined(node, any_of)
 
     def _all(self, node: ast.Call) -> Choice:
@@ -352,22 +352,22 @@ class CallVisitor(ExpressionVisitor):
         """Evaluate any() or all() of a list, or of a comprehension over constants."""
         items = node.args[0] if node.args else None
         if isinstance(items, (ast.List, ast.Tuple, ast.Set)):
-            return only(Fact(join(*map(self.truth, items.elts))))
+            return single(Fact(join(*map(self.truth, items.elts))))
         loops = items.generators if isinstance(items, (ast.GeneratorExp, ast.ListComp)) else []
         constants = constant(self.value(loops[0].iter)) if len(loops) == 1 and not loops[0].ifs else None
         if isinstance(constants, tuple) and isinstance(items, (ast.GeneratorExp, ast.ListComp)):
             outer, guards = self.names.own, list[Guard]()
             for item in constants:
-                self.names.own = {**outer, dotted(loops[0].target): only(Literal(item))}
+                self.names.own = {**outer, dotted(loops[0].target): single(Literal(item))}
                 guards.append(self.truth(items.elt))
             self.names.own = outer
-            return only(Fact(join(*guards)))
+            return single(Fact(join(*guards)))
         choices, _ = self.arguments(node)
         return computed_from(values_of(choices))
 
     def _new_dict(self, node: ast.Call) -> Choice:
         choices, arguments = self.arguments(node)
-        return only(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
+        return single(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
 
     _BUILTINS: ClassVar[Mapping[str, Callable[[CallVisitor, ast.Call], Choice]]] = {
         "all": _all,

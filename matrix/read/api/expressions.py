@@ -45,8 +45,8 @@ from matrix.read.api.value import (
     gather,
     is_none,
     merge,
-    only,
     settled,
+    single,
     truth_of,
     values_of,
 )
@@ -204,7 +204,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         """Read a name; one that no body binds is a builtin."""
         self._mention(node.id, called=called)
         choice = self.names.find(node.id)
-        return only(Outside(node.id)) if choice is None else self.settled(choice)
+        return single(Outside(node.id)) if choice is None else self.settled(choice)
 
     def visit_Attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
         """Read `owner.name`. `whole`: no longer chain contains it; then reading a TE name is a use unless `called`."""
@@ -232,7 +232,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         if isinstance(owner, Anything) and owner.of_class:
             path = Reference(owner.of_class).attribute(node.attr).path
             if called:
-                return only(Method(path))
+                return single(Method(path))
             if node.attr.startswith("_") and isinstance(node.ctx, ast.Load):
                 self.use("method", path, node, guard, bound="object")
         choice = owner.read(node.attr, called=called) if isinstance(owner, Instance) else ()
@@ -244,8 +244,8 @@ class ExpressionVisitor(ast.NodeVisitor):
         if isinstance(owner, ClassDefinition):
             return owner.method(name) or UNKNOWN
         if isinstance(owner, Reference) and name == "__dataclass_fields__":
-            return only(ParametersOf(owner.path))
-        return only(self.provided(owner.attribute(name)))
+            return single(ParametersOf(owner.path))
+        return single(self.provided(owner.attribute(name)))
 
     def provided(self, value: Value) -> Value:
         """Return the running version for a name that holds the provider's version, else the value itself."""
@@ -265,14 +265,14 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> Choice:
         """Read a constant."""
-        return only(Literal(node.value))
+        return single(Literal(node.value))
 
     def visit_Tuple(self, node: ast.Tuple | ast.List) -> Choice:
         """Read a tuple or a list of constants."""
         choices = [self.value(element) for element in node.elts]
         items = [choice[0][1] for choice in choices if len(choice) == 1]
         constants = [item.value for item in items if isinstance(item, Literal)]
-        return only(Literal(tuple(constants))) if len(constants) == len(choices) else UNKNOWN
+        return single(Literal(tuple(constants))) if len(constants) == len(choices) else UNKNOWN
 
     def visit_Dict(self, node: ast.Dict) -> Choice:
         """Read a dictionary, which may collect keywords."""
@@ -287,7 +287,7 @@ class ExpressionVisitor(ast.NodeVisitor):
                 keywords = keywords.updated(values_of([choice]), (), more=len(choice) > 1)
             else:
                 keywords = keywords.opened()
-        return only(keywords)
+        return single(keywords)
 
     def visit_Subscript(self, node: ast.Subscript) -> Choice:
         """Read a key of a dictionary of constants or functions, such as {">=": operator.ge}."""
@@ -295,7 +295,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         if len(dictionary) == len(key) == 1:
             (_, keywords), (_, name) = dictionary[0], key[0]
             if isinstance(keywords, Keywords) and not keywords.open and isinstance(name, Literal):
-                return next((only(item) for key_name, item in keywords.items if key_name == name.value), UNKNOWN)
+                return next((single(item) for key_name, item in keywords.items if key_name == name.value), UNKNOWN)
         return computed_from(values_of([dictionary, key]))
 
     def visit_GeneratorExp(self, node: ast.SetComp | ast.ListComp | ast.GeneratorExp) -> Choice:
@@ -310,7 +310,7 @@ class ExpressionVisitor(ast.NodeVisitor):
     def visit_DictComp(self, node: ast.DictComp) -> Choice:
         """Read a dictionary whose keys are not known."""
         self.parts(node)
-        return only(Keywords(open=True))
+        return single(Keywords(open=True))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Choice:
         """Evaluate `and` or `or`: an operand is read where those before it do not decide."""
@@ -321,15 +321,15 @@ class ExpressionVisitor(ast.NodeVisitor):
             choices.append(self.value_where(operand, all_of(*truths) if is_and else negate(any_of(*truths))))
             truths.append(truth_of(choices[-1], shown(operand)))
         if is_and:
-            return only(Fact(all_of(*truths)))
+            return single(Fact(all_of(*truths)))
         if any(isinstance(value, (Reference, Keywords, FunctionDefinition)) for value in values_of(choices)):
             return merge(truths[0], choices[0], choices[-1])  # `given or default`
-        return only(Fact(any_of(*truths)))
+        return single(Fact(any_of(*truths)))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Choice:
         """Evaluate `not`."""
         if isinstance(node.op, ast.Not):
-            return only(Fact(negate(self.truth(node.operand))))
+            return single(Fact(negate(self.truth(node.operand))))
         self.value(node.operand)
         return UNKNOWN
 
@@ -347,14 +347,14 @@ class ExpressionVisitor(ast.NodeVisitor):
         if len(node.ops) > 1:
             choices = [operand, comparand, *map(self.value, node.comparators[1:])]
             kind = Unclear if any(value.of_te for value in values_of(choices)) else Config
-            return only(Fact(kind(shown(node))))
-        if isinstance(op, (ast.Is, ast.IsNot)) and comparand == only(Literal(None)):
+            return single(Fact(kind(shown(node))))
+        if isinstance(op, (ast.Is, ast.IsNot)) and comparand == single(Literal(None)):
             absent = is_none(operand, text)
-            return only(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
+            return single(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
         text = shortened(f"{text} {WORDS[type(op)]} {written(comparand, comparator)}")
         pairs = product(operand, comparand)
         guards = [all_of(guard, condition, compared(op, x, y, text)) for (guard, x), (condition, y) in pairs]
-        return only(Fact(any_of(*guards)))
+        return single(Fact(any_of(*guards)))
 
     visit_SetComp = visit_ListComp = visit_GeneratorExp
     visit_List = visit_Tuple

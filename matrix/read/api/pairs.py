@@ -121,10 +121,10 @@ def breaking_or_near(pair: CallPair, consumer: str, provider: str) -> tuple[tupl
         build, minors = parse(provider), {parse(text).release[:2]: text for text in releases}
         if not build.is_prerelease and build.release[:2] in minors:
             return breaking(pair, consumer, minors[build.release[:2]]), ()
-        after = next((place for place, text in enumerate(releases) if parse(text) > build), 0)
-        if not after:
+        following = next((index for index, text in enumerate(releases) if parse(text) > build), 0)
+        if not following:
             raise
-    sides = (breaking(pair, consumer, text) for text in [*releases][after - 1 : after + 1])
+    sides = (breaking(pair, consumer, text) for text in [*releases][following - 1 : following + 1])
     older, newer = ({(finding.callee, finding.call_site): finding for finding in side} for side in sides)
     differing = (finding for line, finding in (older | newer).items() if line not in older or line not in newer)
     return tuple(finding for line, finding in newer.items() if line in older), tuple(differing)

@@ -226,10 +226,10 @@ def spans(releases: Sequence[tuple[str, bool | None]], value: bool) -> str:
     runs = [(exists, [*group]) for exists, group in groupby(releases, lambda release: release[1])]
     texts = []
     for number, (exists, run) in enumerate(runs):
-        (first, _), (last, _) = run[0], run[-1]
+        (oldest, _), (newest, _) = run[0], run[-1]
         is_open = number == len(runs) - 1 > 0
         if exists is value:
-            texts.append(f"{first} and later" if is_open else first if first == last else f"{first} - {last}")
+            texts.append(f"{oldest} and later" if is_open else oldest if oldest == newest else f"{oldest} - {newest}")
     return ", ".join(texts)
 
 

@@ -22,9 +22,9 @@ from matrix.read.api.value import (
     Reference,
     Value,
     gather,
-    only,
+    guarded,
     settled,
-    under,
+    single,
 )
 
 Scope: TypeAlias = "dict[str, Choice]"
@@ -66,7 +66,7 @@ class Names:
         """Make a constant unknown to the functions that only read it."""
         choice = self.own.get(name)
         if choice and all(isinstance(value, Literal) for _, value in choice):
-            self.initial[name], self.own[name] = choice, only(Anything(name))
+            self.initial[name], self.own[name] = choice, single(Anything(name))
 
     @property
     def module(self) -> Names:
@@ -152,12 +152,12 @@ class FunctionDefinition(Value):
         """Return the values of its parameters without any knowledge of its callers; `owner`: its instance."""
         arguments = self.node.args
         slots = [*self.slots, *arguments.kwonlyargs, arguments.vararg]
-        names: Scope = {slot.arg: only(Anything(slot.arg)) for slot in slots if slot}
+        names: Scope = {slot.arg: single(Anything(slot.arg)) for slot in slots if slot}
         if arguments.kwarg:
-            names[arguments.kwarg.arg] = only(Keywords(open=True))
+            names[arguments.kwarg.arg] = single(Keywords(open=True))
         if owner is not None and self.slots and "staticmethod" not in self.decorators:
-            names[self.slots[0].arg] = only(Instance(owner.blueprint))
-            names["super()"] = only(Instance(owner.blueprint, parent=True))
+            names[self.slots[0].arg] = single(Instance(owner.blueprint))
+            names["super()"] = single(Instance(owner.blueprint, parent=True))
         return names
 
     def bears_on_te(self, mentions: Mentions) -> bool:
@@ -218,7 +218,7 @@ class ClassDefinition(Value):
         """Return a method of the first base that has it, () if none has; one outside the package may have any."""
         for base in self.bases:
             classes = settled(base, self.look_up)
-            alternatives = [pair for guard, value in classes for pair in under(guard, value.method(name))]
+            alternatives = [pair for guard, value in classes for pair in guarded(guard, value.method(name))]
             if alternatives:
                 return gather(alternatives)
         return ()
@@ -269,7 +269,7 @@ class Instance(OfTheRun):
             if name in blueprint.set_names:
                 break
         owner = "config" if self.blueprint.is_config else "self"
-        return only(Anything(name if name.endswith("config") else f"{owner}.{name}"))
+        return single(Anything(name if name.endswith("config") else f"{owner}.{name}"))
 
     def read(self, name: str, *, called: bool) -> Choice:
         """Return the values of an attribute or, where it is `called`, of a method."""

@@ -44,9 +44,9 @@ from matrix.read.api.value import (
     Value,
     constant,
     gather,
+    guarded,
     merge,
-    only,
-    under,
+    single,
 )
 
 STORED = re.compile(r"isinstance\([\w.]+, (Base)?Exception\)")  # an exception that was caught elsewhere
@@ -92,10 +92,10 @@ class BodyVisitor(CallVisitor):
 
     def outcome(self) -> ReturnValue:
         """Return the return value of the function whose body was read."""
-        pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
+        pairs = [pair for guard, choice in self.returns for pair in guarded(guard, choice)]
         choice = gather([*pairs, (self.completes, Literal(None))])
         if len(choice) == 1:
-            choice = only(choice[0][1])  # in all other cases it raises
+            choice = single(choice[0][1])  # in all other cases it raises
         return ReturnValue(choice, any_of(self.completes, *(guard for guard, _ in self.returns)))
 
     # --------------------------------------------------------------- branches
@@ -140,7 +140,7 @@ class BodyVisitor(CallVisitor):
             elif _is_incidental(guard):
                 joined[name] = if_true or if_false
             else:
-                joined[name] = gather(under(guard, if_true) if if_true else under(negate(guard), if_false))
+                joined[name] = gather(guarded(guard, if_true) if if_true else guarded(negate(guard), if_false))
         self.names.own = joined
 
     def visit_If(self, node: ast.If) -> None:
@@ -183,7 +183,7 @@ class BodyVisitor(CallVisitor):
     def visit_Return(self, node: ast.Return) -> None:
         """End the block with a value."""
         reached = self.flow.here()
-        self.returns.append((reached, self.value(node.value) if node.value else only(Literal(None))))
+        self.returns.append((reached, self.value(node.value) if node.value else single(Literal(None))))
         self.visit_Break(node)
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
@@ -191,7 +191,7 @@ class BodyVisitor(CallVisitor):
         items = constant(self.value(node.iter))
         if isinstance(items, tuple) and len(items) <= MOST_ROUNDS:
             for item in items:
-                self._bind(node.target, None, only(Literal(item)))
+                self._bind(node.target, None, single(Literal(item)))
                 self.block(node.body)
         elif (
             isinstance(node.iter, (ast.Tuple, ast.List))
@@ -339,7 +339,7 @@ class BodyVisitor(CallVisitor):
         is_held = "." in name and not self.location.function.endswith("__init__")  # an attribute set before this call
         rebindings = self._bindings.get(name, int(name in self.names.own or is_held))
         self._bindings[name] = rebindings + 1
-        return only(Anything(name + "'" * rebindings, of_class=of_class))
+        return single(Anything(name + "'" * rebindings, of_class=of_class))
 
     def visit_Import(self, node: ast.Import) -> None:
         """Read `import a.b as c`."""
@@ -348,7 +348,7 @@ class BodyVisitor(CallVisitor):
             top = alias.name.partition(".")[0]
             package: Mapping[type[Value], Value] = {Reference: Reference(f"{top}:"), InPackage: InPackage(top)}
             value = module if alias.asname else package.get(type(module), Outside(top))
-            self.names.own[alias.asname or top] = only(value)
+            self.names.own[alias.asname or top] = single(value)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """Read `from a import b`, `from a import *`."""
@@ -359,12 +359,12 @@ class BodyVisitor(CallVisitor):
             self.flow.may_fail("ImportError", self.library.loads(source) if is_inside else installed(source))
         names = self.library.exported(source) if is_inside and node.names[0].name == "*" else []
         # Settled, since two modules may import * from one another.
-        self.names.own |= {name: self.settled(only(InPackage(source, name))) for name in names}
+        self.names.own |= {name: self.settled(single(InPackage(source, name))) for name in names}
         for alias in node.names:
             name = f"{source}.{alias.name}"  # `from megatron import core`
             value: Value = InPackage(source, alias.name) if is_inside else Outside(name)
             if is_inside and self.library.mentions(source):
-                choice = self.settled(only(value))
+                choice = self.settled(single(value))
                 bound = any_of(*(guard for guard, _ in choice))
                 if missing(negate(bound)):
                     self.end("ImportError", node, negate(bound))
@@ -373,7 +373,7 @@ class BodyVisitor(CallVisitor):
                 value = self._import_provided(source, alias.name, node)
             elif owns(name) and not owns(source) and not self.library.is_module(name):
                 value = self.import_module(name, node)
-            self.names.own[alias.asname or alias.name] = only(value)
+            self.names.own[alias.asname or alias.name] = single(value)
 
     def _import_provided(self, source: str, name: str, node: ast.ImportFrom) -> Value:
         """Import a name of the provider; record the use and the possible failures."""
@@ -393,7 +393,7 @@ class BodyVisitor(CallVisitor):
         annotations = [] if self.location.postponed else routine.annotations
         for expression in [*node.decorator_list, *defaults, *annotations]:
             self.value(expression)
-        self.names.own[node.name] = only(routine)
+        self.names.own[node.name] = single(routine)
         if self.blueprint:
             self.blueprint.definitions.append(routine)
         if self.recorder:
@@ -425,9 +425,9 @@ class BodyVisitor(CallVisitor):
     def type_parameters(self, node: FunctionNode) -> None:
         """Give parameters that are annotated with a class of the provider its type."""
         for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
-            if slot.annotation is not None and self.names.own.get(slot.arg) == only(Anything(slot.arg)):
+            if slot.annotation is not None and self.names.own.get(slot.arg) == single(Anything(slot.arg)):
                 path = self.annotated(slot.annotation)
-                self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
+                self.names.own[slot.arg] = single(Anything(slot.arg, of_class=path))
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Read the body of a class, then hold its methods against the provider's classes that it extends."""
@@ -435,7 +435,7 @@ class BodyVisitor(CallVisitor):
             self.value(decorator)
         bases = tuple(map(self.value, node.bases))
         blueprint = ClassDefinition(node.name, bases, self.library.look_up, added_fields=added_fields(node))
-        self.names.own[node.name] = only(blueprint)
+        self.names.own[node.name] = single(blueprint)
         location = replace(self.location, function=self.location.inside(node.name))
         names, recorder = Names({}, self.names, of_class=True), self.recorder
         if recorder:

@@ -83,7 +83,7 @@ class Reference(Value):
 
     def method(self, name: str) -> Choice:
         """Return the reference to a method of this class."""
-        return only(self.attribute(name))
+        return single(self.attribute(name))
 
     def truth(self, text: str) -> Guard:
         """Return the guard under which it is true; the value of a constant is not recorded."""
@@ -297,7 +297,7 @@ OF_TE = Anything(of_te=True)
 UNKNOWN: Choice = ((True, ANYTHING),)
 
 
-def only(value: Value) -> Choice:
+def single(value: Value) -> Choice:
     """Return the choice that has no alternative."""
     return ((True, value),)
 
@@ -309,13 +309,13 @@ def gather(alternatives: Iterable[tuple[Guard, Value]]) -> Choice:
         if guard is not False:
             guards[value] = any_of(guards[value], guard) if value in guards else guard
     if len(guards) > MOST_CHOICES:
-        return only(OF_TE)
+        return single(OF_TE)
     if len(guards) > 1 and max(map(size, guards.values())) > MOST_PARTS:
-        return only(OF_TE if any(map(names_te, guards.values())) else ANYTHING)
+        return single(OF_TE if any(map(names_te, guards.values())) else ANYTHING)
     return tuple((guard, value) for value, guard in guards.items())
 
 
-def under(guard: Guard, choice: Choice) -> list[tuple[Guard, Value]]:
+def guarded(guard: Guard, choice: Choice) -> list[tuple[Guard, Value]]:
     """Return the alternatives of a choice under one more guard."""
     return [(all_of(guard, condition), value) for condition, value in choice]
 
@@ -329,8 +329,8 @@ def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
     if len(first) == len(second) == 1:
         (_, if_true), (_, if_false) = first[0], second[0]
         if isinstance(if_true, Keywords) and isinstance(if_false, Keywords):
-            return only(if_true.merged(guard, if_false))
-    return gather([*under(guard, first), *under(negate(guard), second)])
+            return single(if_true.merged(guard, if_false))
+    return gather([*guarded(guard, first), *guarded(negate(guard), second)])
 
 
 def settled(choice: Choice, look_up: LookUp) -> Choice:
@@ -340,7 +340,7 @@ def settled(choice: Choice, look_up: LookUp) -> Choice:
     alternatives: list[tuple[Guard, Value]] = []
     for guard, value in choice:
         if isinstance(value, InPackage) and value.name:
-            alternatives += under(guard, settled(look_up(value.module, value.name), look_up))
+            alternatives += guarded(guard, settled(look_up(value.module, value.name), look_up))
         else:
             alternatives.append((guard, value))
     return gather(alternatives)
@@ -348,7 +348,7 @@ def settled(choice: Choice, look_up: LookUp) -> Choice:
 
 def computed_from(values: Iterable[Value]) -> Choice:
     """Return an unknown value that is computed from others."""
-    return only(OF_TE if any(value.of_te for value in values) else ANYTHING)
+    return single(OF_TE if any(value.of_te for value in values) else ANYTHING)
 
 
 def constant(choice: Choice) -> object:

@@ -21,7 +21,7 @@ from matrix.ground.catalog import versions
 from matrix.ground.catalog.regular_file import UnreadableError
 from matrix.read.elf.dynamic_linker import LinkProblem, ProblemKind, Process
 from matrix.read.elf.elf_file import ElfError, ElfFile, SymbolReference, gnu_hash, gpu_code
-from matrix.read.elf.load_facts import CompiledPackage, MendingLine, PackageImport, contains, link_table
+from matrix.read.elf.load_facts import CompiledPackage, FixCommand, PackageImport, contains, link_table
 from matrix.read.elf.python_site import CompiledFile, InstalledPackage, PythonSite, after_import, cuda_of, started
 
 INIT: Final = "PyInit_"  # a shared object with such a function is an extension module
@@ -331,7 +331,7 @@ class LoadCheck:
             self._filled(REINSTALL, package) if package.version else f"compile {problem.by.name} again for this Python"
         )
 
-    def _applies(self, line: MendingLine, problem: LinkProblem, package: InstalledPackage) -> re.Match[str] | None:
+    def _applies(self, line: FixCommand, problem: LinkProblem, package: InstalledPackage) -> re.Match[str] | None:
         if line.package and not re.fullmatch(line.package, package.name):
             return None
         if (line.problem or ProblemKind.LIBRARY.value) != problem.kind.value:

@@ -89,7 +89,7 @@ class ProvidedLibrary:
 
 
 @dataclass(frozen=True)
-class MendingLine:
+class FixCommand:
     """A line for a shell that mends what does not load; linking.toml explains the keys."""
 
     install: str
@@ -124,7 +124,7 @@ class LinkTable:
     optional: tuple[OptionalFiles, ...]
     same: tuple[SameRelease, ...]
     provided: tuple[ProvidedLibrary, ...]
-    mend: tuple[MendingLine, ...]
+    mend: tuple[FixCommand, ...]
     interface: tuple[CheckedInterface, ...]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import contract, surface
-from matrix.ground.catalog.versions import spans
+from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.errors import MatrixError
 from matrix.read.api.finding import Finding, FindingKind
 from matrix.read.api.provider import TORCH, Site
@@ -77,8 +77,8 @@ def test_a_truncated_surface_file_is_an_error(engine: Path, tmp_path: Path) -> N
 
 def test_versions_are_printed_as_spans() -> None:
     known = ["1.0", "1.1", "1.2", "2.0"]
-    assert spans(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
-    assert spans(["1.9+local"], known) == "1.9+local"
+    assert format_ranges(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
+    assert format_ranges(["1.9+local"], known) == "1.9+local"
 
 
 FORK = "from megatron.core import parallel_state\nparallel_state.initialize_model_parallel(gone=1)\n"

@@ -13,6 +13,7 @@ from matrix.ask.check.files.declared import Statement, Unread, UnreadKind
 from matrix.ask.check.remedies import Upgrade
 from matrix.ask.check.rulings import (
     BreakingCalls,
+    ChangeKind,
     Clash,
     FailureInStack,
     StackChange,
@@ -132,7 +133,7 @@ def test_answer_as_json_has_every_part() -> None:
         needs="with --x",
         hidden_by="b",
         runs=(past,),
-        workarounds=(StackChange("flag", "add --y", "run-6"),),
+        workarounds=(StackChange(ChangeKind.FLAG, "add --y", "run-6"),),
         prove="megatrix run",
         place=Place("job.sh", 3),
         report=replace(report(), data={"gib": 7}),

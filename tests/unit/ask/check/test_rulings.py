@@ -14,6 +14,7 @@ from matrix.ask.check.checkpoint_settings import Checkpoint, Mark
 from matrix.ask.check.files.declared import Statement
 from matrix.ask.check.rulings import (
     BreakingCalls,
+    ChangeKind,
     FailureInStack,
     PreflightResult,
     StackChange,
@@ -260,7 +261,7 @@ SWITCHED = ReachedBy(arguments=("--overlap", "not --no-mask"))
 def test_failure_stands_with_all_its_evidence(words: str, expected: dict[str, Any]) -> None:
     entry = failure(affected=(clause(mcore="<0.9", reason="ran it"),), reached_by=(SWITCHED,))
     fields = {key: value for key, value in expected.items() if key != "flag"}
-    workarounds = (StackChange("flag", expected["flag"]),) if "flag" in expected else ()
+    workarounds = (StackChange(ChangeKind.FLAG, expected["flag"]),) if "flag" in expected else ()
     assert standing(entry, stack(mcore="0.8.0"), job(words)) == FailureInStack(
         entry, reason="ran it", place=Place("job.sh", 3), workarounds=workarounds, **fields
     )
@@ -328,12 +329,14 @@ def preflight(own: Report, reach: Reached = REACHED, source: str = "job.sh:3") -
 
 def test_first_error_of_preflights_counts() -> None:
     """Of two preflights that find the same failure; its own report is shown with it, another's is not."""
-    before = FailureInStack(failure("a"), Standing.WITH_OPTIONS, missing=True, workarounds=(StackChange("text", "x"),))
+    before = FailureInStack(
+        failure("a"), Standing.WITH_OPTIONS, missing=True, workarounds=(StackChange(ChangeKind.TEXT, "x"),)
+    )
     results = {"b": preflight(report("a"), OPTIONAL, "first"), "a": preflight(report("a"), REACHED, "second")}
     (one,) = apply_preflights([before], results)
     assert (one.standing, one.certain, one.missing, str(one.place)) == (Standing.WITH_OPTIONS, False, False, "first")
     assert (one.reason, one.report) == ("TypeError: broke: because", None)
-    assert one.workarounds == (StackChange("text", "x"), StackChange("job", "change it"))
+    assert one.workarounds == (StackChange(ChangeKind.TEXT, "x"), StackChange(ChangeKind.JOB, "change it"))
     (one,) = apply_preflights([before], {"a": preflight(report(""), replace(REACHED, by=("--x",)))})
     assert (one.standing, one.certain, one.needs, one.report) == (
         Standing.WILL_BREAK, True, "reached by --x", report(""),

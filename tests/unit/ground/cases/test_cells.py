@@ -12,11 +12,11 @@ from matrix.ground.cases.cells import (
     TE_STAND_IN,
     cells_of,
     expected,
-    laid,
     masked_by,
     on_python,
     package_sets,
     plan_case,
+    required_pins,
     revisions,
     run_in,
     source_of,
@@ -235,8 +235,8 @@ def test_packages_are_laid_with_what_they_require() -> None:
     packages = (OpenPackage("a", "1", ("x==1", "y==2")), OpenPackage("b", "3"))  # type: ignore[arg-type]
     known = catalog(failure(package=packages), torches=TORCH_24)
     cell = known.cell("torch-2.4.0", {MCORE: "0.8.0", "a": "1", "b": "3"}, ("a", "b"))
-    assert laid(known.failures[0], cell) == ("a==1", "x==1", "y==2", "b==3")
-    assert laid(failure(), cell) == ("a==1", "b==3")
+    assert required_pins(known.failures[0], cell) == ("a==1", "x==1", "y==2", "b==3")
+    assert required_pins(failure(), cell) == ("a==1", "b==3")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,16 @@ from packaging.version import InvalidVersion, Version
 
 from matrix.ground.catalog.codec import MalformedError, decode, encode
 from matrix.ground.catalog.stack import ABSENT
-from matrix.ground.catalog.versions import Range, ReleaseBoundary, inside, is_version, minor, parse, position, spans
+from matrix.ground.catalog.versions import (
+    Range,
+    ReleaseBoundary,
+    format_ranges,
+    inside,
+    is_version,
+    minor,
+    parse,
+    position,
+)
 
 RELEASES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
 SUFFIXES = st.sampled_from(["", "a0", "b2", "rc1", ".post1", ".dev0", "rc1.dev3", ".post2.dev1"])
@@ -130,7 +139,7 @@ RECORDED = ["1.0", "1.1", "1.2", "1.3", "1.4"]
     ],
 )
 def test_spans_of_recorded_versions(some: list[str], expected: str) -> None:
-    assert spans(some, RECORDED) == expected
+    assert format_ranges(some, RECORDED) == expected
 
 
 @pytest.mark.parametrize(

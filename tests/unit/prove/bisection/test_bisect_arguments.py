@@ -12,8 +12,8 @@ from matrix.ground.errors import MatrixError
 from matrix.kit.command import Repeats
 from matrix.prove.bisection.bisect_arguments import BATCH_S, BisectArguments, given_signatures
 from matrix.prove.bisection.noise import LEAST
-from matrix.prove.bisection.own import ONCE
 from matrix.prove.bisection.question import BisectionQuestion
+from matrix.prove.bisection.user_command import ONCE
 
 NOT_GIVEN: dict[str, Any] = {field.name: "" for field in fields(BisectionQuestion)}
 QUESTION = BisectionQuestion(**{**NOT_GIVEN, "good": "1", "bad": "2", "own": ("python", "x.py")})

@@ -12,7 +12,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.bisection.axes import Subject, releases
-from matrix.prove.bisection.ends import ended, learn, twice
+from matrix.prove.bisection.ends import confirm_ends, learn, seen_as_exit
 from matrix.prove.bisection.joint import BisectionAnswer
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import BisectionSession, End, ProbeStore, bisect
@@ -38,7 +38,7 @@ SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, on("torch-2.4.0"))
     ],
 )
 def test_any_failure_is_bad_before_a_signature(outcome: Outcome, result: ProbeResult) -> None:
-    assert ended(record_of(ITEM, outcome)) is result
+    assert seen_as_exit(record_of(ITEM, outcome)) is result
 
 
 def test_signature_is_learned_from_the_exception() -> None:
@@ -62,7 +62,7 @@ def test_second_run_must_repeat_the_first(tmp_path: Path, flaky: bool, kind: Res
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
     axis, _ = releases(SUBJECT, MCORE, "0.7.0", "0.9.0")
     found = bisect(SUBJECT, axis, ProbeResult.BAD, Plan(), session)
-    answer = twice(BisectionAnswer(SUBJECT, {"mcore": found}), session)
+    answer = confirm_ends(BisectionAnswer(SUBJECT, {"mcore": found}), session)
 
     assert answer.bisections["mcore"].result.kind is kind
     assert [bool(answer.notes), probed.count("0.7.0"), probed.count("0.8.0"), probed.count("0.9.0")] == [flaky, 1, 2, 2]

@@ -17,7 +17,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.bisection.axes import Subject, axis_named
-from matrix.prove.bisection.joint import jointly, read_pair
+from matrix.prove.bisection.joint import bisect_stacks, read_pair
 from matrix.prove.bisection.noise import Noise
 from matrix.prove.bisection.probe_session import BisectionSession, ProbeStore
 from matrix.prove.bisection.result_summary import AttributionSummary, BisectionSummary, summarize
@@ -43,7 +43,7 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
     stacks = read_pair(SUBJECT, GOOD, BAD, lambda base: "")
-    answer = jointly(stacks, plan or Plan(), session)
+    answer = bisect_stacks(stacks, plan or Plan(), session)
     return summarize(answer, session)
 
 
@@ -163,7 +163,7 @@ def separated(
         f"torch-{torch}/mcore-{core}/te-none/driver-none" for torch, core in (("2.4.0", "0.7.0"), ("2.5.1", "0.9.0"))
     )
     stacks = read_pair(subject, good, bad, lambda base: "")
-    return summarize(jointly(stacks, Plan(), session), session)
+    return summarize(bisect_stacks(stacks, Plan(), session), session)
 
 
 def numpy_two(stack: Stack) -> bool:

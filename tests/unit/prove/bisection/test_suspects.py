@@ -9,7 +9,7 @@ import pytest
 
 from matrix.ground.catalog.failure import ContractCall, Signature
 from matrix.prove.bisection.axes import Clone
-from matrix.prove.bisection.commits import names_in, none, of_call, of_signatures
+from matrix.prove.bisection.commits import names_in, no_suspects, of_call, of_signatures
 from tests.unit.prove.bisection.repositories import clone
 
 
@@ -58,7 +58,7 @@ def test_commit_near_a_callee_is_suspected(tmp_path: Path) -> None:
 
 def test_signature_without_names_suspects_nothing(tmp_path: Path) -> None:
     with Clone(str(clone(tmp_path / "c", HISTORY)), "megatron-core") as opened:
-        assert of_signatures([Signature("learned", exit_code=3)], opened) is none  # type: ignore[arg-type]
+        assert of_signatures([Signature("learned", exit_code=3)], opened) is no_suspects  # type: ignore[arg-type]
 
 
 ADDED = [

@@ -15,7 +15,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution import cache_key
-from matrix.prove.execution.cache_key import AtOnce
+from matrix.prove.execution.cache_key import ImmediateResults
 from tests.unit.catalogs import catalog, failure, planned
 from tests.unit.engines import HOST, FakeEngine
 from tests.unit.show.samples import record
@@ -28,7 +28,7 @@ CACHED = replace(record(), planned=CASE, run="an earlier one")
 
 def made(
     monkeypatch: pytest.MonkeyPatch, content: PythonEnvironment | None, cached: Record | MatrixError | None
-) -> AtOnce:
+) -> ImmediateResults:
     """Return what looks for these contents of a base, and finds this record in the history."""
 
     def find(key: str) -> Record | None:
@@ -41,7 +41,7 @@ def made(
     engine.installed = lambda base: content
     monkeypatch.setattr(cache_key, "overlay_specs", lambda *_: ())
     monkeypatch.setattr(cache_key, "case_key", lambda *_: "key")
-    return AtOnce(KNOWN, engine, HOST, SimpleNamespace(cached=find), "now")  # type: ignore[arg-type]
+    return ImmediateResults(KNOWN, engine, HOST, SimpleNamespace(cached=find), "now")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.kit.rank import LackError
-from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, ReservingRunner, locks, peer_access
-from matrix.prove.execution.ranks.rank_spec import Admission, RankJob
+from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, locks, peer_access
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.project import ROOT
 
@@ -269,18 +267,9 @@ def test_locks_do_not_depend_on_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
-    seen: list[Mapping[str, str]] = []
-
-    def run(job: RankJob, admission: Admission) -> Outcome:
-        with admission() as variables:
-            seen.append(variables)
-        return Outcome(OutcomeKind.PASSED)
-
-    with Pool(NAMES, tmp_path).take(Demand(1)):
-        variables = {"NCCL_MAX_CTAS": "4"}
-        runner = ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2), variables)
-        runner.run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
-    assert seen == [{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", **variables}]
+    variables = {"NCCL_MAX_CTAS": "4"}
+    with Pool(NAMES, tmp_path).take(Demand(1)), Pool(NAMES, tmp_path).admit(Demand(2), variables) as of_ranks:
+        assert of_ranks == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", **variables}
 
 
 def test_stand_in_answers_that_a_gpu_has_access(tmp_path: Path) -> None:
@@ -298,36 +287,24 @@ def test_stand_in_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytes
         peer_access(tmp_path / "cache")
 
 
-def test_no_gpu_is_held_before_ranks_are_ready(tmp_path: Path) -> None:
-    """The runner of the job decides when; meanwhile another case has all GPUs."""
-
-    def run(job: RankJob, admission: Admission) -> Outcome:
-        with Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)):
-            pass
-        with (
-            admission(),
-            pytest.raises(MatrixError, match="not free"),
-            Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)),
-        ):
-            pass
-        with Pool(NAMES, tmp_path, wait_s=0.0).take(Demand(4)):
-            return Outcome(OutcomeKind.PASSED)
-
-    job = RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path)
-    assert ReservingRunner(run, Pool(NAMES, tmp_path), Demand(2)).run(job).kind is OutcomeKind.PASSED
+def test_no_gpu_is_held_outside_an_admission(tmp_path: Path) -> None:
+    """The supervisor of the job decides when it is entered; meanwhile another case has all GPUs."""
+    impatient = Pool(NAMES, tmp_path, wait_s=0.0)
+    admission = Pool(NAMES, tmp_path).admit(Demand(2), {})
+    with impatient.take(Demand(4)):
+        pass
+    with admission, pytest.raises(MatrixError, match="not free"), impatient.take(Demand(4)):
+        pass
+    with impatient.take(Demand(4)):
+        pass
 
 
 def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
+    """A supervisor makes a LackError the outcome `unavailable`."""
     (tmp_path / "locks").touch()
-
-    def run(job: RankJob, admission: Admission) -> Outcome:
-        """Enter it, as a supervisor does, which makes a LackError the outcome `unavailable`."""
-        with pytest.raises(LackError, match="the GPU locks can't be used"), admission():
-            pass
-        return Outcome(OutcomeKind.UNAVAILABLE)
-
-    job = RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path)
-    assert ReservingRunner(run, Pool(NAMES, tmp_path / "locks"), Demand(2)).run(job).kind is OutcomeKind.UNAVAILABLE
+    admission = Pool(NAMES, tmp_path / "locks").admit(Demand(2), {})
+    with pytest.raises(LackError, match="the GPU locks can't be used"), admission:
+        pass
 
 
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_planted_causes_are_found_and_nothing_else() -> None:
 
 def test_cause_is_not_met_twice() -> None:
     judge = Planted()
-    met = [cause.met for cause in search(judge)]
+    met = [cause.original_point for cause in search(judge)]
     assert sum(contains(point, SINKS) for point in met) == 1
 
 

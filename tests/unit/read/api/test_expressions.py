@@ -20,7 +20,7 @@ from matrix.read.api.value import (
     ParametersOf,
     RunningVersion,
     Value,
-    only,
+    single,
 )
 from tests.unit.read.api.sources import broken, mcore, te
 from tests.unit.read.api.test_evaluation import FAILS, FOUR
@@ -181,6 +181,6 @@ def test_omission_has_a_digest() -> None:
 
 
 def test_operand_has_its_name_at_its_origin() -> None:
-    assert written(only(Anything("config.fp8")), expression("recipe")) == "config.fp8"
+    assert written(single(Anything("config.fp8")), expression("recipe")) == "config.fp8"
     assert written(UNKNOWN, expression("recipe")) == "recipe"
-    assert written(only(Literal(1)), expression("recipe")) == "recipe"
+    assert written(single(Literal(1)), expression("recipe")) == "recipe"

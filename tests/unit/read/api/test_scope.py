@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from matrix.read.api.scope import ClassDefinition, Instance, Names, bound_names
-from matrix.read.api.value import UNKNOWN, Anything, Choice, InPackage, Literal, Reference, only
+from matrix.read.api.value import UNKNOWN, Anything, Choice, InPackage, Literal, Reference, single
 
 LINEAR = Reference("transformer_engine.pytorch:Linear")
 
@@ -21,40 +21,40 @@ def defined(name: str, *bases: Choice, fields: frozenset[str] | None = None) -> 
 
 
 def test_class_is_no_scope_of_its_methods() -> None:
-    module = Names({"x": only(Literal(1))})
-    body = Names({"x": only(Literal(2))}, module, of_class=True)
-    assert body.find("x") == only(Literal(2))
-    assert Names({}, body.inside).find("x") == only(Literal(1))
-    assert Names({}, Names({}, module).inside).find("x") == only(Literal(1))
+    module = Names({"x": single(Literal(1))})
+    body = Names({"x": single(Literal(2))}, module, of_class=True)
+    assert body.find("x") == single(Literal(2))
+    assert Names({}, body.inside).find("x") == single(Literal(1))
+    assert Names({}, Names({}, module).inside).find("x") == single(Literal(1))
     assert module.find("y") is None
 
 
 def test_function_first_finds_the_initial_constant() -> None:
     """Other functions, that may run later, find an unknown value."""
-    module = Names({"_version": only(Literal(None)), "other": only(Literal(1))})
+    module = Names({"_version": single(Literal(None)), "other": single(Literal(1))})
     module.reassign("_version")
     scope = Names({}, module)
     [node] = ast.parse("def get():\n    global _version, other\n").body
     assert isinstance(node, ast.FunctionDef)
-    assert scope.find("_version") == only(Anything("_version"))
+    assert scope.find("_version") == single(Anything("_version"))
     scope.declare_globals(node)
-    assert scope.own == {"_version": only(Literal(None))}
+    assert scope.own == {"_version": single(Literal(None))}
 
 
 class TestClasses:
     def test_method_is_of_the_first_base_with_it(self) -> None:
         empty, wide = defined("Empty"), defined("Wide")
-        wide.methods["run"] = only(Literal(1))
-        mixed = defined("Mixed", only(empty), only(wide), only(LINEAR))
-        assert mixed.method("run") == only(Literal(1))
-        assert mixed.method("forward") == only(LINEAR.attribute("forward"))
+        wide.methods["run"] = single(Literal(1))
+        mixed = defined("Mixed", single(empty), single(wide), single(LINEAR))
+        assert mixed.method("run") == single(Literal(1))
+        assert mixed.method("forward") == single(LINEAR.attribute("forward"))
         assert empty.method("run") == ()
-        assert defined("Module", only(Anything("torch.nn.Module"))).method("run") == UNKNOWN
+        assert defined("Module", single(Anything("torch.nn.Module"))).method("run") == UNKNOWN
 
     def test_base_of_another_module_is_looked_up(self) -> None:
-        blueprint = ClassDefinition("MLP", (only(InPackage("a", "Base")),), lambda module, name: only(LINEAR))
+        blueprint = ClassDefinition("MLP", (single(InPackage("a", "Base")),), lambda module, name: single(LINEAR))
         assert blueprint.provided_bases() == [(True, LINEAR)]
-        assert defined("Deep", only(blueprint)).provided_bases() == [(True, LINEAR)]
+        assert defined("Deep", single(blueprint)).provided_bases() == [(True, LINEAR)]
 
     @pytest.mark.parametrize(
         ("own", "inherited", "expected"),
@@ -70,19 +70,19 @@ class TestClasses:
         self, own: frozenset[str] | None, inherited: frozenset[str] | None, expected: frozenset[str] | None
     ) -> None:
         base = defined("Base", fields=inherited)
-        assert defined("Config", only(base), fields=own).fields() == expected
+        assert defined("Config", single(base), fields=own).fields() == expected
 
     def test_attribute_of_an_instance_is_known_or_named(self) -> None:
         blueprint = defined("MLP")
-        blueprint.attributes["wide"] = only(Literal(True))
-        blueprint.methods["run"] = only(LINEAR)
+        blueprint.attributes["wide"] = single(Literal(True))
+        blueprint.methods["run"] = single(LINEAR)
         instance = Instance(blueprint)
-        assert instance.read("wide", called=True) == only(Literal(True))
-        assert instance.read("run", called=True) == only(LINEAR)
-        assert instance.read("run", called=False) == only(Anything("self.run"))
+        assert instance.read("wide", called=True) == single(Literal(True))
+        assert instance.read("run", called=True) == single(LINEAR)
+        assert instance.read("run", called=False) == single(Anything("self.run"))
         assert Instance(blueprint, parent=True).read("run", called=True) == UNKNOWN
-        assert Instance(defined("RunConfig")).held("fp8") == only(Anything("config.fp8"))
-        assert instance.held("config") == only(Anything("config"))
+        assert Instance(defined("RunConfig")).held("fp8") == single(Anything("config.fp8"))
+        assert instance.held("config") == single(Anything("config"))
 
 
 @pytest.mark.parametrize(

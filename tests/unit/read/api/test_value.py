@@ -40,11 +40,11 @@ from matrix.read.api.value import (
     Value,
     compare_versions,
     gather,
+    guarded,
     is_none,
     merge,
-    only,
+    single,
     truth_of,
-    under,
 )
 from tests.unit.read.api.sources import broken, te
 from tests.unit.read.api.test_guard import Known
@@ -89,7 +89,7 @@ def test_under_keeps_values_where_the_guard_holds(guard: Guard, alternatives: li
     choice = gather(alternatives)
     for world in WORLDS:
         expected = possible(choice, world) if holds(guard, world) else set()
-        assert possible(under(guard, choice), world) == expected
+        assert possible(guarded(guard, choice), world) == expected
 
 
 @given(GUARDS, CHOICES, CHOICES)
@@ -104,7 +104,7 @@ def test_merge_selects_by_the_guard(
 
 def test_too_many_values_are_unclear() -> None:
     values = [(Config(str(n)), Literal(n)) for n in range(MOST_CHOICES + 1)]
-    assert gather(values) == only(OF_TE)
+    assert gather(values) == single(OF_TE)
     assert len(gather(values[:-1])) == MOST_CHOICES
 
 
@@ -120,7 +120,7 @@ def test_merged_keywords_are_those_of_the_branch(guard: Guard, first: Keywords, 
         return {name for name, when in keywords.entries if holds(when, world)}
 
     for world in WORLDS:
-        merged = merge(guard, only(first), only(second))
+        merged = merge(guard, single(first), single(second))
         found = {name for when, one in merged if holds(when, world) and isinstance(one, Keywords)
                  for name in passed(one, world)}  # fmt: skip
         assert found == passed(first if holds(guard, world) else second, world)
@@ -159,8 +159,8 @@ def test_last_value_of_a_keyword_counts() -> None:
     ],
 )
 def test_truth_and_absence_of_each_kind(value: Value, true: Guard, none: Guard) -> None:
-    assert truth_of(only(value), "text") == true
-    assert is_none(only(value), "text") == none
+    assert truth_of(single(value), "text") == true
+    assert is_none(single(value), "text") == none
 
 
 def test_code_after_a_flag_of_te_is_reached() -> None:
@@ -213,7 +213,7 @@ def test_parsed_version_is_compared_with_literals(fixed: object) -> None:
 def test_choice_under_too_large_guards_is_unknown() -> None:
     wide = all_of(*(Config(str(number)) for number in range(MOST_PARTS + 1)))
     assert gather([(wide, Literal(1)), (A, Literal(2))]) == UNKNOWN
-    assert gather([(all_of(wide, TeVersion(">=", "2.4")), Literal(1)), (A, Literal(2))]) == only(OF_TE)
+    assert gather([(all_of(wide, TeVersion(">=", "2.4")), Literal(1)), (A, Literal(2))]) == single(OF_TE)
     assert gather([(wide, Literal(1))]) == ((wide, Literal(1)),)
 
 

@@ -13,7 +13,7 @@ from matrix.ground.verdicts.learning import learned
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.signature_match import shows
 from matrix.kit.command import METRIC
-from matrix.prove.bisection.own import OwnCommand
+from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks.marks import ranks_and_orphans

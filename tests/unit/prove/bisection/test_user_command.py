@@ -20,7 +20,14 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.text import MASKED
 from matrix.kit.command import Repeats
 from matrix.prove.bisection.noise import ProbeResult
-from matrix.prove.bisection.own import OwnCommand, can_be_named, measured_rules, read_signatures, table_of, toml_of
+from matrix.prove.bisection.user_command import (
+    OwnCommand,
+    can_be_named,
+    measured_rules,
+    read_signatures,
+    table_of,
+    toml_of,
+)
 from tests.unit import catalogs
 from tests.unit.prove.bisection.repositories import KNOWN, record_of
 

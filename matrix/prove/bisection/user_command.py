@@ -320,13 +320,13 @@ def ranges(answer: BisectionAnswer) -> dict[str, list[dict[str, Any]]]:
     for component, bisection in answer.bisections.items():
         if bisection.axis.clone or not bisection.sides or component == BASE:
             continue
-        cells = {place: records[-1].cell for place, records in bisection.records.items()}
+        cells = {index: records[-1].cell for index, records in bisection.records.items()}
         if not can_be_named(cells[0]):
             continue
-        last = cells[len(bisection.axis.points) - 1].stack[component]
-        change, first = (cells[place].stack[component] for place in (bisection.result.candidates[0], 0))
+        indices = 0, bisection.result.candidates[0], len(bisection.axis.points) - 1
+        oldest, change, newest = (cells[index].stack[component] for index in indices)
         fixed = bounds_of(answer.subject.catalog, cells[0], without=component)
-        sides = [f">={change},<={last}", f">={first},<{change}"]
+        sides = [f">={change},<={newest}", f">={oldest},<{change}"]
         if bisection.result.kind is ResultKind.FIRST_FIXED:
             sides.reverse()
         for name, bound in zip(TABLES, sides, strict=True):

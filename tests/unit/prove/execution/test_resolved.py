@@ -14,16 +14,6 @@ from tests.unit.prove.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpu
 
 
 @pytest.mark.usefixtures("no_overlays")
-def test_shared_gpu_uses_gloo_and_notes_it(folder: Path) -> None:
-    current, jobs = on_gpus(folder, 1)
-    made = current.reproduction(ON_GPUS).run()
-    current.close()
-    assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0"}, "gloo")]
-    assert "gloo in place of NCCL: 2 ranks share 1 GPU" in made.notes
-    assert made.resolved["backend"] == "gloo"
-
-
-@pytest.mark.usefixtures("no_overlays")
 def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = (Gpu("H100", links=18, up=18),) * 8
     monkeypatch.setattr(hardware, "management", lambda: Nvml("535.129.03", "12.2", cards))

@@ -50,7 +50,7 @@ def match_command(parsed: argparse.Namespace) -> int:
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
 SHOWN: Final = 5  # faults listed of each kind
-STATED: Final = 600  # characters shown of why ranks wait: it names the ranks and where each group of them stands
+STATED: Final = 600  # characters shown of why ranks wait, and of an answer: it may quote the requirements that conflict
 _LIBRARY: Final = re.compile(r"-packages/|/lib/python3|^<")  # a path below an interpreter's folders, or no file
 _NOT: Final = "not "  # before a condition on arguments (matrix/ground/catalog/reach.py)
 
@@ -137,7 +137,7 @@ def _kind(answer: KindAnswer, at: Callable[[int], str]) -> Iterator[Part]:
     facts = [
         (at(sighting.line), f"{one_line(sighting.text)}{_in_total(sighting.times)}"),
         *_look_at(sighting.frame),
-        *(("answer:", one_line(fact)) for fact in answer.facts),
+        *(("answer:", one_line(fact, STATED)) for fact in answer.facts),
         ("means:", kind.means),
     ]
     yield table(facts, indent=2)

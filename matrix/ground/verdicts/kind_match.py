@@ -8,13 +8,13 @@ from __future__ import annotations
 import builtins
 import re
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Final
 
-from matrix.ground.catalog.kinds import Clue, FailureKind, KindTable, Sign
-from matrix.ground.catalog.schema import longest_text
+from matrix.ground.catalog.kinds import Beside, Clue, FailureKind, KindTable, Sign, groups_in
+from matrix.ground.catalog.schema import long_texts, longest_text
 from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.verdicts.outcome import Frame, Raised
@@ -91,6 +91,7 @@ _UNMISTAKABLE: Final = re.compile(r"transformer_engine|\w+\.")
 _CLONE: Final = re.compile(r"(?i:/megatron-lm)[\w.-]{0,40}/")  # /opt/megatron-lm/, ~/Megatron-LM-core_v0.9.0/
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
+_WORDS: Final = re.compile(r"[^\s,`'\"]+")
 _SPACE: Final = re.compile(r"\s+")
 _REQUIREMENT: Final = re.compile(r"[\[<>=!~]")  # where the name of a requirement ends
 PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # named in the draft of an entry
@@ -188,6 +189,7 @@ class KindIndex:
         signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
         self._of_exceptions = [(kind, sign, longest_text(sign.message or "")) for kind, sign in signs if not sign.log]
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
+        self._beside = [(row, longest_text(row.line)) for row in (table.beside if table else ())]
         self._clues = [(clue, longest_text(clue.line)) for clue in (table.clue if table else ())]
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
@@ -197,10 +199,10 @@ class KindIndex:
         )
         self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
 
-    def words(self) -> Iterator[str]:
-        """Yield for each pattern that may match far from other faults a text that must be in a log."""
-        yield from (text for _, sign, _, text in self._of_logs if sign.anywhere)
-        yield from (text for _, text in self._clues)
+    def choices(self) -> Iterator[Sequence[str]]:
+        """Yield for each pattern that may match far from other faults the texts that must be in a log."""
+        yield from (long_texts(pattern) for _, sign, pattern, _ in self._of_logs if sign.anywhere)
+        yield from (long_texts(clue.line) for clue, _ in self._clues)
 
     def clues_in(self, text: str) -> Iterator[tuple[int, Clue, str]]:
         """Yield the lines of a part of a log that may state why an error was raised, with their places in it."""
@@ -208,6 +210,19 @@ class KindIndex:
             if part in text:
                 shown_lines = zip(range(MOST), re.finditer(clue.line, text), strict=False)
                 yield from ((line.start(), clue, line[0].strip()) for _, line in shown_lines)
+
+    def beside_in(self, text: str) -> Iterator[tuple[int, Beside, str]]:
+        """Yield what a part of a log states beside its faults: the number of the row, the row, what it captured."""
+        for number, (row, part) in enumerate(self._beside):
+            if part in text and (shown := re.search(row.line, text)):
+                yield number, row, shown[row.group]
+
+    def with_beside(self, kind: KindSighting, stated: Mapping[str, str]) -> KindSighting:
+        """Return a sighting with what its kind's facts use of the text that the log states beside its faults."""
+        wanted = {name for text in (*kind.kind.facts, *kind.kind.next) for name in groups_in(text)}
+        added = [(name, text) for name, text in stated.items() if name in wanted and name not in kind.groups]
+        of_stack = kind.of_stack or any(self._names_stack(text) for _, text in added)
+        return replace(kind, captured=(*kind.captured, *added), of_stack=of_stack)
 
     def stack_frame(self, frames: Iterable[Frame]) -> Frame | None:
         """Return the deepest frame in a package of Megatron's stack."""
@@ -250,36 +265,45 @@ class KindIndex:
     def _sighting(
         self, kind: FailureKind, sign: Sign, shown: re.Match[str], text: str, frame: Frame | None
     ) -> KindSighting:
-        captured = tuple((name, value.strip()) for name, value in shown.groupdict().items() if value)
+        groups = shown.groupdict()
+        captured = tuple((name, _SPACE.sub(" ", value).strip()) for name, value in groups.items() if value)
         of_stack = (
             sign.of_stack or sign.any_program or bool(frame) or any(self._names_stack(value) for _, value in captured)
         )
         return KindSighting(kind, 0, text, captured, frame, of_stack)
 
     def _names_stack(self, value: str) -> bool:
-        """Return whether a captured text is the name of a module of the stack, or the path of one."""
+        """Return whether a captured text has the name of a module of the stack, or the path of one."""
+        return names_core(value) or bool(evidence_in(value)) or any(map(self._is_module, _WORDS.findall(value)))
+
+    def _is_module(self, value: str) -> bool:
+        """Return whether a word is the name of a module of the stack, or the path of one."""
         name = _REQUIREMENT.split(value.replace("-", "_").rpartition("/")[2])[0]
         names = (name.replace("megatron_", "megatron.")).split(".")
         beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
-        return (
-            names_core(value)
-            or bool(evidence_in(value))
-            or self._is_of_stack(value)
-            or any(beginning in self._modules for beginning in beginnings)
-        )
+        return self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
 
 
 def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSighting]:
     """Return each kind once for what it captured, at its first line, with its count; only those of Megatron's stack.
 
-    `stack`: the log shows that the stack ran.
+    `stack`: the log shows that the stack ran. A kind whose first line counts is there once.
     """
     by_answer: dict[tuple[str, Groups], list[KindSighting]] = {}
     for sighting in sorted(sightings, key=lambda one: (one.line, one.frame is None)):
-        by_answer.setdefault((sighting.kind.id, sighting.captured), []).append(sighting)
+        groups = () if sighting.kind.first else sighting.captured
+        by_answer.setdefault((sighting.kind.id, groups), []).append(sighting)
     results = []
     for occurrences in by_answer.values():
         if stack or any(sighting.of_stack for sighting in occurrences):
             lines = {sighting.line for sighting in occurrences}
             results.append(replace(occurrences[0], times=len(lines)))
     return results
+
+
+def causes(sightings: Sequence[KindSighting]) -> list[KindSighting]:
+    """Return the kinds without those that follow from another one of their topic."""
+    ranks: dict[str, int] = {}
+    for sighting in sightings:
+        ranks[sighting.kind.topic] = min(sighting.kind.rank, ranks.get(sighting.kind.topic, sighting.kind.rank))
+    return [sighting for sighting in sightings if sighting.kind.rank == ranks[sighting.kind.topic]]

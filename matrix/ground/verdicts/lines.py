@@ -157,8 +157,13 @@ def _search(character: str, pattern: re.Pattern[str], text: str, start: int) -> 
 
 
 def _rarest(texts: Sequence[str]) -> str:
-    """Return the first text with a rare character, or else the first: a search for it takes the least time."""
-    return max(texts, key=lambda text: any(character not in FREQUENT for character in _starts(text)))
+    """Return the text with the rarest character, of several the longest: a search for it takes the least time."""
+
+    def rarity(text: str) -> tuple[bool, bool, int]:
+        characters = set(_starts(text)) - FREQUENT
+        return bool(characters - OCCASIONAL), bool(characters), len(text)
+
+    return max(texts, key=rarity)
 
 
 def _starts(word: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -21,7 +21,7 @@ from matrix.ground.catalog.stack import Stack, component_title
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
-from matrix.ground.verdicts.kind_match import EvidenceScan, KindIndex, KindSighting, VersionsSeen, gathered
+from matrix.ground.verdicts.kind_match import EvidenceScan, KindIndex, KindSighting, VersionsSeen, causes, gathered
 from matrix.ground.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.ground.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.rank_logs import RankFacts, RankLog, is_dump, rank_of
@@ -198,6 +198,8 @@ class _Evidence:
     vague: list[Similar] = field(default_factory=list)
     kinds: dict[tuple[int, str], KindSighting] = field(default_factory=dict)  # of texts, by line and kind
     versions: VersionsSeen = field(default_factory=VersionsSeen)
+    beside: dict[str, tuple[int, str]] = field(default_factory=dict)  # by group: number of the row, what it captured
+    of_stack: str = ""  # a line beside the faults that shows the stack
     clues: dict[str, tuple[Clue, LogFault]] = field(default_factory=dict)  # by text, numbers aside
 
     def add_match(self, entry: Entry, fault: LogFault, lacks: str = "", *, of_stack: bool) -> None:
@@ -421,6 +423,8 @@ def _search_window(
             evidence.add_consequence(fault)
             continue
         evidence.crashes[fault.line] = crash
+        if kind := kinds.shown_by(Raised(crash.thrown, crash.message)) if crash.message else None:
+            evidence.kinds.setdefault((fault.line, kind.kind.id), replace(kind, line=fault.line, text=fault.what))
         crashes.append((fault.line, fault.what))
         outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
         for entry in index.shown_by_crash(outcome):
@@ -433,6 +437,10 @@ def _search_window(
     for offset, clue, line in kinds.clues_in(text):
         if len(evidence.clues) < LISTED:
             evidence.clues.setdefault(re.sub(r"\d+", "#", line), (clue, LogFault(at(offset), line)))
+    for number, row, captured in kinds.beside_in(text):
+        if row.group not in evidence.beside or number < evidence.beside[row.group][0]:
+            evidence.beside[row.group] = (number, captured)
+        evidence.of_stack = evidence.of_stack or captured * row.of_stack
     evidence.versions.add(text)
     return crashes
 
@@ -451,7 +459,7 @@ def match_logs(
     """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
     index, kinds = SignatureIndex(failures), KindIndex(table)
     reader, lines, stack = _Reader(index, kinds), 0, ""
-    triggers = Triggers([*_TRIGGERS, *index.types, *kinds.words()], index.choices())
+    triggers = Triggers([*_TRIGGERS, *index.types], itertools.chain(index.choices(), kinds.choices()))
     starts: list[tuple[int, str]] = []
     for log, chunks in logs:
         starts.append((lines, log.path))
@@ -461,19 +469,24 @@ def match_logs(
         lines += _read(reader, log.rank, Excerpts(scan, Triggers([""]) if is_dump(head) else triggers), lines)
         stack = stack or scan.evidence
     evidence = reader.evidence
+    stack = stack or evidence.of_stack
     evidence.settle(stack)
     evidence.rule_out()
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.known]
     root_rank = reader.root_rank if reader.root_rank != -1 else None
+    stated = {group: captured for group, (_, captured) in evidence.beside.items()}
+    shown = gathered((kinds.with_beside(kind, stated) for kind in _kinds(evidence)), stack=bool(stack))
+    kinds_shown = causes(shown)
+    once = {sighting.kind.id for sighting in shown if sighting.kind.first or sighting not in kinds_shown}
     return Reading(
         tuple(known_failures),
-        tuple(_unknown(evidence, known_failures))[:LISTED],
+        tuple(_unknown(evidence, known_failures, once))[:LISTED],
         tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
         lines,
         root_rank,
         tuple(_similar(evidence, known_failures))[:LISTED],
-        tuple(gathered(_kinds(evidence), stack=bool(stack)))[:LISTED],
+        tuple(kinds_shown[:LISTED]),
         evidence.versions,
         tuple(reader.ranks.standstills(root_rank))[:LISTED],
         tuple(starts),
@@ -530,6 +543,7 @@ def _known(evidence: _Evidence) -> list[Sighting]:
 def _clues(evidence: _Evidence) -> Iterator[LogFault]:
     """Yield the lines that state why an error of this log was raised."""
     texts = [chain.fault.what for chain in evidence.chains.values()]
+    texts += map(_crash_on_one_line, evidence.crashes.values())
     texts += [fault.what for occurrences in evidence.matches.values() for _, fault in occurrences.values()]
     raised = {clue for clue, _ in evidence.clues.values() if any(re.search(clue.error, text) for text in texts)}
     yield from (fault for clue, fault in evidence.clues.values() if clue in raised)
@@ -539,9 +553,13 @@ def _order(sighting: Sighting) -> tuple[bool, bool, int]:
     return not sighting.certain, bool(sighting.lacks), sighting.fault.line
 
 
-def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterable[LogFault]:
-    """Return the faults that are neither known failures nor consequences: each text once, at its first line."""
+def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting], once: Set[str]) -> Iterable[LogFault]:
+    """Return the faults that are neither known failures nor consequences: each text once, at its first line.
+
+    `once`: the kinds of which a line of the log is the cause; further exceptions of these kinds follow from it.
+    """
     chains = [chain for chain in evidence.chains.values() if not chain.known and not chain.follows]
+    chains = [chain for chain in chains if all(kind.kind.id not in once for kind in chain.kinds)]
     faults = [chain.fault for chain in chains if not chain.alone]
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     signals = {sighting.signature.signal for sighting in known_failures if sighting.signature.signal}
@@ -588,4 +606,5 @@ def _one_line(raised: Raised) -> str:
 def _crash_on_one_line(crash: NativeCrash) -> str:
     end = crash.signal or (f"exit status {crash.exit_code}" if crash.exit_code is not None else "a crash")
     function = next((name for name in crash.frames if "::" in name), crash.frames[0] if crash.frames else "")
-    return f"{end}, reported by {crash.printer}" + (f", in {function}" if function else "")
+    thrown = f": {crash.thrown}: {crash.message}" if crash.thrown else ""
+    return f"{end}, reported by {crash.printer}{f', in {function}' if function else ''}{thrown}"

@@ -26,7 +26,12 @@ REDUCE = "in all_reduce, called in sync (train.py:23)"
     [
         ("skip.log", Position.BEHIND, ("1",), f"ranks 0, 2, 3 stand {REDUCE}"),
         ("order.log", Position.DIVERGED, ("2",), "rank 2 stands in broadcast, called in share (train.py:28)"),
-        ("sizes.log", Position.FAILED, ("0",), "rank 0: SIGABRT, reported by terminate; waited for it: ranks 1, 3"),
+        (
+            "sizes.log",
+            Position.FAILED,
+            ("0",),
+            "rank 0: SIGABRT, reported by terminate: gloo::EnforceNotMet: [enforce fail",
+        ),
         ("die.log", Position.FAILED, ("2",), f"rank 2: KeyError: 'text'; waited for it: ranks 1, 3 {REDUCE}"),
         ("segv.log", Position.FAILED, ("2",), "rank 2: SIGSEGV, reported by faulthandler, in step"),
         ("kill.log", Position.BEHIND, ("2",), f"ranks 1, 3 stand {REDUCE}"),

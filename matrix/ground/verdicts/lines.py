@@ -50,6 +50,7 @@ _BEFORE: Final = re.compile(
 _REPEATED: Final = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray deduplicates.*)?$")  # Ray, behind a line
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 _HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
+_FRAME: Final = re.compile(r'(?P<prefix>.{0,200}?\S.{0,200}?)(?: \s)?File "[^"]{1,500}", line \d{1,9}, in \S+$')
 _END: Final = re.compile(r"(\r\n|\n|\r)")
 
 
@@ -286,16 +287,23 @@ class Prefixes:
         return tags, _REPEATED.sub("", line) if "across cluster]" in line else line
 
     def without(self, text: str) -> str:
-        """Return a line without the prefix that the first line of a traceback had."""
+        """Return a line without the prefix that the first line of a traceback had, or its first frame without one."""
         if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
-            prefix = text[: head.start()].removesuffix("Original ")
-            shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
-            if prefix and shape not in self._shapes:
-                self._shapes.append(shape)
-        for shape in self._shapes:
-            if prefix_match := shape.match(text):
-                return text[prefix_match.end() :]
-        return text
+            self._learn(text[: head.start()].removesuffix("Original "))
+        rest = self._stripped(text)
+        if rest is text and 'File "' in text and (frame := _FRAME.match(text)):
+            self._learn(frame["prefix"])
+            rest = self._stripped(text)
+        return rest
+
+    def _learn(self, prefix: str) -> None:
+        shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
+        if prefix and shape not in self._shapes:
+            self._shapes.append(shape)
+
+    def _stripped(self, text: str) -> str:
+        prefixes = (prefix for shape in self._shapes if (prefix := shape.match(text)))
+        return next((text[prefix.end() :] for prefix in prefixes), text)
 
 
 def quoted_lines(line: str) -> list[str]:

@@ -58,6 +58,8 @@ _TRIGGERS: Final = (
     ", PID: ",
     "*** ",
     "Watchdog",
+    '", line ',  # of a frame, in a log that begins within a traceback
+    "Python v3.",  # py-spy
 )
 # Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (

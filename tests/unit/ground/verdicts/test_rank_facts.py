@@ -147,3 +147,11 @@ def test_barriers_that_others_failed_are_consequences() -> None:
 def test_rank_is_the_one_of_the_innermost_tag(tags: str, log_rank: str, rank: str) -> None:
     """torchrun's own tag has the local rank."""
     assert rank_of(tags, log_rank) == rank
+
+
+def test_dumps_within_a_log_are_read() -> None:
+    """The log of a job in which a script calls py-spy."""
+    lines = (LOGS / "pyspy_sleep.txt").read_text(encoding="utf-8").splitlines()
+    dumps = "\n".join(line for line in lines if "xception" not in line)  # no other word that is searched for
+    (answer,) = match([f"iteration 3 | consumed samples: 3\n+ py-spy dump\n{dumps}"], ()).standstills
+    assert (answer.position, answer.ranks) == (Position.BEHIND, ("process 11519",))

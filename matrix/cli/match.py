@@ -159,7 +159,9 @@ def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     if fault.raised and fault.raised.type in API_ERRORS:
         yield "  $ megatrix contract --consumer FOLDER  # FOLDER: the program that makes the call"
     yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"
-    yield "  $ megatrix bisect --axis mcore --torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION -- COMMAND"
+    frame = _innermost(fault)
+    if frame and frame == fault.frame and (axis := kind_table().axis_of(frame.file)):  # not of a program that calls it
+        yield f"  $ megatrix bisect --axis {axis} --torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION -- COMMAND"
     yield f"  $ megatrix catalog new ID --from {shlex.quote(one_line(log))}"
 
 

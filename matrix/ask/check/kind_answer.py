@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from matrix.ground.catalog import versions
-from matrix.ground.catalog.kinds import VERSIONS, KindTable, NameFact, filled
+from matrix.ground.catalog.kinds import AXIS, VERSIONS, KindTable, NameFact, filled
 from matrix.ground.catalog.stack import component_title
 from matrix.ground.verdicts.crash import plain_name
 from matrix.ground.verdicts.kind_match import KindSighting, VersionsSeen
@@ -64,7 +64,8 @@ def answer(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> Kind
     """Return what can be computed for a kind in a log. `seen`: the versions that the log names."""
     rows = [row for part in _parts(sighting.groups, table, seen) for row in part]
     named = [f"{component_title(name)} {' and '.join(seen.of(name))}" for name in seen.texts]
-    groups = sighting.groups | ({VERSIONS: ", ".join(named)} if named else {})
+    axis = table.axis_of(sighting.frame.file) if sighting.frame else ""
+    groups = sighting.groups | {name: text for name, text in ((VERSIONS, ", ".join(named)), (AXIS, axis)) if text}
     facts = [*filled(sighting.kind.facts, groups), *(fact for fact, _ in rows)]
     commands = [*(command for _, command in rows), *filled(sighting.kind.next, groups)]
     return KindAnswer(sighting, _once(facts), _once(commands))

@@ -14,9 +14,11 @@ from typing import Final
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.loading import kept, name_of
 from matrix.ground.catalog.schema import LITERAL, Identifier, Pattern, longest_text, read_toml
+from matrix.ground.catalog.stack import MCORE, short
 from matrix.ground.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"
+AXIS: Final = "axis"  # the group of the axis of a bisection, for a fault in code that one varies
 VERSIONS: Final = "versions"  # the group of the versions that a log names
 
 
@@ -71,7 +73,8 @@ class Distribution:
     """A package of the stack, or one that its modules import.
 
     `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack` is what shows
-    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them.
+    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them. `axis`:
+    the component that `megatrix bisect` varies for a fault in its code, "" for none.
     """
 
     title: str
@@ -80,6 +83,7 @@ class Distribution:
     source: str
     stack: str = ""
     note: str = ""
+    axis: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,15 +141,25 @@ class KindTable:
         if problem := next(_problems(self), None):
             raise problem
 
+    def axis_of(self, file: str) -> str:
+        """Return the axis of a bisection for a fault in a source file of the stack, "" where none varies it."""
+        rows = [(len(name), row) for row in self.package for name in row.modules if _folder(name) in f"/{file}"]
+        row = max(rows, key=lambda one: one[0], default=(0, None))[1]
+        return row.axis if row else short(MCORE)  # a script of a clone of Megatron-LM
+
     def package_of(self, module: str) -> Distribution | None:
         """Return the package of a dotted module name, by its longest beginning."""
         rows = [(len(name), row) for row in self.package for name in row.modules if f"{module}.".startswith(f"{name}.")]
         return max(rows, key=lambda one: one[0], default=(0, None))[1]
 
 
+def _folder(module: str) -> str:
+    return f"/{module.replace('.', '/')}/"
+
+
 def _problems(table: KindTable) -> Iterator[MatrixError]:
     counts = Counter(kind.id for kind in table.kind)
-    known_groups = {VERSIONS, *(row.group for row in table.beside)}
+    known_groups = {AXIS, VERSIONS, *(row.group for row in table.beside)}
     for kind in table.kind:
         where = f" kind {kind.id}"
         if counts[kind.id] > 1:

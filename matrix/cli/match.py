@@ -121,6 +121,7 @@ def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
     facts = [
         (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{_in_total(sighting.times)}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
+        *([("options:", one_line(sighting.options))] if sighting.options else []),
         *([("other causes:", sighting.other_causes)] if sighting.other_causes else []),
         *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
@@ -161,7 +162,8 @@ def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"
     frame = _innermost(fault)
     if frame and frame == fault.frame and (axis := kind_table().axis_of(frame.file)):  # not of a program that calls it
-        yield f"  $ megatrix bisect --axis {axis} --torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION -- COMMAND"
+        points = "--torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION"
+        yield f"  $ megatrix bisect --axis {axis} {points} -- COMMAND"
     yield f"  $ megatrix catalog new ID --from {shlex.quote(one_line(log))}"
 
 
@@ -192,7 +194,7 @@ def to_look_for(sighting: Sighting) -> list[str]:
     """Return what confirms a likely failure: the part of the log that is missing, the job's arguments, its versions."""
     place = f": this failure is raised {sighting.signature.place}" if sighting.signature.place else ""
     signs = [f"{sighting.lacks}{place}"] if sighting.lacks else []
-    for way in sighting.failure.reached_by:
+    for way in () if sighting.options else sighting.failure.reached_by:
         needed = " and ".join(condition for condition in way.arguments if not condition.startswith(_NOT))
         excluded = " or ".join(
             condition.removeprefix(_NOT) for condition in way.arguments if condition.startswith(_NOT)

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import builtins
 import re
+import shlex
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Final
 
+from matrix.ground.catalog.failure import Failure
 from matrix.ground.catalog.kinds import Beside, Clue, FailureKind, KindTable, Sign, groups_in
+from matrix.ground.catalog.reach import (
+    OPEN_VALUE,
+    SWITCH,
+    JobArguments,
+    Reached,
+    dashed,
+    reached,
+    recognised,
+    translated,
+)
 from matrix.ground.catalog.schema import long_texts, longest_text
 from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
@@ -180,6 +192,59 @@ class VersionsSeen:
         """Return the components of which the log names one version; what it does not name is unknown."""
         single = {name: next(iter(versions)) for name, versions in self.texts.items() if len(versions) == 1}
         return Stack({name: version for name, version in single.items() if is_version(version)})
+
+
+# Megatron-LM's list of its arguments (_print_args in megatron/training/arguments.py), and the lines of a command.
+_LISTED: Final = re.compile(
+    r"(?m)^[^\n]{0,100}?(?<!\S)(?P<name>[a-z][a-z0-9_]{1,60}) \.{3,60} (?P<value>\S[^\n]{0,200})$"
+)
+_COMMAND: Final = re.compile(r"(?m)^[^\n]{1,65536}? (?:--[a-z][\w-]+|\+{0,2}(?:\w+\.)+\w+=\S)[^\n]*$")
+HEAD: Final = 262_144  # characters of the start of a log, where versions and arguments are printed
+
+
+@dataclass
+class ArgumentsSeen:
+    """The arguments of the training commands that a log shows, and those that Megatron-LM lists.
+
+    An argument with two values counts as unknown, and so does one that is not shown, unless a list or a command is
+    `complete`.
+    """
+
+    given: dict[str, str | bool] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+    complete: bool = False
+
+    def add(self, text: str) -> None:
+        """Add the arguments that a text shows."""
+        if " ...." in text:
+            listed = {row["name"]: row["value"].strip() for row in _LISTED.finditer(text)}
+            self._add(translated({dashed(name): SWITCH.get(value.lower(), value) for name, value in listed.items()}))
+            self.complete |= bool(listed)
+        joined = text.replace("\\\n", " ")
+        for command in dict.fromkeys(_COMMAND.findall(joined)) if " --" in joined or "=" in joined else ():
+            try:
+                words = shlex.split(command)
+            except ValueError:  # an open quote
+                words = command.split()
+            arguments = JobArguments.parse(words)
+            if evidence_in(command) or recognised(arguments.given):
+                self._add(arguments.given)
+                self.complete |= arguments.complete
+
+    def _add(self, given: Mapping[str, str | bool]) -> None:
+        for name, value in given.items():
+            if value != "None" and not (isinstance(value, str) and OPEN_VALUE.search(value)):
+                self.differing |= {name} if self.given.setdefault(name, value) != value else set()
+
+    @property
+    def arguments(self) -> JobArguments:
+        """Return the arguments whose values are known."""
+        given = {name: value for name, value in self.given.items() if name not in self.differing}
+        return JobArguments(given, self.complete and not self.differing)
+
+    def reach(self, failure: Failure, stack: Stack) -> Reached:
+        """Return whether a job with these arguments reaches a failure, by the ways that its stack leaves open."""
+        return reached(failure.reached_by, lambda way: way.depends_on(stack) is not None, self.arguments)
 
 
 class KindIndex:

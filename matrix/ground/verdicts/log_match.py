@@ -17,11 +17,21 @@ from typing import Any, Final
 
 from matrix.ground.catalog.failure import Expectation, Failure, Signature
 from matrix.ground.catalog.kinds import Clue, KindTable
+from matrix.ground.catalog.reach import Reach, Reached
 from matrix.ground.catalog.stack import Stack, component_title
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
-from matrix.ground.verdicts.kind_match import EvidenceScan, KindIndex, KindSighting, VersionsSeen, causes, gathered
+from matrix.ground.verdicts.kind_match import (
+    HEAD,
+    ArgumentsSeen,
+    EvidenceScan,
+    KindIndex,
+    KindSighting,
+    VersionsSeen,
+    causes,
+    gathered,
+)
 from matrix.ground.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.ground.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.rank_logs import RankFacts, RankLog, is_dump, rank_of
@@ -97,7 +107,8 @@ class Sighting:
 
     `certain`: two or more keys of the signature hold in one exception or crash, and no other cause is known that shows
     it, or the versions in the log are among those that the failure affects. Otherwise it is likely: the signature has
-    one key, the log `lacks` a part of the evidence, or there are `other_causes`.
+    one key, the log `lacks` a part of the evidence, or there are `other_causes`. `options`: whether those of the job,
+    as the log shows them, reach the failure; "" where that does not show.
     """
 
     failure: Failure
@@ -106,6 +117,7 @@ class Sighting:
     certain: bool
     times: int = 1
     lacks: str = ""
+    options: str = ""
 
     @property
     def other_causes(self) -> str:
@@ -120,6 +132,7 @@ class Sighting:
             "confidence": "certain" if self.certain else "likely",
             "lacks": self.lacks,
             "other_causes": self.other_causes,
+            "options": self.options,
             "signature": self.signature.name,
             "line": self.fault.line,
             "text": self.fault.what,
@@ -200,6 +213,7 @@ class _Evidence:
     vague: list[Similar] = field(default_factory=list)
     kinds: dict[tuple[int, str], KindSighting] = field(default_factory=dict)  # of texts, by line and kind
     versions: VersionsSeen = field(default_factory=VersionsSeen)
+    arguments: ArgumentsSeen = field(default_factory=ArgumentsSeen)
     beside: dict[str, tuple[int, str]] = field(default_factory=dict)  # by group: number of the row, what it captured
     of_stack: str = ""  # a line beside the faults that shows the stack
     clues: dict[str, tuple[Clue, LogFault]] = field(default_factory=dict)  # by text, numbers aside
@@ -236,12 +250,15 @@ class _Evidence:
                     chain.known.discard(entry.failure.id)
 
     def _contradiction(self, entry: Entry, stack: Stack) -> str:
-        """Return what in the log rules a failure out, its versions or a line; "" for nothing."""
+        """Return what in the log rules a failure out, its versions, its options or a line; "" for nothing."""
         ruling = entry.failure.ruling(stack)
         if ruling.expectation is Expectation.WORKS and ruling.rule:
             components = [name for name in ruling.rule.components if name in stack.versions]
             titles = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
             return f"works with {titles}, which the log names: {ruling.rule.reason}"
+        reach = self.arguments.reach(entry.failure, stack)
+        if reach.reach is Reach.AVOIDED and not (entry.signature.keys > 1 and not entry.signature.shared):
+            return _on_options(reach)  # other programs raise the same; of two keys, the error itself is stronger
         pattern = entry.signature.not_with
         lines = [line.what for _, line in self.clues.values()] if pattern else []
         return next((f"the log names another cause: {line}" for line in lines if re.search(pattern or "", line)), "")
@@ -444,6 +461,7 @@ def _search_window(
             evidence.beside[row.group] = (number, captured)
         evidence.of_stack = evidence.of_stack or captured * row.of_stack
     evidence.versions.add(text)
+    evidence.arguments.add(text)
     return crashes
 
 
@@ -467,6 +485,8 @@ def match_logs(
         starts.append((lines, log.path))
         parts = iter(chunks)
         head = next(parts, "")
+        reader.evidence.versions.add(head[:HEAD])
+        reader.evidence.arguments.add(head[:HEAD])
         scan = EvidenceScan(itertools.chain([head], parts))
         lines += _read(reader, log.rank, Excerpts(scan, Triggers([""]) if is_dump(head) else triggers), lines)
         stack = stack or scan.evidence
@@ -531,15 +551,24 @@ def _known(evidence: _Evidence) -> list[Sighting]:
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        # A command is not read from a log, so the versions decide alone where no option does.
+        reach = evidence.arguments.reach(entry.failure, stack)
         versions_decide = entry.failure.expectation(stack) is Expectation.BROKEN
-        alone = not signature.shared or (versions_decide and not entry.failure.reached_by)
-        sighting = Sighting(
-            entry.failure, signature, fault, confirmed and signature.keys > 1 and alone, len(occurrences), lacks
-        )
+        alone = not signature.shared or (versions_decide and reach.reach is Reach.REACHED)
+        certain = confirmed and signature.keys > 1 and alone and reach.reach is not Reach.AVOIDED
+        sighting = Sighting(entry.failure, signature, fault, certain, len(occurrences), lacks, _on_options(reach))
         best = sightings.setdefault(entry.failure.id, sighting)
         sightings[entry.failure.id] = min(best, sighting, key=_order)
     return [*sightings.values()]
+
+
+def _on_options(reach: Reached) -> str:
+    """Return whether the options of the job, as far as the log shows them, reach a failure; "" where they are open."""
+    verbs = {Reach.REACHED: "reaches", Reach.AVOIDED: "excludes"}
+    return (
+        f"the job has {' and '.join(reach.by)}, which {verbs[reach.reach]} it"
+        if reach.by and reach.reach in verbs
+        else ""
+    )
 
 
 def _clues(evidence: _Evidence) -> Iterator[LogFault]:

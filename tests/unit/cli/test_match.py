@@ -150,7 +150,7 @@ def test_further_errors_are_counted() -> None:
 
 def test_likely_failure_states_what_to_look_for() -> None:
     error = "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed\n"
-    log = f"python pretrain_gpt.py --seq-length 131072\n{error}"
+    log = f"python pretrain_gpt.py --seq-length $LENGTH\n{error}"
     (sighting,) = read(log).known
     option = "without --no-create-attention-mask-in-dataloader"
     assert to_look_for(sighting) == [
@@ -158,6 +158,11 @@ def test_likely_failure_states_what_to_look_for() -> None:
         f"a command with --seq-length >= 131072 {option}",
         f"a command with --seq-length >= 32768 {option}, and the host lacks 8*S^2 bytes for each worker",
     ]
+    (confirmed,) = read(log.replace("$LENGTH", "131072")).known
+    assert to_look_for(confirmed) == ["the traceback"]
+    assert "options: the job has --seq-length >= 131072, which reaches it" in " ".join(
+        piped(*render(read(log.replace("$LENGTH", "131072")))).split()
+    )
     assert "look for: the traceback" in " ".join(piped(*render(read(log))).split())
     bare = replace(sighting, lacks="", failure=replace(sighting.failure, reached_by=()))
     assert to_look_for(bare) == ["a stack that it breaks with"]

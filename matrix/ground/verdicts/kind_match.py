@@ -198,8 +198,21 @@ class VersionsSeen:
 _LISTED: Final = re.compile(
     r"(?m)^[^\n]{0,100}?(?<!\S)(?P<name>[a-z][a-z0-9_]{1,60}) \.{3,60} (?P<value>\S[^\n]{0,200})$"
 )
-_COMMAND: Final = re.compile(r"(?m)^[^\n]{1,65536}? (?:--[a-z][\w-]+|\+{0,2}(?:\w+\.)+\w+=\S)[^\n]*$")
+_OPTION: Final = re.compile(r" (?:--[a-z][\w-]|\+{0,2}(?:\w+\.)+\w+=\S)")
 HEAD: Final = 262_144  # characters of the start of a log, where versions and arguments are printed
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Yield the lines of a text that have options, those that a backslash continues in one."""
+    joined = text.replace("\\\n", " ")
+    for mark in (" --", "="):
+        place = joined.find(mark)
+        while place >= 0:
+            end = joined.find("\n", place) % (len(joined) + 1)  # -1: the last line
+            line = joined[joined.rfind("\n", 0, place) + 1 : end]
+            if _OPTION.search(line):
+                yield line
+            place = joined.find(mark, end)
 
 
 @dataclass
@@ -220,8 +233,7 @@ class ArgumentsSeen:
             listed = {row["name"]: row["value"].strip() for row in _LISTED.finditer(text)}
             self._add(translated({dashed(name): SWITCH.get(value.lower(), value) for name, value in listed.items()}))
             self.complete |= bool(listed)
-        joined = text.replace("\\\n", " ")
-        for command in dict.fromkeys(_COMMAND.findall(joined)) if " --" in joined or "=" in joined else ():
+        for command in dict.fromkeys(_commands(text)):
             try:
                 words = shlex.split(command)
             except ValueError:  # an open quote

@@ -29,6 +29,7 @@ from matrix.ground.catalog.reach import (
 from matrix.ground.catalog.schema import long_texts, longest_text
 from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
+from matrix.ground.verdicts.lines import Triggers
 from matrix.ground.verdicts.outcome import Frame, Raised
 
 # Frames, modules, packages, options, variables and lines of the stack: a text, which is found faster than a pattern,
@@ -203,9 +204,9 @@ HEAD: Final = 262_144  # characters of the start of a log, where versions and ar
 
 
 def _commands(text: str) -> Iterator[str]:
-    """Yield the lines of a text that have options, those that a backslash continues in one."""
-    joined = text.replace("\\\n", " ")
-    for mark in (" --", "="):
+    """Yield the lines of a text that start a program with options, those that a backslash continues in one."""
+    joined = text.replace("\\\n", " ") if "\\\n" in text else text
+    for mark in (".py ", "torchrun ", "python -m "):
         place = joined.find(mark)
         while place >= 0:
             end = joined.find("\n", place) % (len(joined) + 1)  # -1: the last line
@@ -268,6 +269,7 @@ class KindIndex:
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
         self._beside = [(row, longest_text(row.line)) for row in (table.beside if table else ())]
         self._clues = [(clue, longest_text(clue.line)) for clue in (table.clue if table else ())]
+        self._texts = Triggers(part for *_, part in (*self._of_logs, *self._beside, *self._clues))
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
         frames = [module for package in packages if package.stack == "frames" for module in package.modules]
@@ -275,6 +277,10 @@ class KindIndex:
             f"{'/' if _UNMISTAKABLE.match(module) else '-packages/'}{module.replace('.', '/')}" for module in frames
         )
         self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
+
+    def may_show(self, text: str) -> bool:
+        """Return whether a part of a log has a text of any pattern: nearly all have none."""
+        return self._texts.found(text)
 
     def choices(self) -> Iterator[Sequence[str]]:
         """Yield for each pattern that may match far from other faults the texts that must be in a log."""

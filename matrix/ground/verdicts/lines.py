@@ -134,6 +134,10 @@ class Triggers:
         for start, ends in by_character.items():
             self._searches.append(partial(_search, start, re.compile(f"{re.escape(start)}(?={_tree(ends)})")))
 
+    def found(self, text: str) -> bool:
+        """Return whether a text has one of the words."""
+        return self._everywhere or any(search(text, 0) >= 0 for search in self._searches)
+
     def places(self, text: str, start: int) -> list[int]:
         """Return places of words from `start` on, in order; of places closer than AFTER / 2, one is enough."""
         if self._everywhere:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -451,6 +451,15 @@ def _search_window(
     for entry, span in index.shown_by_text(text):
         fault = LogFault(at(span.start()), span[0].partition("\n")[0].strip())
         evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
+    if kinds.may_show(text):
+        _add_kinds(text, at, kinds, evidence)
+    evidence.versions.add(text)
+    evidence.arguments.add(text)
+    return crashes
+
+
+def _add_kinds(text: str, at: Callable[[int], int], kinds: KindIndex, evidence: _Evidence) -> None:
+    """Add the kinds that a part of a log shows, and the lines beside them, to its evidence."""
     for offset, kind in kinds.shown_by_text(text):
         evidence.kinds.setdefault((at(offset), kind.kind.id), replace(kind, line=at(offset)))
     for offset, clue, line in kinds.clues_in(text):
@@ -460,9 +469,6 @@ def _search_window(
         if row.group not in evidence.beside or number < evidence.beside[row.group][0]:
             evidence.beside[row.group] = (number, captured)
         evidence.of_stack = evidence.of_stack or captured * row.of_stack
-    evidence.versions.add(text)
-    evidence.arguments.add(text)
-    return crashes
 
 
 def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable | None = None) -> Reading:

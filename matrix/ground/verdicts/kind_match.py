@@ -118,7 +118,7 @@ _WANTED: Final = re.compile(
 
 # What follows the name of a package before its version: in paths, in pip's output, in TE's list of its configuration.
 _VERSION: Final = re.compile(
-    r"(?:_version)?['\"]?(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
+    r"(?:_version|\.__version__)?['\"]?(?:==|-| {0,2}[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
     r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:a0)?(?:\+[\w.]+)?)"
 )
 _IN_NAME: Final = re.compile(r"[\w.-]")

@@ -105,8 +105,44 @@ def test_build_error_beside_its_package(error: str, kind: str, part: str) -> Non
     assert [sighting.kind.id for sighting in reading.kinds] == [kind]
     assert "the package that was built: flash-attn" in answers(reading)
     assert part in answers(reading)
-    other = error.replace("flash-attn", "scipy")
-    assert read(f"{other}\n{BUILT.format('scipy')}").kinds == ()
+    other = read(f"{error.replace('flash-attn', 'scipy')}\n{BUILT.format('scipy')}")
+    assert [sighting.kind.id for sighting in other.kinds] == [kind] * (kind == "cuda-mismatch")  # PyTorch's own words
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "built"),
+    [
+        ("> Failed to build flash-attn\n>\n> The detected CUDA version (12.9) mismatches the version that was used to "
+         "compile\n> PyTorch (11.8). Please\n", "cuda-mismatch", "flash-attn"),
+        ("nvlink error   : Undefined reference to 'nvshmem_x' in '/src/DeepEP/build/temp.linux/a.o'\n",
+         "link-library-missing", "DeepEP"),
+        ("building 'amp_C' extension\nerror: command '/usr/bin/gcc' failed: No such file or directory\n",
+         "build-error", "amp_C"),
+        ("/tmp/pip-install-x1/flash-attn_0288baf0920f489196e54af9bf29d5b7/a.cu(3): error: expected a ;\n",
+         "build-error", "flash-attn"),
+        ("x.cu(3): error: expected a ;\nERROR: Could not build wheels for apex, which is required\n",
+         "build-error", "apex"),
+    ],
+)  # fmt: skip
+def test_package_is_known_in_each_form(log: str, kind: str, built: str) -> None:
+    """Forms of public reports: flash-attention#1759, DeepEP#55, VGen#29."""
+    reading = read(log)
+    assert [(sighting.kind.id, sighting.groups.get("built")) for sighting in reading.kinds] == [(kind, built)]
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "part"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/ckpt/a.distcp'", "disk-full", "the file: /ckpt/a.distcp"),
+        ("fatal: unable to access 'https://x/TransformerEngine/': Could not resolve host: x", "index-unreachable",
+         "Could not resolve host"),
+    ],
+)  # fmt: skip
+def test_full_disk_and_missing_network_are_named(log: str, kind: str, part: str) -> None:
+    reading = read(f"Cloning into 'TransformerEngine'...\n{log}\n")
+    assert [sighting.kind.id for sighting in reading.kinds] == [kind]
+    assert part in answers(reading)
+    assert read(log.replace("TransformerEngine", "x")).kinds == ()
 
 
 def test_versions_of_the_log_are_in_the_answer() -> None:

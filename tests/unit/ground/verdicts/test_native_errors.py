@@ -104,6 +104,17 @@ def test_uncaught_exception_of_cxx_has_its_kind() -> None:
     assert ILLEGAL in read(TERMINATE).unknown[0].what
 
 
+LAST_ERROR: Final = (
+    'Traceback (most recent call last):\n  File "a.py", line 3, in barrier\n'
+    "torch.distributed.DistBackendError: NCCL error in: /p/ProcessGroupNCCL.cpp:1197, unhandled cuda error, NCCL version "
+    "2.18.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'initialization error'\n"
+)
+
+
+def test_last_error_of_nccl_is_explained() -> None:
+    assert "CUDA does not start in this process" in answers(LAST_ERROR)
+
+
 def test_lost_peer_of_cxx_shows_no_kind() -> None:
     assert kinds(f"{STARTED}{TERMINATE.replace(ILLEGAL, 'CUDA error: x. Connection reset by peer')}") == []
 

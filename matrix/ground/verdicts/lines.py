@@ -24,7 +24,7 @@ BEFORE: Final = 65_536  # characters before a trigger that are read: the frames 
 AFTER: Final = 65_536  # characters after a trigger that are read: the stack below a crash's first line
 SHORTEST: Final = 8  # characters of a word that are searched for when its beginning is left out
 FREQUENT: Final = frozenset(" etaoinsrhldcumfpgb0123456789|:.-/")  # characters of the lines of a training
-OCCASIONAL: Final = frozenset("kvwxyzEFGLOPTU(,=_[]")  # characters of some of these lines
+OCCASIONAL: Final = frozenset("kvwxyzEFGLOPTU(),=_[]")  # characters of some of these lines
 
 _GZIP: Final = b"\x1f\x8b\x08"
 _GZIP_ONLY: Final = 31  # zlib's word for the format

@@ -134,7 +134,8 @@ def test_package_is_known_in_each_form(log: str, kind: str, built: str) -> None:
     ("log", "kind", "part"),
     [
         ("OSError: [Errno 28] No space left on device: '/ckpt/a.distcp'", "disk-full", "the file: /ckpt/a.distcp"),
-        ("fatal: unable to access 'https://x/TransformerEngine/': Could not resolve host: x", "index-unreachable",
+        ("fatal: unable to access 'https://x/TransformerEngine/': Could not resolve host: x\nerror: clone failed",
+         "index-unreachable",
          "Could not resolve host"),
     ],
 )  # fmt: skip

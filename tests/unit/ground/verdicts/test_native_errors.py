@@ -106,7 +106,7 @@ def test_uncaught_exception_of_cxx_has_its_kind() -> None:
 
 LAST_ERROR: Final = (
     'Traceback (most recent call last):\n  File "a.py", line 3, in barrier\n'
-    "torch.distributed.DistBackendError: NCCL error in: /p/ProcessGroupNCCL.cpp:1197, unhandled cuda error, NCCL version "
+    "torch.distributed.DistBackendError: NCCL error in: /p/NCCL.cpp:1197, unhandled cuda error, NCCL version "
     "2.18.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'initialization error'\n"
 )
 

@@ -60,7 +60,7 @@ def log_of(python: Path, program: Program) -> tuple[int, str]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program.py"
         script.write_text(program.code + "\n")
-        started = ["bash", script] if program.tool else [python, script]
+        started = ["bash" if program.tool else python, script]
         with (script.parent / "log").open("w+b") as log:
             ended = subprocess.run(
                 started, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=DEADLINE, check=False

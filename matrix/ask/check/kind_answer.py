@@ -63,9 +63,9 @@ class KindAnswer:
 def answer(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> KindAnswer:
     """Return what can be computed for a kind in a log. `seen`: the versions that the log names."""
     rows = [row for part in _parts(sighting.groups, table, seen) for row in part]
-    named = [f"{component_title(name)} {' and '.join(seen.of(name))}" for name in seen.texts]
+    components = [f"{component_title(name)} {' and '.join(seen.of(name))}" for name in seen.texts]
     axis = table.axis_of(sighting.frame.file) if sighting.frame else ""
-    groups = sighting.groups | {name: text for name, text in ((VERSIONS, ", ".join(named)), (AXIS, axis)) if text}
+    groups = sighting.groups | {name: text for name, text in ((VERSIONS, ", ".join(components)), (AXIS, axis)) if text}
     facts = [*filled(sighting.kind.facts, groups), *(fact for fact, _ in rows)]
     commands = [*(command for _, command in rows), *filled(sighting.kind.next, groups)]
     return KindAnswer(sighting, _once(facts), _once(commands))

@@ -207,13 +207,13 @@ def _commands(text: str) -> Iterator[str]:
     """Yield the lines of a text that start a program with options, those that a backslash continues in one."""
     joined = text.replace("\\\n", " ") if "\\\n" in text else text
     for mark in (".py ", "torchrun ", "python -m "):
-        place = joined.find(mark)
-        while place >= 0:
-            end = joined.find("\n", place) % (len(joined) + 1)  # -1: the last line
-            line = joined[joined.rfind("\n", 0, place) + 1 : end]
+        offset = joined.find(mark)
+        while offset >= 0:
+            end = joined.find("\n", offset) % (len(joined) + 1)  # -1: the last line
+            line = joined[joined.rfind("\n", 0, offset) + 1 : end]
             if _OPTION.search(line):
                 yield line
-            place = joined.find(mark, end)
+            offset = joined.find(mark, end)
 
 
 @dataclass
@@ -252,8 +252,8 @@ class ArgumentsSeen:
     @property
     def arguments(self) -> JobArguments:
         """Return the arguments whose values are known."""
-        given = {name: value for name, value in self.given.items() if name not in self.differing}
-        return JobArguments(given, self.complete and not self.differing)
+        options = {name: value for name, value in self.given.items() if name not in self.differing}
+        return JobArguments(options, self.complete and not self.differing)
 
     def reach(self, failure: Failure, stack: Stack) -> Reached:
         """Return whether a job with these arguments reaches a failure, by the ways that its stack leaves open."""
@@ -269,7 +269,12 @@ class KindIndex:
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
         self._beside = [(row, longest_text(row.line)) for row in (table.beside if table else ())]
         self._clues = [(clue, longest_text(clue.line)) for clue in (table.clue if table else ())]
-        self._texts = Triggers(part for *_, part in (*self._of_logs, *self._beside, *self._clues))
+        patterns = [
+            *(sign.log for _, sign in signs if sign.log),
+            *(row.line for row, _ in self._beside),
+            *(clue.line for clue, _ in self._clues),
+        ]
+        self._texts = Triggers(map(longest_text, patterns))
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
         frames = [module for package in packages if package.stack == "frames" for module in package.modules]
@@ -297,13 +302,13 @@ class KindIndex:
     def beside_in(self, text: str) -> Iterator[tuple[int, Beside, str]]:
         """Yield what a part of a log states beside its faults: the number of the row, the row, what it captured."""
         for number, (row, part) in enumerate(self._beside):
-            if part in text and (shown := re.search(row.line, text)):
-                yield number, row, shown[row.group]
+            if part in text and (line := re.search(row.line, text)):
+                yield number, row, line[row.group]
 
     def with_beside(self, kind: KindSighting, stated: Mapping[str, str]) -> KindSighting:
         """Return a sighting with what its kind's facts use of the text that the log states beside its faults."""
-        wanted = {name for text in (*kind.kind.facts, *kind.kind.next) for name in groups_in(text)}
-        added = [(name, text) for name, text in stated.items() if name in wanted and name not in kind.groups]
+        groups = {name for text in (*kind.kind.facts, *kind.kind.next) for name in groups_in(text)}
+        added = [(name, text) for name, text in stated.items() if name in groups and name not in kind.groups]
         of_stack = kind.of_stack or any(self._names_stack(text) for _, text in added)
         return replace(kind, captured=(*kind.captured, *added), of_stack=of_stack)
 

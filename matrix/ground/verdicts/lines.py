@@ -294,11 +294,11 @@ class Prefixes:
         """Return a line without the prefix that the first line of a traceback had, or its first frame without one."""
         if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
             self._learn(text[: head.start()].removesuffix("Original "))
-        rest = self._stripped(text)
-        if rest is text and 'File "' in text and (frame := _FRAME.match(text)):
+        line = self._stripped(text)
+        if line is text and 'File "' in text and (frame := _FRAME.match(text)):
             self._learn(frame["prefix"])
-            rest = self._stripped(text)
-        return rest
+            line = self._stripped(text)
+        return line
 
     def _learn(self, prefix: str) -> None:
         shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))

@@ -503,10 +503,10 @@ def match_logs(
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.known]
     root_rank = reader.root_rank if reader.root_rank != -1 else None
-    stated = {group: captured for group, (_, captured) in evidence.beside.items()}
-    shown = gathered((kinds.with_beside(kind, stated) for kind in _kinds(evidence)), stack=bool(stack))
-    kinds_shown = causes(shown)
-    once = {sighting.kind.id for sighting in shown if sighting.kind.first or sighting not in kinds_shown}
+    texts = {group: captured for group, (_, captured) in evidence.beside.items()}
+    sightings = gathered((kinds.with_beside(kind, texts) for kind in _kinds(evidence)), stack=bool(stack))
+    kinds_shown = causes(sightings)
+    once = {sighting.kind.id for sighting in sightings if sighting.kind.first or sighting not in kinds_shown}
     return Reading(
         tuple(known_failures),
         tuple(_unknown(evidence, known_failures, once))[:LISTED],

@@ -250,9 +250,9 @@ class Tracebacks:
         if error := self._pytest.take(number, text):
             yield from self._of_pytest(error)
         if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
-            first = Frame(frame["file"], int(frame["line"]), frame["function"])
+            outermost = Frame(frame["file"], int(frame["line"]), frame["function"])
             margin = text[: max(text.index("File") - 2, 0)]
-            self._start([first], linked=self._linked, headed=False, margin=margin)
+            self._start([outermost], linked=self._linked, headed=False, margin=margin)
         elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
             raised = _RAISED.match(alone["text"])
             if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):

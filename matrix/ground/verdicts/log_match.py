@@ -506,10 +506,10 @@ def match_logs(
     texts = {group: captured for group, (_, captured) in evidence.beside.items()}
     sightings = gathered((kinds.with_beside(kind, texts) for kind in _kinds(evidence)), stack=bool(stack))
     kinds_shown = causes(sightings)
-    once = {sighting.kind.id for sighting in sightings if sighting.kind.first or sighting not in kinds_shown}
+    following = _following(evidence, sightings, kinds_shown)
     return Reading(
         tuple(known_failures),
-        tuple(_unknown(evidence, known_failures, once))[:LISTED],
+        tuple(_unknown(evidence, known_failures, following))[:LISTED],
         tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
         lines,
         root_rank,
@@ -590,13 +590,20 @@ def _order(sighting: Sighting) -> tuple[bool, bool, int]:
     return not sighting.certain, bool(sighting.lacks), sighting.fault.line
 
 
-def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting], once: Set[str]) -> Iterable[LogFault]:
+def _following(evidence: _Evidence, sightings: Sequence[KindSighting], kinds: Sequence[KindSighting]) -> set[int]:
+    """Return the lines of the exceptions that follow from the kinds that are shown, of all that were sighted."""
+    once = {sighting.kind.id for sighting in sightings if sighting.kind.first or sighting not in kinds}
+    lines = {kind.line for chain in evidence.chains.values() for kind in chain.kinds if kind.kind.id in once}
+    return lines - {sighting.line for sighting in kinds}
+
+
+def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting], following: Set[int]) -> Iterable[LogFault]:
     """Return the faults that are neither known failures nor consequences: each text once, at its first line.
 
-    `once`: the kinds of which a line of the log is the cause; further exceptions of these kinds follow from it.
+    `following` are the lines of exceptions that follow from a kind which is shown.
     """
     chains = [chain for chain in evidence.chains.values() if not chain.known and not chain.follows]
-    chains = [chain for chain in chains if all(kind.kind.id not in once for kind in chain.kinds)]
+    chains = [chain for chain in chains if all(kind.line not in following for kind in chain.kinds)]
     faults = [chain.fault for chain in chains if not chain.alone]
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     signals = {sighting.signature.signal for sighting in known_failures if sighting.signature.signal}

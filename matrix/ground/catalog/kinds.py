@@ -48,7 +48,7 @@ class FailureKind:
 
     `facts` and `next` are texts with {groups}, of its patterns, of a [[beside]], or {versions}: those that the log
     names; without the group, no text. `first`: only its first line in a log is a cause. `rank`: where the log shows a
-    kind of its topic with a lower one, that is the cause, and this its consequence.
+    kind of its topic with a lower one, that is the cause, and this its consequence; 3: where it shows any other kind.
     """
 
     id: Identifier

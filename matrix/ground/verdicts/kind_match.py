@@ -200,6 +200,7 @@ _LISTED: Final = re.compile(
     r"(?m)^[^\n]{0,100}?(?<!\S)(?P<name>[a-z][a-z0-9_]{1,60}) \.{3,60} (?P<value>\S[^\n]{0,200})$"
 )
 _OPTION: Final = re.compile(r" (?:--[a-z][\w-]|\+{0,2}(?:\w+\.)+\w+=\S)")
+ASIDE: Final = 3  # rank of a kind that may have nothing to do with the other faults of a log
 HEAD: Final = 262_144  # characters of the start of a log, where versions and arguments are printed
 
 
@@ -389,9 +390,13 @@ def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSigh
     return results
 
 
-def causes(sightings: Sequence[KindSighting]) -> list[KindSighting]:
-    """Return the kinds without those that follow from another one of their topic."""
+def causes(sightings: Sequence[KindSighting], *, known: bool) -> list[KindSighting]:
+    """Return the kinds without those that follow from another one of their topic; `known`: the log has an entry.
+
+    A kind of the rank ASIDE is left out beside any other, and beside an entry.
+    """
     ranks: dict[str, int] = {}
     for sighting in sightings:
-        ranks[sighting.kind.topic] = min(sighting.kind.rank, ranks.get(sighting.kind.topic, sighting.kind.rank))
-    return [sighting for sighting in sightings if sighting.kind.rank == ranks[sighting.kind.topic]]
+        ranks[sighting.kind.topic] = min(sighting.kind.rank, ranks.get(sighting.kind.topic, ASIDE))
+    most = ASIDE - int(known or min(ranks.values(), default=ASIDE) < ASIDE)
+    return [sighting for sighting in sightings if sighting.kind.rank == ranks[sighting.kind.topic] <= most]

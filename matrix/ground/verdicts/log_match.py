@@ -505,7 +505,7 @@ def match_logs(
     root_rank = reader.root_rank if reader.root_rank != -1 else None
     texts = {group: captured for group, (_, captured) in evidence.beside.items()}
     sightings = gathered((kinds.with_beside(kind, texts) for kind in _kinds(evidence)), stack=bool(stack))
-    kinds_shown = causes(sightings)
+    kinds_shown = causes(sightings, known=bool(known_failures))
     following = _following(evidence, sightings, kinds_shown)
     return Reading(
         tuple(known_failures),

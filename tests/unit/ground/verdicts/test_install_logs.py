@@ -146,6 +146,12 @@ def test_full_disk_and_missing_network_are_named(log: str, kind: str, part: str)
     assert read(log.replace("TransformerEngine", "x")).kinds == ()
 
 
+def test_broken_requirement_gives_way_to_an_error() -> None:
+    """pip prints it when a container starts; the job then fails for another reason."""
+    broken = (FOLDER / "pip_broken.log").read_text(encoding="utf-8")
+    assert [kind.kind.id for kind in read(f"{broken}ImportError: No module named apex\n").kinds] == ["module-missing"]
+
+
 def test_versions_of_the_log_are_in_the_answer() -> None:
     log = "Collecting torch==2.4.0\n-I/usr/local/cuda-12.4/include x.cu\nx.cu(3): error: expected a ;\n"
     found = answers(read(f"{log}{BUILT.format('transformer-engine')}"))

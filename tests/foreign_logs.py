@@ -10,6 +10,7 @@ a program did not fail.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,15 +29,24 @@ DEADLINE: Final = 120
 
 @dataclass(frozen=True)
 class Program:
-    """A program in Python, and the package that it imports; "python" for none."""
+    """A program in Python, and the package that it imports; "python" for none. Or commands of a shell, of a `tool`."""
 
     package: str
     code: str
+    tool: str = ""
 
 
 def programs() -> list[Program]:
     """Return the programs of foreign.toml."""
-    return [Program(package, item["code"]) for package, items in read_toml(PROGRAMS).items() for item in items]
+    content = read_toml(PROGRAMS)
+    tools = content.pop("shell")
+    commands = [Program("shell", code, tool) for tool, codes in tools.items() for code in codes]
+    return [*(Program(package, item["code"]) for package, items in content.items() for item in items), *commands]
+
+
+def can_run(python: Path, program: Program) -> bool:
+    """Return whether there is what a program needs: the package of an interpreter, or a tool."""
+    return bool(shutil.which(program.tool)) if program.tool else has_package(python, program.package)
 
 
 def has_package(python: Path, package: str) -> bool:
@@ -50,8 +60,11 @@ def log_of(python: Path, program: Program) -> tuple[int, str]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program.py"
         script.write_text(program.code + "\n")
+        started = ["bash" if program.tool else python, script]
         with (script.parent / "log").open("w+b") as log:
-            ended = subprocess.run([python, script], cwd=folder, stdout=log, stderr=log, timeout=DEADLINE, check=False)
+            ended = subprocess.run(
+                started, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=DEADLINE, check=False
+            )
             log.seek(0)
             printed = log.read()
     return ended.returncode, printed.decode(errors="replace")
@@ -83,14 +96,14 @@ def main() -> int:
     interpreters = parser.parse_args().python or [Path(sys.executable)]
     counts: Counter[str] = Counter()
     for program in programs():
-        python = next((path for path in interpreters if has_package(path, program.package)), None)
+        python = next((path for path in interpreters if can_run(path, program)), None)
         if python is None:
             counts["not run: package missing"] += 1
             continue
         names = defects(python, program)
         counts["named or did not fail" if names else "nothing named"] += 1
         for name in names:
-            print(f"{program.package}: {name}\n    {program.code!r}")
+            print(f"{program.tool or program.package}: {name}\n    {program.code!r}")
     print(", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
     return int(bool(counts["named or did not fail"]))
 

@@ -50,7 +50,7 @@ def match_command(parsed: argparse.Namespace) -> int:
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
 SHOWN: Final = 5  # faults listed of each kind
-STATED: Final = 600  # characters shown of why ranks wait: it names the ranks and where each group of them stands
+STATED: Final = 600  # characters shown of why ranks wait, and of an answer: it may quote the requirements that conflict
 _LIBRARY: Final = re.compile(r"-packages/|/lib/python3|^<")  # a path below an interpreter's folders, or no file
 _NOT: Final = "not "  # before a condition on arguments (matrix/ground/catalog/reach.py)
 
@@ -121,6 +121,7 @@ def _known(sighting: Sighting, at: Callable[[int], str]) -> Iterator[Part]:
     facts = [
         (at(sighting.fault.line), f"{one_line(sighting.fault.what)}{_in_total(sighting.times)}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
+        *([("options:", one_line(sighting.options))] if sighting.options else []),
         *([("other causes:", sighting.other_causes)] if sighting.other_causes else []),
         *(("look for:", sign) for sign in ([] if sighting.certain else to_look_for(sighting))),
         *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
@@ -137,7 +138,7 @@ def _kind(answer: KindAnswer, at: Callable[[int], str]) -> Iterator[Part]:
     facts = [
         (at(sighting.line), f"{one_line(sighting.text)}{_in_total(sighting.times)}"),
         *_look_at(sighting.frame),
-        *(("answer:", one_line(fact)) for fact in answer.facts),
+        *(("answer:", one_line(fact, STATED)) for fact in answer.facts),
         ("means:", kind.means),
     ]
     yield table(facts, indent=2)
@@ -159,7 +160,10 @@ def _onward(fault: LogFault, log: str) -> Iterator[Part]:
     if fault.raised and fault.raised.type in API_ERRORS:
         yield "  $ megatrix contract --consumer FOLDER  # FOLDER: the program that makes the call"
     yield "  $ megatrix check  # in the environment of the job; or: megatrix check JOB_SCRIPT"
-    yield "  $ megatrix bisect --axis mcore --torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION -- COMMAND"
+    frame = _innermost(fault)
+    if frame and frame == fault.frame and (axis := kind_table().axis_of(frame.file)):  # not of a program that calls it
+        points = "--torch TORCH_VERSION --good GOOD_VERSION --bad BAD_VERSION"
+        yield f"  $ megatrix bisect --axis {axis} {points} -- COMMAND"
     yield f"  $ megatrix catalog new ID --from {shlex.quote(one_line(log))}"
 
 
@@ -190,7 +194,7 @@ def to_look_for(sighting: Sighting) -> list[str]:
     """Return what confirms a likely failure: the part of the log that is missing, the job's arguments, its versions."""
     place = f": this failure is raised {sighting.signature.place}" if sighting.signature.place else ""
     signs = [f"{sighting.lacks}{place}"] if sighting.lacks else []
-    for way in sighting.failure.reached_by:
+    for way in () if sighting.options else sighting.failure.reached_by:
         needed = " and ".join(condition for condition in way.arguments if not condition.startswith(_NOT))
         excluded = " or ".join(
             condition.removeprefix(_NOT) for condition in way.arguments if condition.startswith(_NOT)

@@ -28,10 +28,20 @@ def test_answers_to_foreign_logs_are_judged(code: str, defect: str | None) -> No
     assert [item.startswith(defect or "-") for item in defects] == ([True] if defect else [])
 
 
+def test_commands_of_a_shell_are_judged() -> None:
+    failing = f'echo "ImportError: /x/apex_C.so: {SYMBOL}"; exit 3'
+    assert foreign_logs.defects(PYTHON, Program("shell", failing, "bash"))[0].startswith("KIND ")
+    assert foreign_logs.defects(PYTHON, Program("shell", "ls /no/such/folder", "ls")) == []
+
+
 def test_there_are_sixty_programs() -> None:
-    assert len([program for program in foreign_logs.programs() if program.package != "torch"]) >= 60
+    programs = foreign_logs.programs()
+    assert len([program for program in programs if program.package not in ("torch", "shell")]) >= 60
+    assert len([program for program in programs if program.tool]) >= 120
 
 
 def test_missing_package_is_seen() -> None:
     assert foreign_logs.has_package(PYTHON, "pytest")
     assert not foreign_logs.has_package(PYTHON, "no_such_package_of_anyone")
+    assert foreign_logs.can_run(PYTHON, Program("shell", "", "bash"))
+    assert not foreign_logs.can_run(PYTHON, Program("shell", "", "no-such-tool-of-anyone"))

@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any, Final
 
 from matrix.ground.catalog import versions
-from matrix.ground.catalog.kinds import KindTable, NameFact, filled
+from matrix.ground.catalog.kinds import AXIS, VERSIONS, KindTable, NameFact, filled
+from matrix.ground.catalog.stack import component_title
 from matrix.ground.verdicts.crash import plain_name
 from matrix.ground.verdicts.kind_match import KindSighting, VersionsSeen
 from matrix.ground.verdicts.text import mask
@@ -62,8 +63,11 @@ class KindAnswer:
 def answer(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> KindAnswer:
     """Return what can be computed for a kind in a log. `seen`: the versions that the log names."""
     rows = [row for part in _parts(sighting.groups, table, seen) for row in part]
-    facts = [*filled(sighting.kind.facts, sighting.groups), *(fact for fact, _ in rows)]
-    commands = [*(command for _, command in rows), *filled(sighting.kind.next, sighting.groups)]
+    components = [f"{component_title(name)} {' and '.join(seen.of(name))}" for name in seen.texts]
+    axis = table.axis_of(sighting.frame.file) if sighting.frame else ""
+    groups = sighting.groups | {name: text for name, text in ((VERSIONS, ", ".join(components)), (AXIS, axis)) if text}
+    facts = [*filled(sighting.kind.facts, groups), *(fact for fact, _ in rows)]
+    commands = [*(command for _, command in rows), *filled(sighting.kind.next, groups)]
     return KindAnswer(sighting, _once(facts), _once(commands))
 
 

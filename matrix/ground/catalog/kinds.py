@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.schema import Identifier, Pattern, longest_text, read_toml
+from matrix.ground.catalog.loading import kept, name_of
+from matrix.ground.catalog.schema import LITERAL, Identifier, Pattern, longest_text, read_toml
+from matrix.ground.catalog.stack import MCORE, short
 from matrix.ground.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"
-LITERAL: Final = 6  # characters of the text that is searched in whole logs for a sign that may be `anywhere`
+AXIS: Final = "axis"  # the group of the axis of a bisection, for a fault in code that one varies
+VERSIONS: Final = "versions"  # the group of the versions that a log names
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,12 @@ class Sign:
 
 @dataclass(frozen=True)
 class FailureKind:
-    """A kind of failure. `facts` and `next` are texts with {groups} of its patterns; without the group, no text."""
+    """A kind of failure.
+
+    `facts` and `next` are texts with {groups}, of its patterns, of a [[beside]], or {versions}: those that the log
+    names; without the group, no text. `first`: only its first line in a log is a cause. `rank`: where the log shows a
+    kind of its topic with a lower one, that is the cause, and this its consequence; 3: where it shows any other kind.
+    """
 
     id: Identifier
     title: str
@@ -50,6 +58,8 @@ class FailureKind:
     sign: tuple[Sign, ...]
     facts: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
+    first: bool = False
+    rank: int = 0
 
     @property
     def groups(self) -> frozenset[str]:
@@ -63,7 +73,8 @@ class Distribution:
     """A package of the stack, or one that its modules import.
 
     `modules` are its import names, or their dotted beginnings; `install` is a line for a shell. `stack` is what shows
-    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them.
+    that Megatron's stack ran: "names" a fault that is about one of its modules, "frames" also a frame in them. `axis`:
+    the component that `megatrix bisect` varies for a fault in its code, "" for none.
     """
 
     title: str
@@ -72,6 +83,7 @@ class Distribution:
     source: str
     stack: str = ""
     note: str = ""
+    axis: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,23 @@ class Clue:
     line: Pattern
     error: Pattern
     source: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Lines that state what the answers to kinds use, in its named group: the package that was built, its compiler.
+
+    Of a group the earliest row counts that the log shows, at its first line. `of_stack`: no other program prints it.
+    """
+
+    line: Pattern
+    source: str
+    of_stack: bool = False
+
+    @property
+    def group(self) -> str:
+        """Return the name of its group."""
+        return next(iter(re.compile(self.line).groupindex), "")
 
 
 @dataclass(frozen=True)
@@ -106,10 +135,17 @@ class KindTable:
     fact: tuple[NameFact, ...]
     topics: tuple[str, ...]
     clue: tuple[Clue, ...] = ()
+    beside: tuple[Beside, ...] = ()
 
     def __post_init__(self) -> None:
         if problem := next(_problems(self), None):
             raise problem
+
+    def axis_of(self, file: str) -> str:
+        """Return the axis of a bisection for a fault in a source file of the stack, "" where none varies it."""
+        rows = [(len(name), row) for row in self.package for name in row.modules if _folder(name) in f"/{file}"]
+        row = max(rows, key=lambda one: one[0], default=(0, None))[1]
+        return row.axis if row else short(MCORE)  # a script of a clone of Megatron-LM
 
     def package_of(self, module: str) -> Distribution | None:
         """Return the package of a dotted module name, by its longest beginning."""
@@ -117,8 +153,13 @@ class KindTable:
         return max(rows, key=lambda one: one[0], default=(0, None))[1]
 
 
+def _folder(module: str) -> str:
+    return f"/{module.replace('.', '/')}/"
+
+
 def _problems(table: KindTable) -> Iterator[MatrixError]:
     counts = Counter(kind.id for kind in table.kind)
+    known_groups = {AXIS, VERSIONS, *(row.group for row in table.beside)}
     for kind in table.kind:
         where = f" kind {kind.id}"
         if counts[kind.id] > 1:
@@ -131,12 +172,12 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
         for sign in kind.sign:
             yield from _of_sign(sign, f"{where}.sign")
         for text in (*kind.facts, *kind.next):
-            for name in sorted(groups_in(text) - kind.groups):
-                fix = closest(name, kind.groups)
+            for name in sorted(groups_in(text) - kind.groups - known_groups):
+                fix = closest(name, kind.groups | known_groups)
                 yield MatrixError(
                     "no pattern of this kind has the group", where=where, got=text, expected=name, fix=fix
                 )
-    groups = {name for kind in table.kind for name in kind.groups}
+    groups = known_groups.union(*(kind.groups for kind in table.kind))
     for fact in table.fact:
         if fact.group not in groups:
             fix = closest(fact.group, groups)
@@ -147,7 +188,7 @@ def _problems(table: KindTable) -> Iterator[MatrixError]:
             yield MatrixError(
                 "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
             )
-    rows: list[Distribution | NameFact | Clue] = [*table.package, *table.fact, *table.clue]
+    rows: list[Distribution | NameFact | Clue | Beside] = [*table.package, *table.fact, *table.clue, *table.beside]
     for row in rows:
         if not row.source:
             fix = "state where the fact was read"
@@ -185,5 +226,10 @@ def filled(texts: Iterable[str], groups: dict[str, str]) -> list[str]:
 @cache
 def kind_table() -> KindTable:
     """Return the tables. Raises MatrixError where they are damaged."""
-    topics = [row["id"] for row in read_toml(TABLE.with_name("topics.toml"))["topic"]]
-    return decode(KindTable, {**read_toml(TABLE), "topics": topics}, str(TABLE))
+    topics = TABLE.with_name("topics.toml")
+
+    def read() -> KindTable:
+        content = {**read_toml(TABLE), "topics": [row["id"] for row in read_toml(topics)["topic"]]}
+        return decode(KindTable, content, str(TABLE))
+
+    return kept(KindTable, name_of(TABLE), lambda: [TABLE, topics], read)

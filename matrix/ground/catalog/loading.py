@@ -207,24 +207,26 @@ def load(facts: Path = FACTS, *failures: Path, read: tuple[Failure, ...] | None 
     """
     if (facts, failures, read) != (FACTS, (), None):
         return _read(facts, failures, read)
-    path, digest = _snapshot()
-    catalog = read_snapshot(path, Catalog, digest) if path else None
-    if catalog is None:
-        catalog = _read(facts, failures, read)
-        if path and digest == _snapshot()[1]:  # no file changed meanwhile
-            write_snapshot(path, catalog, digest)
-    return catalog
+    return kept(Catalog, name_of(FACTS, *roots()), _sources, lambda: _read(facts, failures, read))
 
 
-def _snapshot() -> tuple[Path | None, bytes]:
-    """Return the file of the cache for these folders, None without a home, and the digest of all that is read."""
-    folders = roots()
-    paths = [*sorted(FACTS.glob("*.toml")), SHARED, *(path for root in folders for path in entries(root))]
+def _sources() -> list[Path]:
+    folders = (path for root in roots() for path in entries(root))
+    return [*sorted(FACTS.glob("*.toml")), SHARED, *folders]
+
+
+def kept(kind: type[T], name: str, sources: Callable[[], list[Path]], read: Callable[[], T]) -> T:
+    """Return what `read` makes of the sources, from the cache where it is of their contents."""
     try:
-        cache = default_root() / "catalogs"
+        path, digest = default_root() / "catalogs" / f"{name}{SUFFIX}", digest_of(sources())
     except RuntimeError:  # no home
-        return None, b""
-    return cache / f"{name_of(FACTS, *folders)}{SUFFIX}", digest_of(paths)
+        return read()
+    value = read_snapshot(path, kind, digest)
+    if value is None:
+        value = read()
+        if digest == digest_of(sources()):  # no file changed meanwhile
+            write_snapshot(path, value, digest)
+    return value
 
 
 def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | None) -> Catalog:

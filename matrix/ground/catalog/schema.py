@@ -37,9 +37,17 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(line for part in parts for line in re.split("[\r\n]", part) if line)
 
 
+LITERAL: Final = 6  # characters that make a text of a pattern worth a search of a whole log
+
+
 def longest_text(pattern: str) -> str:
     """Return the longest text that every match contains, "" where none is certain."""
     return max(literals(pattern), key=len, default="")
+
+
+def long_texts(pattern: str) -> list[str]:
+    """Return the texts that every match contains and that are worth a search of a whole log, or else the longest."""
+    return [text for text in literals(pattern) if len(text) >= LITERAL] or [longest_text(pattern)]
 
 
 def _required(items: Iterable[tuple[Any, Any]]) -> Iterator[str]:

@@ -34,12 +34,15 @@ class NativeCrash:
     `printer` is "faulthandler", "open-mpi", "ucx", "c10", "terminate", "glibc", or the launcher that reported it,
     "torchrun" or "mpirun". `frames` run innermost first: qualified names without arguments, as far as they were
     printed; a launcher prints none. `signal` is a name such as "SIGSEGV", None where only an `exit_code` was printed.
+    `thrown` is the class of the C++ exception that nobody caught, `message` the first line of its message.
     """
 
     signal: str | None
     exit_code: int | None
     printer: str
     frames: tuple[str, ...] = ()
+    thrown: str = ""
+    message: str = ""
 
     def has_frame(self, function: str) -> bool:
         """Return whether a function is in the stack, at any depth; `function` is the end of its qualified name."""
@@ -96,6 +99,7 @@ PRINTERS: Final = (
     ),
 )
 ABORTS: Final = ("terminate", "glibc")  # printers of abort(), unless they name another signal
+THROWN: Final = re.compile(r" an instance of '(?P<type>[^'\n]{1,200})'(?:\s{1,8}what\(\):(?P<message>[^\n]{0,2000}))?")
 
 FRAMES: Final = re.compile(
     r"""
@@ -145,7 +149,10 @@ def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
             body = text[start.end() : end.start() if end else len(text)]
             if at := groups.get("at"):
                 body = "\n".join(line.partition(f"{at} ")[2] for line in body.splitlines())
-            yield start.start(), NativeCrash(_signal(printer.name, groups, body), None, printer.name, _frames(body))
+            thrown = THROWN.match(body) if printer.name == "terminate" else None
+            words = (thrown["type"], (thrown["message"] or "").strip()) if thrown else ()
+            died_of = _signal(printer.name, groups, body)
+            yield start.start(), NativeCrash(died_of, None, printer.name, _frames(body), *words)
 
 
 def _signal(printer: str, named: dict[str, str | None], body: str) -> str | None:

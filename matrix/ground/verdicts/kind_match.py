@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import builtins
 import re
+import shlex
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Final
 
-from matrix.ground.catalog.kinds import Clue, FailureKind, KindTable, Sign
-from matrix.ground.catalog.schema import longest_text
+from matrix.ground.catalog.failure import Failure
+from matrix.ground.catalog.kinds import Beside, Clue, FailureKind, KindTable, Sign, groups_in
+from matrix.ground.catalog.reach import (
+    OPEN_VALUE,
+    SWITCH,
+    JobArguments,
+    Reached,
+    dashed,
+    reached,
+    recognised,
+    translated,
+)
+from matrix.ground.catalog.schema import long_texts, longest_text
 from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
+from matrix.ground.verdicts.lines import Triggers
 from matrix.ground.verdicts.outcome import Frame, Raised
 
 # Frames, modules, packages, options, variables and lines of the stack: a text, which is found faster than a pattern,
@@ -91,6 +104,7 @@ _UNMISTAKABLE: Final = re.compile(r"transformer_engine|\w+\.")
 _CLONE: Final = re.compile(r"(?i:/megatron-lm)[\w.-]{0,40}/")  # /opt/megatron-lm/, ~/Megatron-LM-core_v0.9.0/
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
+_WORDS: Final = re.compile(r"[^\s,`'\"]+")
 _SPACE: Final = re.compile(r"\s+")
 _REQUIREMENT: Final = re.compile(r"[\[<>=!~]")  # where the name of a requirement ends
 PACKAGES: Final = ("megatron-core", "transformer-engine", "torch", "flash-attn")  # named in the draft of an entry
@@ -104,7 +118,7 @@ _WANTED: Final = re.compile(
 
 # What follows the name of a package before its version: in paths, in pip's output, in TE's list of its configuration.
 _VERSION: Final = re.compile(
-    r"(?:_version)?['\"]?(?:==|-| ?[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
+    r"(?:_version|\.__version__)?['\"]?(?:==|-| {0,2}[:=] ?|,? [Vv]ersion:? ?| )['\"]?v?"
     r"(?P<version>\d+\.\d+(?:\.\d+)*(?:\.?(?:post|rc|dev)\d+)?(?:a0)?(?:\+[\w.]+)?)"
 )
 _IN_NAME: Final = re.compile(r"[\w.-]")
@@ -181,6 +195,72 @@ class VersionsSeen:
         return Stack({name: version for name, version in single.items() if is_version(version)})
 
 
+# Megatron-LM's list of its arguments (_print_args in megatron/training/arguments.py), and the lines of a command.
+_LISTED: Final = re.compile(
+    r"(?m)^[^\n]{0,100}?(?<!\S)(?P<name>[a-z][a-z0-9_]{1,60}) \.{3,60} (?P<value>\S[^\n]{0,200})$"
+)
+_OPTION: Final = re.compile(r" (?:--[a-z][\w-]|\+{0,2}(?:\w+\.)+\w+=\S)")
+ASIDE: Final = 3  # rank of a kind that may have nothing to do with the other faults of a log
+HEAD: Final = 262_144  # characters of the start of a log, where versions and arguments are printed
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Yield the lines of a text that start a program with options, those that a backslash continues in one."""
+    joined = text.replace("\\\n", " ") if "\\\n" in text else text
+    for mark in (".py ", "torchrun ", "python -m "):
+        offset = joined.find(mark)
+        while offset >= 0:
+            end = joined.find("\n", offset) % (len(joined) + 1)  # -1: the last line
+            line = joined[joined.rfind("\n", 0, offset) + 1 : end]
+            if _OPTION.search(line):
+                yield line
+            offset = joined.find(mark, end)
+
+
+@dataclass
+class ArgumentsSeen:
+    """The arguments of the training commands that a log shows, and those that Megatron-LM lists.
+
+    An argument with two values counts as unknown, and so does one that is not shown, unless a list or a command is
+    `complete`.
+    """
+
+    given: dict[str, str | bool] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+    complete: bool = False
+
+    def add(self, text: str) -> None:
+        """Add the arguments that a text shows."""
+        if " ...." in text:
+            listed = {row["name"]: row["value"].strip() for row in _LISTED.finditer(text)}
+            self._add(translated({dashed(name): SWITCH.get(value.lower(), value) for name, value in listed.items()}))
+            self.complete |= bool(listed)
+        for command in dict.fromkeys(_commands(text)):
+            try:
+                words = shlex.split(command)
+            except ValueError:  # an open quote
+                words = command.split()
+            arguments = JobArguments.parse(words)
+            if evidence_in(command) or recognised(arguments.given):
+                self._add(arguments.given)
+                self.complete |= arguments.complete
+
+    def _add(self, given: Mapping[str, str | bool]) -> None:
+        for name, value in given.items():
+            if value != "None" and not (isinstance(value, str) and OPEN_VALUE.search(value)):
+                self.differing |= {name} if self.given.setdefault(name, value) != value else set()
+
+    @property
+    def arguments(self) -> JobArguments:
+        """Return the arguments whose values are known."""
+        options = {name: value for name, value in self.given.items() if name not in self.differing}
+        return JobArguments(options, self.complete and not self.differing)
+
+    def reach(self, failure: Failure, stack: Stack) -> Reached:
+        """Return whether a job with these arguments reaches a failure, by the ways that its stack leaves open."""
+        return reached(failure.reached_by, lambda way: way.depends_on(stack) is not None, self.arguments)
+
+
 class KindIndex:
     """The signs of all kinds, in their order: of several that an exception shows, the first counts."""
 
@@ -188,7 +268,14 @@ class KindIndex:
         signs = [(kind, sign) for kind in (table.kind if table else ()) for sign in kind.sign]
         self._of_exceptions = [(kind, sign, longest_text(sign.message or "")) for kind, sign in signs if not sign.log]
         self._of_logs = [(kind, sign, sign.log, longest_text(sign.log)) for kind, sign in signs if sign.log]
+        self._beside = [(row, longest_text(row.line)) for row in (table.beside if table else ())]
         self._clues = [(clue, longest_text(clue.line)) for clue in (table.clue if table else ())]
+        patterns = [
+            *(sign.log for _, sign in signs if sign.log),
+            *(row.line for row, _ in self._beside),
+            *(clue.line for clue, _ in self._clues),
+        ]
+        self._texts = Triggers(map(longest_text, patterns))
         packages = table.package if table else ()
         self._modules = frozenset(module for package in packages if package.stack for module in package.modules)
         frames = [module for package in packages if package.stack == "frames" for module in package.modules]
@@ -197,10 +284,14 @@ class KindIndex:
         )
         self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
 
-    def words(self) -> Iterator[str]:
-        """Yield for each pattern that may match far from other faults a text that must be in a log."""
-        yield from (text for _, sign, _, text in self._of_logs if sign.anywhere)
-        yield from (text for _, text in self._clues)
+    def may_show(self, text: str) -> bool:
+        """Return whether a part of a log has a text of any pattern: nearly all have none."""
+        return self._texts.found(text)
+
+    def choices(self) -> Iterator[Sequence[str]]:
+        """Yield for each pattern that may match far from other faults the texts that must be in a log."""
+        yield from (long_texts(pattern) for _, sign, pattern, _ in self._of_logs if sign.anywhere)
+        yield from (long_texts(clue.line) for clue, _ in self._clues)
 
     def clues_in(self, text: str) -> Iterator[tuple[int, Clue, str]]:
         """Yield the lines of a part of a log that may state why an error was raised, with their places in it."""
@@ -208,6 +299,19 @@ class KindIndex:
             if part in text:
                 shown_lines = zip(range(MOST), re.finditer(clue.line, text), strict=False)
                 yield from ((line.start(), clue, line[0].strip()) for _, line in shown_lines)
+
+    def beside_in(self, text: str) -> Iterator[tuple[int, Beside, str]]:
+        """Yield what a part of a log states beside its faults: the number of the row, the row, what it captured."""
+        for number, (row, part) in enumerate(self._beside):
+            if part in text and (line := re.search(row.line, text)):
+                yield number, row, line[row.group]
+
+    def with_beside(self, kind: KindSighting, stated: Mapping[str, str]) -> KindSighting:
+        """Return a sighting with what its kind's facts use of the text that the log states beside its faults."""
+        groups = {name for text in (*kind.kind.facts, *kind.kind.next) for name in groups_in(text)}
+        added = [(name, text) for name, text in stated.items() if name in groups and name not in kind.groups]
+        of_stack = kind.of_stack or any(self._names_stack(text) for _, text in added)
+        return replace(kind, captured=(*kind.captured, *added), of_stack=of_stack)
 
     def stack_frame(self, frames: Iterable[Frame]) -> Frame | None:
         """Return the deepest frame in a package of Megatron's stack."""
@@ -250,36 +354,49 @@ class KindIndex:
     def _sighting(
         self, kind: FailureKind, sign: Sign, shown: re.Match[str], text: str, frame: Frame | None
     ) -> KindSighting:
-        captured = tuple((name, value.strip()) for name, value in shown.groupdict().items() if value)
+        groups = shown.groupdict()
+        captured = tuple((name, _SPACE.sub(" ", value).strip()) for name, value in groups.items() if value)
         of_stack = (
             sign.of_stack or sign.any_program or bool(frame) or any(self._names_stack(value) for _, value in captured)
         )
         return KindSighting(kind, 0, text, captured, frame, of_stack)
 
     def _names_stack(self, value: str) -> bool:
-        """Return whether a captured text is the name of a module of the stack, or the path of one."""
+        """Return whether a captured text has the name of a module of the stack, or the path of one."""
+        return names_core(value) or bool(evidence_in(value)) or any(map(self._is_module, _WORDS.findall(value)))
+
+    def _is_module(self, value: str) -> bool:
+        """Return whether a word is the name of a module of the stack, or the path of one."""
         name = _REQUIREMENT.split(value.replace("-", "_").rpartition("/")[2])[0]
         names = (name.replace("megatron_", "megatron.")).split(".")
         beginnings = (".".join(names[:size]) for size in range(1, len(names) + 1))
-        return (
-            names_core(value)
-            or bool(evidence_in(value))
-            or self._is_of_stack(value)
-            or any(beginning in self._modules for beginning in beginnings)
-        )
+        return self._is_of_stack(value) or any(beginning in self._modules for beginning in beginnings)
 
 
 def gathered(sightings: Iterable[KindSighting], *, stack: bool) -> list[KindSighting]:
     """Return each kind once for what it captured, at its first line, with its count; only those of Megatron's stack.
 
-    `stack`: the log shows that the stack ran.
+    `stack`: the log shows that the stack ran. A kind whose first line counts is there once.
     """
     by_answer: dict[tuple[str, Groups], list[KindSighting]] = {}
     for sighting in sorted(sightings, key=lambda one: (one.line, one.frame is None)):
-        by_answer.setdefault((sighting.kind.id, sighting.captured), []).append(sighting)
+        groups = () if sighting.kind.first else sighting.captured
+        by_answer.setdefault((sighting.kind.id, groups), []).append(sighting)
     results = []
     for occurrences in by_answer.values():
         if stack or any(sighting.of_stack for sighting in occurrences):
             lines = {sighting.line for sighting in occurrences}
             results.append(replace(occurrences[0], times=len(lines)))
     return results
+
+
+def causes(sightings: Sequence[KindSighting], *, known: bool) -> list[KindSighting]:
+    """Return the kinds without those that follow from another one of their topic; `known`: the log has an entry.
+
+    A kind of the rank ASIDE is left out beside any other, and beside an entry.
+    """
+    ranks: dict[str, int] = {}
+    for sighting in sightings:
+        ranks[sighting.kind.topic] = min(sighting.kind.rank, ranks.get(sighting.kind.topic, ASIDE))
+    most = ASIDE - int(known or min(ranks.values(), default=ASIDE) < ASIDE)
+    return [sighting for sighting in sightings if sighting.kind.rank == ranks[sighting.kind.topic] <= most]

@@ -24,7 +24,7 @@ BEFORE: Final = 65_536  # characters before a trigger that are read: the frames 
 AFTER: Final = 65_536  # characters after a trigger that are read: the stack below a crash's first line
 SHORTEST: Final = 8  # characters of a word that are searched for when its beginning is left out
 FREQUENT: Final = frozenset(" etaoinsrhldcumfpgb0123456789|:.-/")  # characters of the lines of a training
-OCCASIONAL: Final = frozenset("kvwxyzEFGLOPTU(,=_[]")  # characters of some of these lines
+OCCASIONAL: Final = frozenset("kvwxyzEFGLOPTU(),=_[]")  # characters of some of these lines
 
 _GZIP: Final = b"\x1f\x8b\x08"
 _GZIP_ONLY: Final = 31  # zlib's word for the format
@@ -50,6 +50,7 @@ _BEFORE: Final = re.compile(
 _REPEATED: Final = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray deduplicates.*)?$")  # Ray, behind a line
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 _HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
+_FRAME: Final = re.compile(r'(?P<prefix>.{0,200}?\S.{0,200}?)(?: \s)?File "[^"]{1,500}", line \d{1,9}, in \S+$')
 _END: Final = re.compile(r"(\r\n|\n|\r)")
 
 
@@ -133,6 +134,10 @@ class Triggers:
         for start, ends in by_character.items():
             self._searches.append(partial(_search, start, re.compile(f"{re.escape(start)}(?={_tree(ends)})")))
 
+    def found(self, text: str) -> bool:
+        """Return whether a text has one of the words."""
+        return self._everywhere or any(search(text, 0) >= 0 for search in self._searches)
+
     def places(self, text: str, start: int) -> list[int]:
         """Return places of words from `start` on, in order; of places closer than AFTER / 2, one is enough."""
         if self._everywhere:
@@ -157,8 +162,13 @@ def _search(character: str, pattern: re.Pattern[str], text: str, start: int) -> 
 
 
 def _rarest(texts: Sequence[str]) -> str:
-    """Return the first text with a rare character, or else the first: a search for it takes the least time."""
-    return max(texts, key=lambda text: any(character not in FREQUENT for character in _starts(text)))
+    """Return the text with the rarest character, of several the longest: a search for it takes the least time."""
+
+    def rarity(text: str) -> tuple[bool, bool, int]:
+        characters = set(_starts(text)) - FREQUENT
+        return bool(characters - OCCASIONAL), bool(characters), len(text)
+
+    return max(texts, key=rarity)
 
 
 def _starts(word: str) -> str:
@@ -281,16 +291,23 @@ class Prefixes:
         return tags, _REPEATED.sub("", line) if "across cluster]" in line else line
 
     def without(self, text: str) -> str:
-        """Return a line without the prefix that the first line of a traceback had."""
+        """Return a line without the prefix that the first line of a traceback had, or its first frame without one."""
         if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
-            prefix = text[: head.start()].removesuffix("Original ")
-            shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
-            if prefix and shape not in self._shapes:
-                self._shapes.append(shape)
-        for shape in self._shapes:
-            if prefix_match := shape.match(text):
-                return text[prefix_match.end() :]
-        return text
+            self._learn(text[: head.start()].removesuffix("Original "))
+        line = self._stripped(text)
+        if line is text and 'File "' in text and (frame := _FRAME.match(text)):
+            self._learn(frame["prefix"])
+            line = self._stripped(text)
+        return line
+
+    def _learn(self, prefix: str) -> None:
+        shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
+        if prefix and shape not in self._shapes:
+            self._shapes.append(shape)
+
+    def _stripped(self, text: str) -> str:
+        prefixes = (prefix for shape in self._shapes if (prefix := shape.match(text)))
+        return next((text[prefix.end() :] for prefix in prefixes), text)
 
 
 def quoted_lines(line: str) -> list[str]:

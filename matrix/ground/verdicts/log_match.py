@@ -10,18 +10,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from matrix.ground.catalog.failure import Expectation, Failure, Signature
 from matrix.ground.catalog.kinds import Clue, KindTable
+from matrix.ground.catalog.reach import Reach, Reached
 from matrix.ground.catalog.stack import Stack, component_title
 from matrix.ground.verdicts.blame import CASCADE, headline
 from matrix.ground.verdicts.collectives import Standstill
 from matrix.ground.verdicts.crash import NativeCrash, located
-from matrix.ground.verdicts.kind_match import EvidenceScan, KindIndex, KindSighting, VersionsSeen, gathered
+from matrix.ground.verdicts.kind_match import (
+    HEAD,
+    ArgumentsSeen,
+    EvidenceScan,
+    KindIndex,
+    KindSighting,
+    VersionsSeen,
+    causes,
+    gathered,
+)
 from matrix.ground.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
 from matrix.ground.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.rank_logs import RankFacts, RankLog, is_dump, rank_of
@@ -58,6 +68,8 @@ _TRIGGERS: Final = (
     ", PID: ",
     "*** ",
     "Watchdog",
+    '", line ',  # of a frame, in a log that begins within a traceback
+    "Python v3.",  # py-spy
 )
 # Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (
@@ -95,7 +107,8 @@ class Sighting:
 
     `certain`: two or more keys of the signature hold in one exception or crash, and no other cause is known that shows
     it, or the versions in the log are among those that the failure affects. Otherwise it is likely: the signature has
-    one key, the log `lacks` a part of the evidence, or there are `other_causes`.
+    one key, the log `lacks` a part of the evidence, or there are `other_causes`. `options`: whether those of the job,
+    as the log shows them, reach the failure; "" where that does not show.
     """
 
     failure: Failure
@@ -104,6 +117,7 @@ class Sighting:
     certain: bool
     times: int = 1
     lacks: str = ""
+    options: str = ""
 
     @property
     def other_causes(self) -> str:
@@ -118,6 +132,7 @@ class Sighting:
             "confidence": "certain" if self.certain else "likely",
             "lacks": self.lacks,
             "other_causes": self.other_causes,
+            "options": self.options,
             "signature": self.signature.name,
             "line": self.fault.line,
             "text": self.fault.what,
@@ -198,6 +213,9 @@ class _Evidence:
     vague: list[Similar] = field(default_factory=list)
     kinds: dict[tuple[int, str], KindSighting] = field(default_factory=dict)  # of texts, by line and kind
     versions: VersionsSeen = field(default_factory=VersionsSeen)
+    arguments: ArgumentsSeen = field(default_factory=ArgumentsSeen)
+    beside: dict[str, tuple[int, str]] = field(default_factory=dict)  # by group: number of the row, what it captured
+    of_stack: str = ""  # a line beside the faults that shows the stack
     clues: dict[str, tuple[Clue, LogFault]] = field(default_factory=dict)  # by text, numbers aside
 
     def add_match(self, entry: Entry, fault: LogFault, lacks: str = "", *, of_stack: bool) -> None:
@@ -232,12 +250,15 @@ class _Evidence:
                     chain.known.discard(entry.failure.id)
 
     def _contradiction(self, entry: Entry, stack: Stack) -> str:
-        """Return what in the log rules a failure out, its versions or a line; "" for nothing."""
+        """Return what in the log rules a failure out, its versions, its options or a line; "" for nothing."""
         ruling = entry.failure.ruling(stack)
         if ruling.expectation is Expectation.WORKS and ruling.rule:
             components = [name for name in ruling.rule.components if name in stack.versions]
             titles = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
             return f"works with {titles}, which the log names: {ruling.rule.reason}"
+        reach = self.arguments.reach(entry.failure, stack)
+        if reach.reach is Reach.AVOIDED and not (entry.signature.keys > 1 and not entry.signature.shared):
+            return _on_options(reach)  # other programs raise the same; of two keys, the error itself is stronger
         pattern = entry.signature.not_with
         lines = [line.what for _, line in self.clues.values()] if pattern else []
         return next((f"the log names another cause: {line}" for line in lines if re.search(pattern or "", line)), "")
@@ -421,6 +442,8 @@ def _search_window(
             evidence.add_consequence(fault)
             continue
         evidence.crashes[fault.line] = crash
+        if kind := kinds.shown_by(Raised(crash.thrown, crash.message)) if crash.message else None:
+            evidence.kinds.setdefault((fault.line, kind.kind.id), replace(kind, line=fault.line, text=fault.what))
         crashes.append((fault.line, fault.what))
         outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
         for entry in index.shown_by_crash(outcome):
@@ -428,13 +451,24 @@ def _search_window(
     for entry, span in index.shown_by_text(text):
         fault = LogFault(at(span.start()), span[0].partition("\n")[0].strip())
         evidence.add_match(entry, fault, of_stack=entry.text_names_stack)
+    if kinds.may_show(text):
+        _add_kinds(text, at, kinds, evidence)
+    evidence.versions.add(text)
+    evidence.arguments.add(text)
+    return crashes
+
+
+def _add_kinds(text: str, at: Callable[[int], int], kinds: KindIndex, evidence: _Evidence) -> None:
+    """Add the kinds that a part of a log shows, and the lines beside them, to its evidence."""
     for offset, kind in kinds.shown_by_text(text):
         evidence.kinds.setdefault((at(offset), kind.kind.id), replace(kind, line=at(offset)))
     for offset, clue, line in kinds.clues_in(text):
         if len(evidence.clues) < LISTED:
             evidence.clues.setdefault(re.sub(r"\d+", "#", line), (clue, LogFault(at(offset), line)))
-    evidence.versions.add(text)
-    return crashes
+    for number, row, captured in kinds.beside_in(text):
+        if row.group not in evidence.beside or number < evidence.beside[row.group][0]:
+            evidence.beside[row.group] = (number, captured)
+        evidence.of_stack = evidence.of_stack or captured * row.of_stack
 
 
 def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable | None = None) -> Reading:
@@ -451,29 +485,36 @@ def match_logs(
     """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
     index, kinds = SignatureIndex(failures), KindIndex(table)
     reader, lines, stack = _Reader(index, kinds), 0, ""
-    triggers = Triggers([*_TRIGGERS, *index.types, *kinds.words()], index.choices())
+    triggers = Triggers([*_TRIGGERS, *index.types], itertools.chain(index.choices(), kinds.choices()))
     starts: list[tuple[int, str]] = []
     for log, chunks in logs:
         starts.append((lines, log.path))
         parts = iter(chunks)
         head = next(parts, "")
+        reader.evidence.versions.add(head[:HEAD])
+        reader.evidence.arguments.add(head[:HEAD])
         scan = EvidenceScan(itertools.chain([head], parts))
         lines += _read(reader, log.rank, Excerpts(scan, Triggers([""]) if is_dump(head) else triggers), lines)
         stack = stack or scan.evidence
     evidence = reader.evidence
+    stack = stack or evidence.of_stack
     evidence.settle(stack)
     evidence.rule_out()
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
     consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.known]
     root_rank = reader.root_rank if reader.root_rank != -1 else None
+    texts = {group: captured for group, (_, captured) in evidence.beside.items()}
+    sightings = gathered((kinds.with_beside(kind, texts) for kind in _kinds(evidence)), stack=bool(stack))
+    kinds_shown = causes(sightings, known=bool(known_failures))
+    following = _following(evidence, sightings, kinds_shown)
     return Reading(
         tuple(known_failures),
-        tuple(_unknown(evidence, known_failures))[:LISTED],
+        tuple(_unknown(evidence, known_failures, following))[:LISTED],
         tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
         lines,
         root_rank,
         tuple(_similar(evidence, known_failures))[:LISTED],
-        tuple(gathered(_kinds(evidence), stack=bool(stack)))[:LISTED],
+        tuple(kinds_shown[:LISTED]),
         evidence.versions,
         tuple(reader.ranks.standstills(root_rank))[:LISTED],
         tuple(starts),
@@ -516,20 +557,30 @@ def _known(evidence: _Evidence) -> list[Sighting]:
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        # A command is not read from a log, so the versions decide alone where no option does.
+        reach = evidence.arguments.reach(entry.failure, stack)
         versions_decide = entry.failure.expectation(stack) is Expectation.BROKEN
-        alone = not signature.shared or (versions_decide and not entry.failure.reached_by)
-        sighting = Sighting(
-            entry.failure, signature, fault, confirmed and signature.keys > 1 and alone, len(occurrences), lacks
-        )
+        alone = not signature.shared or (versions_decide and reach.reach is Reach.REACHED)
+        certain = confirmed and signature.keys > 1 and alone and reach.reach is not Reach.AVOIDED
+        sighting = Sighting(entry.failure, signature, fault, certain, len(occurrences), lacks, _on_options(reach))
         best = sightings.setdefault(entry.failure.id, sighting)
         sightings[entry.failure.id] = min(best, sighting, key=_order)
     return [*sightings.values()]
 
 
+def _on_options(reach: Reached) -> str:
+    """Return whether the options of the job, as far as the log shows them, reach a failure; "" where they are open."""
+    verbs = {Reach.REACHED: "reaches", Reach.AVOIDED: "excludes"}
+    return (
+        f"the job has {' and '.join(reach.by)}, which {verbs[reach.reach]} it"
+        if reach.by and reach.reach in verbs
+        else ""
+    )
+
+
 def _clues(evidence: _Evidence) -> Iterator[LogFault]:
     """Yield the lines that state why an error of this log was raised."""
     texts = [chain.fault.what for chain in evidence.chains.values()]
+    texts += map(_crash_on_one_line, evidence.crashes.values())
     texts += [fault.what for occurrences in evidence.matches.values() for _, fault in occurrences.values()]
     raised = {clue for clue, _ in evidence.clues.values() if any(re.search(clue.error, text) for text in texts)}
     yield from (fault for clue, fault in evidence.clues.values() if clue in raised)
@@ -539,9 +590,20 @@ def _order(sighting: Sighting) -> tuple[bool, bool, int]:
     return not sighting.certain, bool(sighting.lacks), sighting.fault.line
 
 
-def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterable[LogFault]:
-    """Return the faults that are neither known failures nor consequences: each text once, at its first line."""
+def _following(evidence: _Evidence, sightings: Sequence[KindSighting], kinds: Sequence[KindSighting]) -> set[int]:
+    """Return the lines of the exceptions that follow from the kinds that are shown, of all that were sighted."""
+    once = {sighting.kind.id for sighting in sightings if sighting.kind.first or sighting not in kinds}
+    lines = {kind.line for chain in evidence.chains.values() for kind in chain.kinds if kind.kind.id in once}
+    return lines - {sighting.line for sighting in kinds}
+
+
+def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting], following: Set[int]) -> Iterable[LogFault]:
+    """Return the faults that are neither known failures nor consequences: each text once, at its first line.
+
+    `following` are the lines of exceptions that follow from a kind which is shown.
+    """
     chains = [chain for chain in evidence.chains.values() if not chain.known and not chain.follows]
+    chains = [chain for chain in chains if all(kind.line not in following for kind in chain.kinds)]
     faults = [chain.fault for chain in chains if not chain.alone]
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     signals = {sighting.signature.signal for sighting in known_failures if sighting.signature.signal}
@@ -588,4 +650,5 @@ def _one_line(raised: Raised) -> str:
 def _crash_on_one_line(crash: NativeCrash) -> str:
     end = crash.signal or (f"exit status {crash.exit_code}" if crash.exit_code is not None else "a crash")
     function = next((name for name in crash.frames if "::" in name), crash.frames[0] if crash.frames else "")
-    return f"{end}, reported by {crash.printer}" + (f", in {function}" if function else "")
+    thrown = f": {crash.thrown}: {crash.message}" if crash.thrown else ""
+    return f"{end}, reported by {crash.printer}{f', in {function}' if function else ''}{thrown}"

@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import Final
 
 from matrix.ground.catalog.failure import Failure, Signature
-from matrix.ground.catalog.schema import literals, longest_text
+from matrix.ground.catalog.schema import literals, long_texts, longest_text
 from matrix.ground.verdicts.crash import crashes
 from matrix.ground.verdicts.kind_match import is_of_stack, names_in
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 
-LITERAL: Final = 6  # characters that make a text of a `log` signature worth a search, if it has one so long
 BEGUN: Final = 16  # characters of a message that is cut which must agree with a signature
 ALIKE: Final = 0.8  # share of a signature's words that a similar message has
 FEWEST_WORDS: Final = 4  # of a signature, below which a share means nothing
@@ -107,8 +106,7 @@ class SignatureIndex:
     def choices(self) -> Iterator[list[str]]:
         """Yield for each `log` signature texts that must all be in a log: long ones, or the longest; "" for none."""
         for entry in self._of_logs:
-            pattern = entry.signature.log or ""
-            yield [text for text in literals(pattern) if len(text) >= LITERAL] or [longest_text(pattern)]
+            yield long_texts(entry.signature.log or "")
 
     def _candidates(self, raised: Raised) -> Iterator[Entry]:
         yield from self._by_type.get(raised.type, ())

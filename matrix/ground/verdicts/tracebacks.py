@@ -129,6 +129,7 @@ _LINKS: Final = (
     "During handling of the above exception, another exception occurred:",
 )
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:, in (?P<function>.*))?$')
+_MARKS: Final = "^~ "  # below a source line, at the part that failed
 _RAISED: Final = re.compile(r"^(?P<module>(?:[^\W\d]\w*\.)*)(?P<type>[^\W\d]\w*)(?P<colon>:(?: (?P<message>.*))?)?$")
 _CLASS: Final = re.compile(r"(Error|Exception|Exit|Interrupt|Iteration|Warning|Failure|Expired|Timeout|Empty|Full)$")
 # An exception without its traceback: at the start of a line, or behind the prefix of a log collector.
@@ -178,6 +179,7 @@ class Tracebacks:
         self._names = [f"{name}: " for name in (*_NAMES, *(name for name in types if not name.endswith(_NAMES)))]
         self._frames: list[Frame] | None = None  # None outside of a traceback
         self._headed = False  # the traceback has its first line
+        self._margin = ""  # spaces before all lines of a traceback without its first line
         self._foreign = self._lines = self._chain = 0
         self._linked = False
         self._open: LoggedException | None = None  # its message may continue on the next line
@@ -220,14 +222,15 @@ class Tracebacks:
         if error := self._pytest.close():
             yield from self._of_pytest(error)
 
-    def _start(self, frames: list[Frame], *, linked: bool, headed: bool) -> None:
+    def _start(self, frames: list[Frame], *, linked: bool, headed: bool, margin: str = "") -> None:
         self._chain += not linked
-        self._frames, self._headed, self._width = frames, headed, 0
+        self._frames, self._headed, self._margin, self._width = frames, headed, margin, 0
         self._foreign = self._lines = 0
         self._linked = False
 
     def _within(self, frames: list[Frame], number: int, text: str) -> Iterator[LoggedException]:
         self._lines += 1
+        text = text.removeprefix(self._margin)
         if frame := _FRAME.match(text):
             frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
             del frames[:-FRAMES]
@@ -235,7 +238,7 @@ class Tracebacks:
         elif (raised := _RAISED.match(text)) and self._is_exception(raised):
             self._frames = None
             yield from self._found(number, raised, tuple(frames))
-        elif text[:1].strip():  # not a source line, which is indented
+        elif text[:1].strip() and self._lines > 1 and text.strip(_MARKS):  # no source line: indented, or below a frame
             self._foreign += 1
             # Without its first line, frames may be those of a printed stack, which no exception follows.
             if self._foreign > (FOREIGN_LINES if self._headed else 0):
@@ -247,9 +250,9 @@ class Tracebacks:
         if error := self._pytest.take(number, text):
             yield from self._of_pytest(error)
         if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
-            self._start(
-                [Frame(frame["file"], int(frame["line"]), frame["function"])], linked=self._linked, headed=False
-            )
+            outermost = Frame(frame["file"], int(frame["line"]), frame["function"])
+            margin = text[: max(text.index("File") - 2, 0)]
+            self._start([outermost], linked=self._linked, headed=False, margin=margin)
         elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
             raised = _RAISED.match(alone["text"])
             if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):

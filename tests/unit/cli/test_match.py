@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from matrix.cli.main import main
 from matrix.cli.match import SHOWN, render, sort_of, to_look_for
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.verdicts.crash import NativeCrash
+from matrix.ground.verdicts.kind_match import VersionsSeen
 from matrix.ground.verdicts.log_match import LogFault, Reading, match
 from matrix.ground.verdicts.outcome import Frame, Raised
 from tests.founding import BEHIND_MPI
@@ -148,7 +150,7 @@ def test_further_errors_are_counted() -> None:
 
 def test_likely_failure_states_what_to_look_for() -> None:
     error = "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed\n"
-    log = f"python pretrain_gpt.py --seq-length 131072\n{error}"
+    log = f"python pretrain_gpt.py --seq-length $LENGTH\n{error}"
     (sighting,) = read(log).known
     option = "without --no-create-attention-mask-in-dataloader"
     assert to_look_for(sighting) == [
@@ -156,6 +158,11 @@ def test_likely_failure_states_what_to_look_for() -> None:
         f"a command with --seq-length >= 131072 {option}",
         f"a command with --seq-length >= 32768 {option}, and the host lacks 8*S^2 bytes for each worker",
     ]
+    (confirmed,) = read(log.replace("$LENGTH", "131072")).known
+    assert to_look_for(confirmed) == ["the traceback"]
+    assert "options: the job has --seq-length >= 131072, which reaches it" in " ".join(
+        piped(*render(read(log.replace("$LENGTH", "131072")))).split()
+    )
     assert "look for: the traceback" in " ".join(piped(*render(read(log))).split())
     bare = replace(sighting, lacks="", failure=replace(sighting.failure, reached_by=()))
     assert to_look_for(bare) == ["a stack that it breaks with"]
@@ -196,6 +203,38 @@ def test_unknown_fault_has_the_next_commands(error: str, contract: bool) -> None
     assert "  look at: forward, /x/megatron/core/a.py:3" in lines
     assert any(line.startswith("  $ megatrix contract --consumer") for line in lines) is contract
     assert lines[-1] == "  $ megatrix catalog new ID --from 'my log'"
+
+
+@pytest.mark.parametrize(
+    ("files", "axis"),
+    [
+        (("/opt/megatron-lm/megatron/core/a.py",), "mcore"),
+        (("/opt/megatron-lm/pretrain_gpt.py",), "mcore"),
+        (("/x/megatron/core/a.py", "/venv/site-packages/transformer_engine/pytorch/b.py"), "te"),
+        (("/x/megatron/core/a.py", "/venv/site-packages/torch/nn/b.py"), "mcore"),
+        (("/x/megatron/core/a.py", "/opt/Megatron-Bridge/src/megatron/bridge/training/gpt_step.py"), ""),
+        (("/x/megatron/core/a.py", "/opt/nemo-rl/nemo_rl/models/megatron/common.py"), ""),
+        (("/tmp/pip-build-env-x/setup.py",), ""),
+        ((), ""),
+    ],
+)
+def test_bisection_is_of_the_innermost_program(files: Sequence[str], axis: str) -> None:
+    frames = "".join(f'  File "{file}", line 3, in f\n' for file in files)
+    log = f"{HEADER * bool(files)}{frames}KeyError: 'a'\n"
+    text = piped(*render(match([log], (), kind_table())))
+    bisections = [line.split()[4] for line in text.splitlines() if "megatrix bisect" in line]
+    assert bisections == ([axis] if axis else [])
+
+
+@pytest.mark.parametrize(
+    ("file", "axis"),
+    [("/x/transformer_engine/a.py", ["te"]), ("/x/megatron/core/a.py", ["mcore"]), ("/x/megatron/bridge/a.py", [])],
+)
+def test_bisection_of_a_refusal_is_of_its_check(file: str, axis: list[str]) -> None:
+    log = f'{HEADER}  File "{file}", line 3, in f\nAssertionError: no such combination\n'
+    (refusal,) = match([log], (), kind_table()).kinds
+    commands = answer(refusal, kind_table(), VersionsSeen()).commands
+    assert [command.split()[3] for command in commands if "bisect" in command] == axis
 
 
 def test_kind_has_its_answer_and_no_second_line() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from matrix.ground.verdicts.crash import MOST, NativeCrash, crashes, function_name, located
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
 MPI, TORCH = "/openmpi/lib/libmpi.so.40", "/site-packages/torch/lib/libtorch_cpu.so"
 MANGLED = "_ZN4c10d15ProcessGroupMPI21createProcessGroupMPIESt6vectorIiSaIiEE"
 GROUP = "c10d::ProcessGroupMPI::createProcessGroupMPI"
@@ -99,7 +100,7 @@ MPIRUN_EXIT = "  Process name: [prterun-node1-1@1,0]\n  Exit code:    6\n"
         ),
         (UCX, NativeCrash("SIGSEGV", None, "ucx", ("ucs_handle_error", "ompi_dpm_mark_dyncomm", GROUP))),
         (C10, NativeCrash("SIGSEGV", None, "c10", ("c10::get_backtrace", GROUP))),
-        (TERMINATE, NativeCrash("SIGABRT", None, "terminate", ("c10::Error::Error",))),
+        (TERMINATE, NativeCrash("SIGABRT", None, "terminate", ("c10::Error::Error",), "c10::Error", ILLEGAL)),
         (GLIBC, NativeCrash("SIGSEGV", None, "glibc", ("PMPI_Group_incl",))),
         (TORCHRUN, NativeCrash("SIGSEGV", None, "torchrun")),
         ("(exitcode: 6) local_rank: 0 (pid: 4711) of binary: python", NativeCrash(None, 6, "torchrun")),

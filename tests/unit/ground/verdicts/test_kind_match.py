@@ -159,7 +159,8 @@ def test_kind_needs_the_stack(kind: str, error: str) -> None:
             "       version 550.90.07 was detected and compatibility mode is UNAVAILABLE.",
         ),
         ("header-missing", "/x/include/ATen/cudnn/Types.h:3:10: fatal error: cudnn.h: No such file or directory"),
-        ("build-stopped", "x.cu(3): error: expected a ';'\nninja: build stopped: subcommand failed."),
+        ("build-error", "x.cu(3): error: expected a ';'\nninja: build stopped: subcommand failed."),
+        ("build-stopped", "FAILED: x.o\nninja: build stopped: subcommand failed."),
         ("build-stopped", "make: *** No targets specified and no makefile found.  Stop."),
         (
             "host-out-of-memory",

@@ -48,7 +48,7 @@ def test_lines_with_a_word_are_never_dropped(data: st.DataObject, words: list[st
         (["rror"], ["Muon cannot", "fatal error: "], "Muon cannot", 0),  # every match has the word
         (["xit"], ["in the loss", "Muon is there"], "in the loss", 0),  # M is rare
         (["xit"], ["in the loss", "Muon is there"], "Muon is there", 1),
-        (["xit"], ["the loss", "in the loss of"], "the loss", 1),  # none is rare
+        (["xit"], ["the loss", "in the loss of"], "in the loss of", 1),  # none is rare: the longer one
     ],
 )
 def test_one_text_of_a_choice_is_enough(words: list[str], choice: list[str], log: str, expected: int) -> None:

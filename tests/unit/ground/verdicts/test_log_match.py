@@ -652,6 +652,54 @@ def test_clues_rule_out_another_cause(line: str, known: int) -> None:
     assert [(clue.line, clue.what) for clue in reading.clues] == [(1, line)]
 
 
+COMMAND: Final = "+ torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 {}\n"
+LISTED: Final = (
+    "[default0]:------------------------ arguments ------------------------\n"
+    "[default0]:  {} ............... {}\n"
+    "[default0]:  tensor_model_parallel_size ...................... 2\n"
+)
+WORKER: Final = "RuntimeError: DataLoader worker (pid 1) is killed by signal: Killed\n"
+UB: Final = (
+    f'Traceback (most recent call last):\n  File "{SITE}/megatron/core/a.py", line 3, in f\n'
+    "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("shown", "error", "known", "similar"),
+    [
+        ("", WORKER, [], ["the log has no frame"]),
+        (COMMAND.format("--seq-length 131072"), WORKER, ["--seq-length >= 131072, which reaches it"], []),
+        (COMMAND.format("\\\n  --seq-length \\\n  131072"), WORKER, ["--seq-length >= 131072, which reaches it"], []),
+        (COMMAND.format("--seq-length 4096"), WORKER, [], ["--seq-length 4096, which excludes it"]),
+        (COMMAND.format("--seq-length $LENGTH"), WORKER, [""], []),
+        (COMMAND.format("--seq-length 4096") + COMMAND.format("--seq-length 131072"), WORKER, [""], []),
+        (LISTED.format("seq_length", "4096"), WORKER, [], ["--seq-length 4096, which excludes it"]),
+        (LISTED.format("moe_token_dispatcher_type", "alltoall"), DEEPEP, [], ["alltoall, which excludes it"]),
+        (LISTED.format("moe_token_dispatcher_type", "None"), DEEPEP, [""], []),
+        (LISTED.format("tp_comm_overlap", "True"), UB, ["--tp-comm-overlap, which reaches it"], []),
+        ("+ ls --all --seq 1 'open\n", UB, [""], []),  # the command of another program
+    ],
+)
+def test_options_in_the_log_judge_an_entry(shown: str, error: str, known: list[str], similar: list[str]) -> None:
+    """At the start of a log, far from the error."""
+    reading = match([shown, "nothing of interest\n" * 20_000, error], real().failures, kind_table())
+    assert len(reading.known) == len(known)
+    assert all(part in one.options for part, one in zip(known, reading.known, strict=True))
+    assert [part for part, one in zip(similar, reading.similar, strict=False) if part not in one.differs] == []
+    assert all(one.to_json()["options"] == one.options for one in reading.known)
+
+
+def test_decisive_error_outweighs_its_options() -> None:
+    (seen,) = match([LISTED.format("tp_comm_overlap", "False"), UB], real().failures, kind_table()).known
+    assert (seen.certain, seen.options) == (False, "the job has --no-tp-comm-overlap, which excludes it")
+
+
+def test_versions_at_the_start_of_a_log_count() -> None:
+    far = "nothing of interest\n" * 20_000
+    assert match([f"NVSHMEM v3.4.5\n{far}{DEEPEP}"], real().failures, kind_table()).known == ()
+
+
 def test_clues_need_their_error() -> None:
     text = f"Disabling FusedAttention due to NVTE_FUSED_ATTN=0\nNCCL WARN Cuda failure 'invalid argument'\n{DEEPEP}"
     assert match([text], real().failures, kind_table()).clues == ()

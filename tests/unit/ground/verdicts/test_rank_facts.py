@@ -26,7 +26,12 @@ REDUCE = "in all_reduce, called in sync (train.py:23)"
     [
         ("skip.log", Position.BEHIND, ("1",), f"ranks 0, 2, 3 stand {REDUCE}"),
         ("order.log", Position.DIVERGED, ("2",), "rank 2 stands in broadcast, called in share (train.py:28)"),
-        ("sizes.log", Position.FAILED, ("0",), "rank 0: SIGABRT, reported by terminate; waited for it: ranks 1, 3"),
+        (
+            "sizes.log",
+            Position.FAILED,
+            ("0",),
+            "rank 0: SIGABRT, reported by terminate: gloo::EnforceNotMet: [enforce fail",
+        ),
         ("die.log", Position.FAILED, ("2",), f"rank 2: KeyError: 'text'; waited for it: ranks 1, 3 {REDUCE}"),
         ("segv.log", Position.FAILED, ("2",), "rank 2: SIGSEGV, reported by faulthandler, in step"),
         ("kill.log", Position.BEHIND, ("2",), f"ranks 1, 3 stand {REDUCE}"),
@@ -142,3 +147,11 @@ def test_barriers_that_others_failed_are_consequences() -> None:
 def test_rank_is_the_one_of_the_innermost_tag(tags: str, log_rank: str, rank: str) -> None:
     """torchrun's own tag has the local rank."""
     assert rank_of(tags, log_rank) == rank
+
+
+def test_dumps_within_a_log_are_read() -> None:
+    """The log of a job in which a script calls py-spy."""
+    lines = (LOGS / "pyspy_sleep.txt").read_text(encoding="utf-8").splitlines()
+    dumps = "\n".join(line for line in lines if "xception" not in line)  # no other word that is searched for
+    (answer,) = match([f"iteration 3 | consumed samples: 3\n+ py-spy dump\n{dumps}"], ()).standstills
+    assert (answer.position, answer.ranks) == (Position.BEHIND, ("process 11519",))

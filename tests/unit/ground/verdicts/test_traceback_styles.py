@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from matrix.ground.verdicts.log_match import match
 from matrix.ground.verdicts.outcome import Frame
 from matrix.ground.verdicts.tracebacks import LoggedException, Tracebacks
 
@@ -134,3 +136,32 @@ def test_pytest_error_at_the_end_counts() -> None:
     log = ["    def save(items):", ">       fail()", "", "E       TypeError: this broke"]
     [found] = read(log)
     assert (found.line, found.raised.message, found.alone) == (4, "this broke", True)
+
+
+CUT: Final = (
+    '  File "/x/megatron/training/training.py", line 640, in train_step',
+    "    losses_reduced = forward_backward_func(",
+    "                     ^^^^^^^^^^^^^^^^^^^^^^",
+    '  File "/x/megatron/core/models/gpt/gpt_model.py", line 99, in forward',
+    "    return module(",
+    "TypeError: f() got an unexpected keyword argument 'a'",
+)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "    ", "node-12: ", "gpu-a: [rank3]: ", "[rank0]:", "worker_1  | ", "#12 34.56 ", "> ", "ERROR: ",
+     "[2026-11-27 10:11:12,123] [ERROR] [rank 3] ", "(raylet, ip=10.0.0.1) ", "E   "],
+)  # fmt: skip
+@pytest.mark.parametrize("first", [0, 1])
+def test_frames_without_header_have_any_prefix(prefix: str, first: int) -> None:
+    (fault,) = match(["".join(f"{prefix}{line}\n" for line in CUT[first:])], ()).unknown
+    assert fault.raised is not None
+    assert [frame.function for frame in fault.raised.frames] == ["train_step", "forward"][first:]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_frames_pasted_without_indentation_are_kept(first: int) -> None:
+    (fault,) = match(["".join(f"{line.strip()}\n" for line in CUT[first:])], ()).unknown
+    assert fault.raised is not None
+    assert [frame.function for frame in fault.raised.frames] == ["train_step", "forward"][first:]

@@ -45,7 +45,9 @@ class Expected:
 
 
 EXPECTED = {item["file"]: decode(Expected, item, str(FACTS)) for item in read_toml(FACTS)["input"]}
-PARTS = frozenset({"bridge.toml", "bridge.lock", "model-args.sh", "constraints-swift.txt"})  # files that others name
+PARTS = frozenset(  # files that others name
+    {"bridge.toml", "bridge.lock", "model-args.sh", "constraints-swift.txt", "drawn/requirements_common.txt"}
+)
 NAMES = sorted(EXPECTED)
 
 

@@ -201,7 +201,8 @@ def judge_failure(
 ) -> FailureInStack:
     """Return how a failure stands by its rules and the arguments of the jobs; `unknown` are those of `unrecorded`."""
     stack = user.stack
-    ruling = failure.ruling(stack, decide=partial(decide, catalog, user))
+    limited = partial(decide, catalog, user)
+    ruling = failure.ruling(stack, decide=limited)
     rule = ruling.may_break[0][0] if ruling.may_break else ruling.rule
     if doubtful := [why for component, why in unknown.items() if rule and component in rule.bounds]:
         return FailureInStack(failure, Standing.UNKNOWN, reason="; ".join(doubtful))
@@ -212,7 +213,7 @@ def judge_failure(
     if ruling.expectation is Expectation.WORKS:
         return FailureInStack(failure, Standing.WORKS, reason=rule.reason)
     versions = needs(catalog, user, ruling)
-    job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments))
+    job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments, limited))
     flags = reached.switches if reached.reach in (Reach.REACHED, Reach.OPEN) else ()
     return FailureInStack(
         failure,

@@ -335,9 +335,10 @@ class ReachedBy(Clause):
         if failed:
             return Reached(Reach.MISSING, _texts(failed), self.when, switches=self.switches)
         unknown = _texts(condition for condition, holds in results.items() if holds is None)
+        given = sum(bool(holds) and condition.option in known.given for condition, holds in results.items())
         if unknown or self.when:
-            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches)
-        return Reached(Reach.REACHED, needed, switches=self.switches)
+            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches, given=given)
+        return Reached(Reach.REACHED, needed, switches=self.switches, given=given)
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -350,7 +351,8 @@ class Reached:
     """Whether a job reaches a failure.
 
     `by` are the conditions that decide: those that hold, are missing or exclude it. `when` is a condition that no
-    argument shows. `switches` are flags that avoid the failure.
+    argument shows. `switches` are flags that avoid the failure. `given` counts the conditions that options of the
+    command's own fulfil.
     """
 
     reach: Reach = Reach.REACHED
@@ -358,6 +360,7 @@ class Reached:
     when: str = ""
     usual: bool = False
     switches: tuple[str, ...] = ()
+    given: int = field(default=0, compare=False)
 
     @property
     def certain(self) -> bool:

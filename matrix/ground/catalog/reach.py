@@ -400,7 +400,8 @@ def reached(
 def _left_open(way: ReachedBy, names: Iterable[str], arguments: JobArguments | None) -> Reached:
     """Return how a way is reached that only some versions of these components have."""
     found = way.reached(arguments)
-    versions = " and ".join(f"{component_title(name)} is {way.bounds[name].text}" for name in names if name in way.bounds)
+    bounds = {name: way.bounds[name].text for name in names if name in way.bounds}
+    versions = " and ".join(f"{component_title(name)} is {text}" for name, text in bounds.items())
     return replace(found, reach=max(found.reach, Reach.OPEN), usual=False, when=found.when or versions)
 
 

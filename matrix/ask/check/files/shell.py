@@ -59,7 +59,10 @@ ENVIRONMENT_FILE: Final = re.compile(r"--(?:container-image|environment)(?:=(.*)
 IMAGE_WORD: Final = re.compile(r"nvcr\.io[/#]|\.(sif|simg|sqsh)$|^docker://|^[\w.-]+(/[\w.-]+)+:[\w.-]+$")
 MODULES: Final = re.compile(r"torch|megatron|transformer-?engine|nemo|conda", re.IGNORECASE)  # of Environment Modules
 FETCHES: Final = frozenset({"curl", "wget"})
-TOOLS: Final = re.compile(r"//(astral\.sh|sh\.rustup\.rs|deb\.nodesource\.com|get\.docker\.com|install\.python-poetry\.org)/")
+# Installers of tools: they bring no package of a stack.
+TOOLS: Final = re.compile(
+    r"//(astral\.sh|sh\.rustup\.rs|deb\.nodesource\.com|get\.docker\.com|install\.python-poetry\.org)(/|$|\s)"
+)
 CHECKOUT: Final = re.compile(r"megatron-lm", re.IGNORECASE)
 BUILDS: Final = re.compile(r"(^|/)(build|autogen|configure|bootstrap|make)[\w-]*\.sh$")  # as a clone has for itself
 POSITIONAL: Final = re.compile(r"\$\{?[1-9]\}?")
@@ -397,7 +400,8 @@ def _images(program: str, words: Sequence[str]) -> Iterator[str]:
             value = option[1] if option[1] is not None else words[place + 1] if place + 1 < len(words) else ""
             if value:
                 yield value
-    if not CONTAINERS.isdisjoint((program, *map(basename, words))) and {"run", "pull", "import", "exec", "shell"} & {*words}:
+    uses = {"run", "pull", "import", "exec", "shell"} & {*words}
+    if uses and not CONTAINERS.isdisjoint((program, *map(basename, words))):
         yield from (word for word in words if IMAGE_WORD.search(word) and not word.startswith("-"))
 
 

@@ -237,8 +237,8 @@ def _possible(result: CheckResult) -> Iterator[Part]:
     versions = result.of(Standing.WITH_VERSIONS)
     parts = []
     for found, why in ((optional, "with certain options"), (versions, "depending on versions that are not named")):
-        first = sorted(found, key=lambda one: one.relevance)[:SHOWN]
-        names = ", ".join([*(str(one.failure.id) for one in first), *["..."] * (len(found) > SHOWN)])
+        first = sorted(found, key=lambda failure: failure.relevance)[:SHOWN]
+        names = ", ".join([*(str(failure.failure.id) for failure in first), *["..."] * (len(found) > SHOWN)])
         parts += [f"{len(found)} {why} ({names})"] * bool(found)
     if parts:
         yield table([("possible:", f"{', '.join(parts)}; {FULL} shows each")])

@@ -245,7 +245,8 @@ def judge_failure(
 def _share(catalog: Catalog, stack: Stack, rule: Rule) -> float:
     """Return which share of the releases a rule breaks, of the stated component where it is least: 1 says nothing."""
     stated = [(recorded(catalog, name), bound) for name, bound in rule.bounds.items() if stack[name] is not UNKNOWN]
-    return min((sum(map(bound.__contains__, all_)) / len(all_) if all_ else 0.0 for all_, bound in stated), default=1.0)
+    shares = (sum(map(bound.__contains__, known)) / len(known) if known else 0.0 for known, bound in stated)
+    return min(shares, default=1.0)
 
 
 def reaching(jobs: Sequence[UserJob], reach: Callable[[JobArguments | None], Reached]) -> tuple[UserJob, Reached]:

@@ -87,7 +87,8 @@ class Transition:
             {f"{one.error}: {one.message}": call for call in side.calls for one in call.findings} for side in self._both
         )
         for error, call in {**left, **right}.items():
-            breaks = [error in side or _judged(call, one) for side, one in zip((left, right), self._both, strict=True)]
+            errors = zip((left, right), self._both, strict=True)
+            breaks = [error in stated or _judged(call, result) for stated, result in errors]
             if effect := EFFECTS.get((breaks[0], breaks[1])):
                 certain = call.certain and effect is not Effect.UNKNOWN
                 yield ChangedPart(effect, f"a call into {call.into}", error, certain, call.needs)

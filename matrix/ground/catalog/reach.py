@@ -399,10 +399,10 @@ def reached(
 
 def _left_open(way: ReachedBy, names: Iterable[str], arguments: JobArguments | None) -> Reached:
     """Return how a way is reached that only some versions of these components have."""
-    found = way.reached(arguments)
+    usual = way.reached(arguments)
     bounds = {name: way.bounds[name].text for name in names if name in way.bounds}
     versions = " and ".join(f"{component_title(name)} is {text}" for name, text in bounds.items())
-    return replace(found, reach=max(found.reach, Reach.OPEN), usual=False, when=found.when or versions)
+    return replace(usual, reach=max(usual.reach, Reach.OPEN), usual=False, when=usual.when or versions)
 
 
 def _texts(conditions: Iterable[Condition]) -> tuple[str, ...]:

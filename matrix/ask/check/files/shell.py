@@ -203,8 +203,8 @@ class Shell:
     def checkouts(self, path: Iterable[str], place: Place) -> Declared:
         """Return the working copies of Megatron-LM on a PYTHONPATH: they come before an installed megatron-core."""
         folders = [folder.rstrip("/") for text in path for folder in text.split(":")]
-        found = [one for one in folders if CHECKOUT.match(basename(one)) and not self.installs.cloned(one)]
-        return Declared(pins=tuple(pin("megatron-core", "", place, f"==={folder}") for folder in found))
+        copies = [folder for folder in folders if CHECKOUT.match(basename(folder)) and not self.installs.cloned(folder)]
+        return Declared(pins=tuple(pin("megatron-core", "", place, f"==={copy}") for copy in copies))
 
     def environ(self) -> dict[str, str]:
         """Return the exported variables; a shell exports no arrays."""

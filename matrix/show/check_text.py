@@ -232,13 +232,14 @@ def _unnamed(result: CheckResult) -> str:
 
 
 def _possible(result: CheckResult) -> Iterator[Part]:
-    """Yield what only certain options or versions break, as one line: how many, the most reported of them by name."""
+    """Yield what only certain options or versions break, as one line: how many, the most relevant of them by name."""
     optional = [failure for standing in STYLES for failure in result.of(standing) if not failure.certain]
-    optional.sort(key=lambda failure: (failure.missing, -len(failure.failure.references)))
-    names = ", ".join([*(str(failure.failure.id) for failure in optional[:SHOWN]), *["..."] * (len(optional) > SHOWN)])
-    versions = len(result.of(Standing.WITH_VERSIONS))
-    parts = [f"{len(optional)} with certain options ({names})"] if optional else []
-    parts += [f"{versions} depending on versions that are not named"] if versions else []
+    versions = result.of(Standing.WITH_VERSIONS)
+    parts = []
+    for failures, why in ((optional, "with certain options"), (versions, "depending on versions that are not named")):
+        relevant = sorted(failures, key=lambda failure: failure.relevance)[:SHOWN]
+        names = ", ".join([*(str(failure.failure.id) for failure in relevant), *["..."] * (len(failures) > SHOWN)])
+        parts += [f"{len(failures)} {why} ({names})"] * bool(failures)
     if parts:
         yield table([("possible:", f"{', '.join(parts)}; {FULL} shows each")])
 
@@ -386,9 +387,12 @@ def _change_in_one_line(transition: Transition) -> str:
     new = transition.of(Effect.NEW)
     certain = [part for part in new if part.certain]
     optional = len(new) - len(certain)
-    fixed, stays, unknown = (len(transition.of(effect)) for effect in (Effect.FIXED, Effect.STAYS, Effect.UNKNOWN))
+    fixed, stays, unknown, unclear = (
+        len(transition.of(effect)) for effect in (Effect.FIXED, Effect.STAYS, Effect.UNKNOWN, Effect.OPEN)
+    )
     head = f"{len(certain)} newly break{'s' * (len(certain) == 1)}" if certain else "nothing newly breaks for certain"
-    return f"{head}; {optional} more with options; {fixed} fixed, {stays} stay, {unknown} no longer known"
+    doubt = f"{unknown + unclear} not known of one side" if unclear else f"{unknown} no longer known"
+    return f"{head}; {optional} more with options; {fixed} fixed, {stays} stay, {doubt}"
 
 
 def _at(place: Place | None) -> str:

@@ -115,5 +115,5 @@ def _unowned(
 def _reached(finding: Finding, ways: Sequence[FunctionReach], arguments: JobArguments | None) -> Reached:
     """Return whether a command reaches the line by one of the ways; without any, its guard decides."""
     if ways:
-        return reached(ways, lambda way: True, arguments)
+        return reached(ways, lambda way: (), arguments)
     return Reached(Reach.OPEN, when=finding.guard or f"{finding.line.function} runs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ from matrix.ground.catalog.stack import (
     TE,
     TOOLKIT,
     TORCH,
+    UNKNOWN,
     Place,
     Stack,
     component_title,
@@ -53,6 +54,7 @@ class Standing(str, Enum):
 ORDER: Final = tuple(Standing)
 KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
+LEAST_SHARE: Final = 0.1  # of one release among ten: fewer say no more
 
 
 class ChangeKind(str, Enum):
@@ -88,7 +90,8 @@ class FailureInStack:
     `reason` is the catalog's evidence, `needs` what must hold besides, "" if nothing, `depends` the components without
     a version that decide. `hidden_by` is the failure that comes first. `evidence` states when the project ran or read
     it, `runs` are the last runs on this machine by level. `prove` is a command that reproduces it, "" where the matrix
-    has no case. `report` is that of the failure's preflight.
+    has no case. `report` is that of the failure's preflight. `given` counts the conditions that the command's options
+    fulfil; `share` is that of the recorded releases which the rule breaks, of the component where it is least.
     """
 
     failure: Failure
@@ -105,6 +108,14 @@ class FailureInStack:
     prove: str = ""
     place: Place | None = None
     report: Report | None = None
+    given: int = field(default=0, compare=False)
+    share: float = field(default=1.0, compare=False)
+
+    @property
+    def relevance(self) -> tuple[bool, int, float]:
+        """Return what orders failures of one standing: options of the input's own, then its versions and reports."""
+        reports = 1 + len(self.failure.references)
+        return self.missing, -self.given, -reports if self.certain else -reports / max(self.share, LEAST_SHARE)
 
     @property
     def fix(self) -> str:
@@ -209,7 +220,8 @@ def judge_failure(
 ) -> FailureInStack:
     """Return how a failure stands by its rules and the arguments of the jobs; `unknown` are those of `unrecorded`."""
     stack = user.stack
-    ruling = failure.ruling(stack, decide=partial(decide, catalog, user))
+    limited = partial(decide, catalog, user)
+    ruling = failure.ruling(stack, decide=limited)
     rule = ruling.may_break[0][0] if ruling.may_break else ruling.rule
     if doubtful := [why for component, why in unknown.items() if rule and component in rule.bounds]:
         return FailureInStack(failure, Standing.UNKNOWN, reason="; ".join(doubtful))
@@ -220,7 +232,7 @@ def judge_failure(
     if ruling.expectation is Expectation.WORKS:
         return FailureInStack(failure, Standing.WORKS, reason=rule.reason)
     versions = needs(catalog, user, ruling)
-    job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments))
+    job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments, limited))
     flags = reached.switches if reached.reach in (Reach.REACHED, Reach.OPEN) else ()
     return FailureInStack(
         failure,
@@ -233,7 +245,16 @@ def judge_failure(
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         place=job.place,
         workarounds=tuple(StackChange(ChangeKind.FLAG, f"add {flag}") for flag in flags),
+        given=reached.given,
+        share=_share(catalog, stack, rule),
     )
+
+
+def _share(catalog: Catalog, stack: Stack, rule: Rule) -> float:
+    """Return which share of the releases a rule breaks, of the stated component where it is least: 1 says nothing."""
+    stated = [(recorded(catalog, name), bound) for name, bound in rule.bounds.items() if stack[name] is not UNKNOWN]
+    shares = (sum(map(bound.__contains__, known)) / len(known) if known else 0.0 for known, bound in stated)
+    return min(shares, default=1.0)
 
 
 def reaching(jobs: Sequence[UserJob], reach: Callable[[JobArguments | None], Reached]) -> tuple[UserJob, Reached]:
@@ -344,10 +365,9 @@ def undecided_driver(catalog: Catalog, user: UserStack) -> Iterator[Unread]:
 
 
 def ordered(found: Iterable[FailureInStack]) -> tuple[FailureInStack, ...]:
-    """Return the failures by group: first what the input decides, then what is reported most often (its references)."""
+    """Return the failures by group: first what the input decides, then what is reported most often."""
 
-    def relevance(one: FailureInStack) -> tuple[int, bool, bool, int, int, str]:
-        reports = len(one.failure.references)
-        return ORDER.index(one.standing), not one.certain, one.missing, len(one.depends), -reports, one.failure.id
+    def relevance(one: FailureInStack) -> tuple[int, bool, tuple[bool, int, float], str]:
+        return ORDER.index(one.standing), not one.certain, one.relevance, one.failure.id
 
     return tuple(sorted(found, key=relevance))

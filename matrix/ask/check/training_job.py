@@ -29,6 +29,7 @@ PER_HOST: Final = {
 HOSTS: Final = {Launcher.TORCHRUN: ("--nnodes",), Launcher.SRUN: ("-N", "--nodes")}
 # What sbatch sets for srun: processes in total, processes of a host, hosts.
 SBATCH: Final = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
+SWIFT: Final = ("swift", "megatron")  # of ms-swift: they start torchrun with these variables (swift/cli/main.py)
 PROGRAMS: Final = {
     "torchrun": Launcher.TORCHRUN,
     "torch.distributed.run": Launcher.TORCHRUN,
@@ -87,6 +88,9 @@ def job_of(command: UserCommand) -> UserJob:
         launcher = PROGRAMS.get(basename(word), launcher)
     per_host, hosts = _count(command.words, PER_HOST.get(launcher, ())), _count(command.words, HOSTS.get(launcher, ()))
     total = _count(command.words, TOTAL.get(launcher, ()))
+    if launcher is Launcher.NONE and basename(command.words[0]) in SWIFT:
+        launcher = Launcher.TORCHRUN
+        per_host, hosts = (_number(command.environ.get(name, "")) for name in ("NPROC_PER_NODE", "NNODES"))
     if launcher is Launcher.SRUN:
         by_sbatch = [_number(command.environ.get(name, "")) for name in SBATCH]
         if not (total or per_host):

@@ -18,6 +18,7 @@ class Effect(str, Enum):
     """What a part of the answer does between the two stacks."""
 
     NEW = "newly breaks"
+    OPEN = "breaks, not known before"
     FIXED = "fixed"
     STAYS = "stays broken"
     UNKNOWN = "no longer known"
@@ -26,7 +27,7 @@ class Effect(str, Enum):
 # How a part stands: True, it breaks; False, it does not; None, nothing that is known decides.
 EFFECTS: Final[Mapping[tuple[bool | None, bool | None], Effect]] = {
     (False, True): Effect.NEW,
-    (None, True): Effect.NEW,
+    (None, True): Effect.OPEN,
     (True, False): Effect.FIXED,
     (True, True): Effect.STAYS,
     (True, None): Effect.UNKNOWN,
@@ -69,7 +70,7 @@ class Transition:
     @property
     def status(self) -> ExitStatus:
         """Return 1 where something newly breaks for certain, 3 where a part is not known or a side is empty."""
-        if any(part.certain for part in self.of(Effect.NEW)):
+        if any(part.certain for part in (*self.of(Effect.NEW), *self.of(Effect.OPEN))):
             return ExitStatus.BAD
         return ExitStatus.NOTHING if any(side.unknown or not side.checked for side in self._both) else ExitStatus.GOOD
 
@@ -87,15 +88,11 @@ class Transition:
             for side in self._both
         )
         for error, call in {**earlier, **later}.items():
-            if effect := EFFECTS.get((error in earlier, error in later or self._judged(call))):
+            errors = zip((earlier, later), self._both, strict=True)
+            breaks = [error in stated or _judged(call, result) for stated, result in errors]
+            if effect := EFFECTS.get((breaks[0], breaks[1])):
                 certain = call.certain and effect is not Effect.UNKNOWN
                 yield ChangedPart(effect, f"a call into {call.into}", error, certain, call.needs)
-
-    def _judged(self, call: BreakingCalls) -> bool | None:
-        """Return False for a call that is known not to break in the second stack, None where that is not known."""
-        packages, stack = call.findings[0].packages, self.after.stack.stack
-        unknown = packages[1] in self.after.problems or any(stack[name] is UNKNOWN for name in packages)
-        return None if unknown else False
 
     def _clashes(self) -> Iterator[ChangedPart]:
         earlier, later = ({clash.text for clash in side.clashes} for side in self._both)
@@ -122,8 +119,20 @@ class Transition:
         }
 
 
+def _judged(call: BreakingCalls, side: CheckResult) -> bool | None:
+    """Return False for a call that is known not to break in a stack, None where that is not known."""
+    packages, stack = call.findings[0].packages, side.stack.stack
+    unknown = packages[1] in side.problems or any(stack[name] is UNKNOWN for name in packages)
+    return None if unknown else False
+
+
 def effect_of(before: Standing, after: Standing) -> Effect | None:
-    """Return what the step from one standing to the other does, None where it neither breaks nor was known to."""
+    """Return what the step from one standing to the other does, None where it neither breaks nor was known to.
+
+    What versions decide that the first stack does not name is not new; of versions without a statement it is.
+    """
+    if before is Standing.UNKNOWN and after in KNOWN_BREAK:
+        return Effect.NEW
     return EFFECTS.get((_breaks(before), _breaks(after)))
 
 

@@ -47,7 +47,11 @@ FORM: Final = (
     "image"
 )
 # An image of NVIDIA in any notation: nvcr.io/nvidia/pytorch:24.07-py3, nvcr.io#nvidia/..., nvidia+pytorch+24.07.sqsh
-NVIDIA_IMAGE: Final = re.compile(r"(?:^|[^a-z])(pytorch|nemo)[:+_@-](?:v)?(\d\d\.\d\d)(?!\d)", re.IGNORECASE)
+# Of pytorch:25.04-py3-mcore0.13 and nemo:25.11.nemotron_3_nano no more is known than that they are others.
+NVIDIA_IMAGE: Final = re.compile(
+    r"(?:^|[^a-z])(pytorch|nemo)[:+_@-](?:v)?(\d\d\.\d\d)(?:\.\d\d)?(?:[-.](?:py3|framework))*(?:\.(?:sqsh|sif|simg|img))?(?:@|$)",
+    re.IGNORECASE,
+)
 TORCH_IMAGE: Final = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+\.\d+)")
 # Images of an operating system, Python or CUDA alone: nothing of a stack is in them but what a file adds.
 PLAIN_IMAGE: Final = re.compile(

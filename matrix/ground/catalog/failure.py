@@ -455,12 +455,15 @@ class Failure:
         packages = (name for name in bounds if name not in DECIDED)
         return list(dict.fromkeys([*packages, *(package.name for package in self.package)]))
 
-    def reach(self, stack: Stack, arguments: JobArguments | None) -> Reached:
-        """Return whether a command with these arguments reaches the failure in a stack; None: no command is known."""
+    def reach(self, stack: Stack, arguments: JobArguments | None, decide: Decide = undecided) -> Reached:
+        """Return whether a command with these arguments reaches the failure in a stack; None: no command is known.
+
+        `decide` judges an unknown component of which something is known.
+        """
         ways = self.reached_by
         if stack[TOOLKIT] is ABSENT:
             ways = tuple(replace(way, when="") if way.wheels else way for way in ways)
-        return reached(ways, lambda way: way.matches(stack), arguments)
+        return reached(ways, lambda way: way.depends_on(stack, decide), arguments)
 
     @property
     def workarounds(self) -> tuple[Workaround, ...]:

@@ -6,8 +6,8 @@ Frameworks give the arguments of Megatron-LM names of their own: facts/settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.schema import UNITS, read_toml
-from matrix.ground.catalog.stack import Clause
+from matrix.ground.catalog.stack import Clause, component_title
 from matrix.ground.catalog.versions import ORDERINGS, is_version, parse
 from matrix.ground.errors import MatrixError, closest
 
@@ -335,9 +335,10 @@ class ReachedBy(Clause):
         if failed:
             return Reached(Reach.MISSING, _texts(failed), self.when, switches=self.switches)
         unknown = _texts(condition for condition, holds in results.items() if holds is None)
+        given = sum(bool(holds) and condition.option in known.given for condition, holds in results.items())
         if unknown or self.when:
-            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches)
-        return Reached(Reach.REACHED, needed, switches=self.switches)
+            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches, given=given)
+        return Reached(Reach.REACHED, needed, switches=self.switches, given=given)
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -350,7 +351,8 @@ class Reached:
     """Whether a job reaches a failure.
 
     `by` are the conditions that decide: those that hold, are missing or exclude it. `when` is a condition that no
-    argument shows. `switches` are flags that avoid the failure.
+    argument shows. `switches` are flags that avoid the failure. `given` counts the conditions that options of the
+    command's own fulfil.
     """
 
     reach: Reach = Reach.REACHED
@@ -358,6 +360,7 @@ class Reached:
     when: str = ""
     usual: bool = False
     switches: tuple[str, ...] = ()
+    given: int = field(default=0, compare=False)
 
     @property
     def certain(self) -> bool:
@@ -381,10 +384,25 @@ class Reached:
         return ", when ".join(part for part in parts if part) if self.by else self.when and f"when {self.when}"
 
 
-def reached(ways: Iterable[ReachedBy], matches: Callable[[ReachedBy], bool], arguments: JobArguments | None) -> Reached:
-    """Return the most certain of the ways that match; without any the failure is always reached."""
-    results = [way.reached(arguments) for way in ways if matches(way)]
+def reached(
+    ways: Iterable[ReachedBy], depends: Callable[[ReachedBy], Sequence[str] | None], arguments: JobArguments | None
+) -> Reached:
+    """Return the most certain of the ways that match; without any the failure is always reached.
+
+    `depends` returns the unknown components on which a way depends, None where it does not match: one that may match
+    is never certain.
+    """
+    open_ways = [(way, names) for way in ways if (names := depends(way)) is not None]
+    results = [_left_open(way, names, arguments) if names else way.reached(arguments) for way, names in open_ways]
     return min(results, key=lambda one: (not one.certain, one.reach), default=Reached())
+
+
+def _left_open(way: ReachedBy, names: Iterable[str], arguments: JobArguments | None) -> Reached:
+    """Return how a way is reached that only some versions of these components have."""
+    usual = way.reached(arguments)
+    bounds = {name: way.bounds[name].text for name in names if name in way.bounds}
+    versions = " and ".join(f"{component_title(name)} is {text}" for name, text in bounds.items())
+    return replace(usual, reach=max(usual.reach, Reach.OPEN), usual=False, when=usual.when or versions)
 
 
 def _texts(conditions: Iterable[Condition]) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from matrix.ground.catalog.reach import (
     JobArguments,
     Reached,
     dashed,
-    reached,
     recognised,
     translated,
 )
@@ -258,7 +257,7 @@ class ArgumentsSeen:
 
     def reach(self, failure: Failure, stack: Stack) -> Reached:
         """Return whether a job with these arguments reaches a failure, by the ways that its stack leaves open."""
-        return reached(failure.reached_by, lambda way: way.depends_on(stack) is not None, self.arguments)
+        return failure.reach(stack, self.arguments)
 
 
 class KindIndex:

@@ -3,7 +3,7 @@ ready.then(() => {
   const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, resuming, words, name, wordOf, read, url, whole, element, card, known } = stacks;
   const field = (id) => document.getElementById(id);
   const [answer, notes, want, to] = ["answer", "notes", "want", "to"].map(field);
-  const ORDER = ["newly breaks", "stays broken", "no longer known", "fixed"];
+  const ORDER = ["newly breaks", "breaks, not known before", "stays broken", "no longer known", "fixed"];
   const title = (axis) => data.titles[axis];
   const spoken = (choice) => axes.map((axis) => choice[axis]).filter(Boolean)
     .map((word) => word.startsWith("base=") || word.startsWith("torch=") ? name(word) : `${title(word.split("=")[0])} ${name(word).replace(/^\S* /, "")}`).join(", ");

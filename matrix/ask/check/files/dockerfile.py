@@ -86,7 +86,7 @@ class _Stage:
             instruction, _, operands = operands.partition(" ")
             instruction = instruction.upper()
         if instruction in ("ARG", "ENV"):
-            _assign(self.shell, operands, exported=instruction == "ENV")
+            self.declared += _assign(self.shell, operands, line, exported=instruction == "ENV")
         elif instruction == "RUN":
             self.declared += self._run(operands, line, stages)
         elif instruction in ("CMD", "ENTRYPOINT"):
@@ -218,15 +218,16 @@ def _flags(operands: str, line: int) -> tuple[list[tuple[str, str]], str, int]:
     return flags, operands[position:], line + operands.count("\n", 0, position)
 
 
-def _assign(shell: Shell, operands: str, *, exported: bool) -> None:
-    """Set the variables of ARG NAME[=VALUE] or ENV NAME=VALUE ... or ENV NAME VALUE."""
+def _assign(shell: Shell, operands: str, line: int, *, exported: bool) -> Declared:
+    """Set the variables of ARG NAME[=VALUE] or ENV NAME=VALUE ... or ENV NAME VALUE; return what they declare."""
     if exported and not re.match(r"\w+=", operands):
         key, _, value = operands.partition(" ")
         operands = f'{key}="{value.strip()}"'
     before = set(shell.variables)
-    shell.read(f"export {operands}" if exported else operands if "=" in operands else "")
+    declared = shell.read(f"export {operands}" if exported else operands if "=" in operands else "", line)
     if not exported:  # the value of an ARG stays inside the build
         shell.exported -= set(shell.variables) - before
+    return declared
 
 
 def _json_words(text: str) -> list[str]:

@@ -168,7 +168,8 @@ def _is_for_linux(package: Mapping[str, Any]) -> bool:
 
 DEEPEST: Final = 20  # files that include each other, one in the other. Real projects nest two or three
 MOST_LINES: Final = 50_000  # requirements of one file: 2 s. Large environments have 1,000
-# Markers are evaluated for the machines that train; the Python is the one that runs megatrix.
+# Markers are evaluated for the machines that train. Their Python is not known: what another one has is left open.
+PYTHONS: Final = ("3.10", "3.11", "3.12", "3.13")
 LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 # Options of pip whose value is the next word.
 VALUED: Final = frozenset(
@@ -270,7 +271,8 @@ def _requirement(text: str, place: Place) -> Declared:
         return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):
-            return Declared()
+            other = any(parsed.marker.evaluate({**LINUX, "python_version": version}) for version in PYTHONS)
+            return Declared(pins=(pin(parsed.name, "", place, f"only with {parsed.marker}"),) * other)
     except ValueError:  # also of Python, for a number of 5,000 digits
         return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
     if parsed.url:

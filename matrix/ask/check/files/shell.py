@@ -24,6 +24,7 @@ from matrix.ask.check.files.declared import (
     UnreadKind,
     UserCommand,
     not_read,
+    pin,
     require_at_most,
     total,
 )
@@ -54,6 +55,16 @@ ELSEWHERE: Final = re.compile(
 FOLDER: Final = re.compile(r"^(\$\(.*\)|`.*`|\$\{?\w+\}?)/", re.DOTALL)
 CONTAINERS: Final = frozenset({"docker", "podman", "enroot", "apptainer", "singularity"})
 IMAGE_OPTION: Final = re.compile(r"--container-image(?:=(.*))?")
+ENVIRONMENT_FILE: Final = re.compile(r"--(?:container-image|environment)(?:=(.*))?")  # of Slurm: a file names the image
+IMAGE_WORD: Final = re.compile(r"nvcr\.io[/#]|\.(sif|simg|sqsh)$|^docker://|^[\w.-]+(/[\w.-]+)+:[\w.-]+$")
+MODULES: Final = re.compile(r"torch|megatron|transformer-?engine|nemo|conda", re.IGNORECASE)  # of Environment Modules
+FETCHES: Final = frozenset({"curl", "wget"})
+# Installers of tools: they bring no package of a stack.
+TOOLS: Final = re.compile(
+    r"//(astral\.sh|sh\.rustup\.rs|deb\.nodesource\.com|get\.docker\.com|install\.python-poetry\.org)(/|$|\s)"
+)
+CHECKOUT: Final = re.compile(r"megatron-lm", re.IGNORECASE)
+BUILDS: Final = re.compile(r"(^|/)(build|autogen|configure|bootstrap|make)[\w-]*\.sh$")  # as a clone has for itself
 POSITIONAL: Final = re.compile(r"\$\{?[1-9]\}?")
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
@@ -119,7 +130,7 @@ class Shell:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
         require_at_most(LARGEST, len(text), "characters", self.where)
         newlines = [newline.start() for newline in re.finditer("\n", text)]
-        parts, conditions = [], Conditions()
+        parts, conditions, piped = list[Declared](), Conditions(), list[str]()
         for words, documents, operator in _commands(text):
             self.count += 1
             require_at_most(MOST, self.count, "commands", self.where)
@@ -131,6 +142,9 @@ class Shell:
             declared = self._command(inner, Place(self.where, line)) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
             texts = [word.text for word in inner]
+            if runs is not False:
+                parts.append(_fetched(piped, texts, Place(self.where, line)))
+            piped = texts if operator == "|" else []
             conditions.leave(
                 [text for word in inner for text in self._expand(word)] if is_test(texts) else texts, operator
             )
@@ -179,11 +193,18 @@ class Shell:
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
             if not POSITIONAL.fullmatch(" ".join(value)):  # an option of the script: its default counts
                 local[name] = value
+        checkouts = self.checkouts(local.get("PYTHONPATH", []), place)
         if not words:
             self.variables |= local
-            return Declared()
+            return checkouts
         expanded = self._bounded(text for word in words for text in self._expand(word))
-        return self.run(expanded, place, self.environ() | scalars(local))
+        return checkouts + self.run(expanded, place, self.environ() | scalars(local))
+
+    def checkouts(self, path: Iterable[str], place: Place) -> Declared:
+        """Return the working copies of Megatron-LM on a PYTHONPATH: they come before an installed megatron-core."""
+        folders = [folder.rstrip("/") for text in path for folder in text.split(":")]
+        copies = [folder for folder in folders if CHECKOUT.match(basename(folder)) and not self.installs.cloned(folder)]
+        return Declared(pins=tuple(pin("megatron-core", "", place, f"==={copy}") for copy in copies))
 
     def environ(self) -> dict[str, str]:
         """Return the exported variables; a shell exports no arrays."""
@@ -218,6 +239,8 @@ class Shell:
             return declared
         if (installed := self.installs.read(words, place, self.open_file)) is not None:
             return installed
+        if program == "module" and {"load", "add"} & {*rest[:1]} and MODULES.search(" ".join(rest)):
+            return not_read(UnreadKind.FILE, f"what {' '.join(words)[:100]} brings is not read", place)
         if (script := _script_of(words)) is not None:
             return self._call(script, place, in_place=words[0] in SOURCES)
         if activated := _activated(words):
@@ -235,11 +258,13 @@ class Shell:
 
     def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
         """Return what a script declares that a command starts, or reads in this shell."""
-        if ELSEWHERE.search(name) or self.installs.cloned(name):
+        cloned = self.installs.cloned(name)
+        if ELSEWHERE.search(name) or (cloned and BUILDS.search(name)):
             return Declared()
-        opened = self.open_file(name) or self.open_file(FOLDER.sub("", name))
+        opened = None if cloned else self.open_file(name) or self.open_file(FOLDER.sub("", name))
         if opened is None:
-            return not_read(UnreadKind.FILE, f"the script {name} is missing", place)
+            why = "of a clone is not read" if cloned else "is missing"
+            return not_read(UnreadKind.FILE, f"the script {name} {why}", place)
         path, text = opened
         if path in self.scripts:
             return Declared()
@@ -369,15 +394,24 @@ def _prefixed(prefix: Sequence[str], declared: Declared) -> Declared:
 
 
 def _images(program: str, words: Sequence[str]) -> Iterator[str]:
+    pattern = ENVIRONMENT_FILE if program in ("sbatch", "srun") else IMAGE_OPTION
     for place, word in enumerate(words):
-        if option := IMAGE_OPTION.fullmatch(word):
+        if option := pattern.fullmatch(word):
             value = option[1] if option[1] is not None else words[place + 1] if place + 1 < len(words) else ""
             if value:
                 yield value
-    if program in ("docker", "podman", "enroot", "apptainer", "singularity") and {"run", "pull", "import", "exec"} & {
-        *words
-    }:
-        yield from (word for word in words if re.search(r"nvcr\.io[/#]", word) and not word.startswith("-"))
+    uses = {"run", "pull", "import", "exec", "shell"} & {*words}
+    if uses and not CONTAINERS.isdisjoint((program, *map(basename, words))):
+        yield from (word for word in words if IMAGE_WORD.search(word) and not word.startswith("-"))
+
+
+def _fetched(source: Sequence[str], words: Sequence[str], place: Place) -> Declared:
+    """Return that a program of the network is not read that a shell runs; those of some tools install no package."""
+    addresses = [word for word in source if "://" in word or "$" in word]
+    runs = not FETCHES.isdisjoint(map(basename, source)) and not SHELLS.isdisjoint(map(basename, words))
+    if not runs or TOOLS.search(" ".join(addresses)):
+        return Declared()
+    return not_read(UnreadKind.FILE, f"what {' '.join(source)[:100]} fetches, and a shell runs, is not read", place)
 
 
 def _reads_input(words: Sequence[str]) -> bool:

@@ -209,6 +209,25 @@ def test_groups_are_in_order_of_certainty() -> None:
     assert [one.standing for one in ordered(made)] == list(Standing)
 
 
+def test_own_options_go_before_reports() -> None:
+    """Then reports count, weighed with how few releases break; of certain breaks reports alone."""
+    entry, often = failure(), failure(references=("x/y#1", "x/y#2"))
+    given = FailureInStack(entry, Standing.WITH_OPTIONS, given=1, share=0.9)
+    narrow, wide = (FailureInStack(entry, Standing.WITH_OPTIONS, share=share) for share in (0.1, 0.9))
+    reported = FailureInStack(often, Standing.WITH_OPTIONS, share=0.9)
+    assert ordered([wide, reported, narrow, given]) == (given, narrow, reported, wide)
+    first = replace(reported, standing=Standing.WILL_BREAK, certain=True)
+    second = replace(narrow, standing=Standing.WILL_BREAK, certain=True)
+    assert ordered([second, first]) == (first, second)
+
+
+def test_judgement_has_given_options_and_share() -> None:
+    known = catalog(failures=[failure(affected=(clause(mcore="<0.9"),), reached_by=(OVERLAP,))])
+    found = judge_failure(known, stack(mcore="0.8.0"), known.failures[0], [job("a.py --overlap")], {})
+    assert found.given == 1
+    assert found.share == pytest.approx(2 / 3)
+
+
 REACHED, AVOIDED = Reached(Reach.REACHED), Reached(Reach.AVOIDED, ("--no-x",))
 USUAL, OPTIONAL, MISSING = Reached(Reach.OPEN, usual=True), Reached(Reach.OPEN), Reached(Reach.MISSING, ("--x",))
 

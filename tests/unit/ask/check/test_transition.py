@@ -37,7 +37,7 @@ def result(standing: Standing, *clashes: str, unknown: tuple[Unread, ...] = ()) 
         (BREAKS, OPTIONS, Effect.STAYS),
         (BREAKS, Standing.UNKNOWN, Effect.UNKNOWN),
         (WORKS, Standing.WITH_VERSIONS, Effect.UNKNOWN),
-        (Standing.WITH_VERSIONS, BREAKS, Effect.NEW),
+        (Standing.WITH_VERSIONS, BREAKS, Effect.OPEN),
         (Standing.WITH_VERSIONS, WORKS, None),
         (WORKS, WORKS, None),
         (Standing.UNKNOWN, Standing.UNKNOWN, None),

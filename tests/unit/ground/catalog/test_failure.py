@@ -18,7 +18,7 @@ from matrix.ground.catalog.failure import (
     Workaround,
 )
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached, ReachedBy
-from matrix.ground.catalog.stack import MCORE, TE, Stack
+from matrix.ground.catalog.stack import MCORE, TE, UNKNOWN, Stack
 from matrix.ground.catalog.versions import Range
 from tests.unit.catalogs import case, cell, clause, failure, real, values
 
@@ -185,6 +185,15 @@ def test_failure_is_reached_by_any_of_its_ways() -> None:
     assert entry.reach(old, JobArguments.parse(["a.py"])).reach is Reach.MISSING
     assert entry.reach(old, None).reach is Reach.OPEN
     assert entry.reach(new, JobArguments.parse(["a.py"])) == Reached(Reach.REACHED)
+
+
+def test_way_of_undecided_versions_is_never_certain() -> None:
+    """A range of versions decides; without one a way may be the only one, and no command is known to reach it."""
+    entry = failure(reached_by=(ReachedBy(bounds={MCORE: Range("<0.9")}, arguments=("--overlap",)),))
+    unknown, given = Stack({}, UNKNOWN), JobArguments.parse(["a.py", "--overlap"])
+    assert [entry.reach(unknown, one).certain for one in (None, JobArguments(), given)] == [False] * 3
+    assert entry.reach(unknown, given, lambda *_: True).certain
+    assert entry.reach(unknown, JobArguments(), lambda *_: False).certain
 
 
 def test_refuted_workaround_is_left_out() -> None:

@@ -93,9 +93,9 @@ def test_without_a_command_the_conditions_are_named(way: ReachedBy, certain: boo
 
 def test_most_certain_way_counts() -> None:
     words = JobArguments.parse(["a.py", "--save", "/c"])
-    assert reached((OVERLAP, SAVE), lambda _: True, words).reach is Reach.REACHED
-    assert reached((OVERLAP, SAVE), lambda way: way is OVERLAP, words).reach is Reach.MISSING
-    assert reached((), lambda _: True, words).reach is Reach.REACHED
+    assert reached((OVERLAP, SAVE), lambda _: (), words).reach is Reach.REACHED
+    assert reached((OVERLAP, SAVE), lambda way: () if way is OVERLAP else None, words).reach is Reach.MISSING
+    assert reached((), lambda _: (), words).reach is Reach.REACHED
 
 
 def test_flag_that_avoids_it_is_named() -> None:
@@ -248,15 +248,15 @@ def test_way_is_reached_with_its_evidence(way: ReachedBy, words: str | None, exp
 )
 def test_usual_way_is_certain_while_open(reach: Reach, usual: bool, certain: bool) -> None:
     assert Reached(reach, usual=usual).certain is certain
-    assert reached((), lambda _: True, None) == Reached(Reach.REACHED)
+    assert reached((), lambda _: (), None) == Reached(Reach.REACHED)
 
 
 def test_certain_way_goes_before_a_nearer_one() -> None:
     """An open way that most jobs take goes before one that lacks an option, and both before one that is avoided."""
     words = JobArguments.parse(["a.py", "--no-x", "$MORE"])
     avoided, usual = ReachedBy(arguments=("--x",)), ReachedBy(arguments=("--y",), usual=True)
-    assert reached((avoided, usual), lambda _: True, None) == usual.reached(None)
-    assert reached((avoided, usual), lambda _: True, words) == usual.reached(words)
+    assert reached((avoided, usual), lambda _: (), None) == usual.reached(None)
+    assert reached((avoided, usual), lambda _: (), words) == usual.reached(words)
 
 
 @pytest.mark.parametrize(

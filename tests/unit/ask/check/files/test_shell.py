@@ -145,7 +145,7 @@ def test_script_that_is_missing_is_named(line: str, name: str) -> None:
         "source ~/.bashrc",
         ". $HOME/.profile",
         "source /opt/conda/etc/profile.d/conda.sh",
-        "curl -LsSf https://example.org/install.sh | sh",
+        "curl -LsSf https://astral.sh/uv/0.7.2/install.sh | sh",
         "python -m venv v && source v/bin/activate",
         "cat <<EOF\nbash gone.sh\nEOF",
         "git clone https://example.org/x/y.git && cd y && bash build.sh && ./autogen.sh",

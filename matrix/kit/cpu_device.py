@@ -25,9 +25,10 @@ Source of the list: runs of megatron-core 0.7.0 .. 0.16.1 on gloo.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 FACTORIES: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "tensor", "as_tensor")
@@ -73,12 +74,45 @@ def without_streams() -> None:
     torch.cuda.current_stream = lambda *_: types.SimpleNamespace(wait_stream=lambda _: None, synchronize=lambda: None)
 
 
+def two_devices() -> None:
+    """Let is_cuda be true except for what cpu() returned, and replace streams: an optimizer may offload to the CPU."""
+    import torch
+
+    plain = {"__reduce_ex__": lambda tensor, protocol: tensor.as_subclass(torch.Tensor).__reduce_ex__(protocol)}
+    on_host = type("OnHost", (torch.Tensor,), {"is_cuda": False, "pin_memory": lambda tensor, *_: tensor, **plain})
+    names = {torch.float32: "torch.cuda.FloatTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
+    convert = torch.Tensor.type
+    torch.Tensor.type = lambda tensor, *to: convert(tensor, *to) if to else names[tensor.dtype]
+    torch.Tensor.is_cuda = property(lambda tensor: True)
+    torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
+    torch.cuda.current_stream = lambda *_: _Stream()
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def one_device() -> Iterator[None]:
+    """Undo two_devices' is_cuda meanwhile: torch communicates, writes and reads without CUDA."""
+    import torch
+
+    claimed = torch.Tensor.is_cuda
+    del torch.Tensor.is_cuda
+    yield
+    torch.Tensor.is_cuda = claimed
+
+
 def as_cuda(*tensors: Any) -> list[Any]:
     """Return the tensors with is_cuda true: upstream's Python checks it before a kernel starts."""
     import torch
 
     kind = type("OnCuda", (torch.Tensor,), {"is_cuda": True})
     return [tensor.as_subclass(kind) for tensor in tensors]
+
+
+class _Stream:
+    """A stream or an event of which every method does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
 
 
 class _OneGenerator:

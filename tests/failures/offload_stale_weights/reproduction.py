@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
-from matrix.kit import megatron
+from matrix.kit import cpu_device, megatron
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -31,7 +30,7 @@ def step(rank: Rank, *, offload: bool = True, precision_aware: bool = False, bf1
     """
     torch = megatron.start(rank)
     if rank.device == "cpu":
-        two_devices(torch)
+        cpu_device.two_devices()
     model, optimizer = build(rank, torch, offload=offload, precision_aware=precision_aware, bf16=bf16)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,21 +70,3 @@ def build(rank: Rank, torch: Any, *, offload: bool, precision_aware: bool, bf16:
         optimizer="adam", lr=RATE, bf16=bf16, use_distributed_optimizer=True, clip_grad=0.0, **options
     )
     return wrapped, get_megatron_optimizer(settings, [wrapped])
-
-
-def two_devices(torch: Any) -> None:
-    """Let is_cuda be true except for what cpu() returned, and replace CUDA's streams."""
-
-    on_host = type("OnHost", (torch.Tensor,), {"is_cuda": False, "pin_memory": lambda tensor, *_: tensor})
-
-    class Stream:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_, **__: self
-
-    names = {torch.float32: "torch.cuda.FloatTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
-    convert = torch.Tensor.type
-    torch.Tensor.type = lambda tensor, *to: convert(tensor, *to) if to else names[tensor.dtype]
-    torch.Tensor.is_cuda = property(lambda tensor: True)
-    torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
-    torch.cuda.current_stream = lambda *_: Stream()
-    torch.cuda.stream = lambda stream: contextlib.nullcontext()

@@ -66,8 +66,8 @@ def positions(starts: Any, _: int, ranks: int, rank: int) -> Any:
     """Return the positions of a rank: of 2 x CP chunks of each sequence, its own from the front and from the end."""
     import torch
 
-    own = []
+    chosen_parts = []
     for start, end in zip(starts.tolist(), starts.tolist()[1:], strict=False):
         chunks = torch.arange(start, end).chunk(2 * ranks)
-        own += [chunks[rank], chunks[2 * ranks - 1 - rank]]
-    return torch.cat(own)
+        chosen_parts += [chunks[rank], chunks[2 * ranks - 1 - rank]]
+    return torch.cat(chosen_parts)

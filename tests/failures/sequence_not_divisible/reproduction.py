@@ -36,8 +36,8 @@ def embed(rank: Rank, *, tensor: int = 1, context: int = 1, length: int) -> int:
     )
     embedding: Any = LanguageModelEmbedding(config, VOCABULARY, length, "rope").to(megatron.device(rank))
     tokens = torch.arange(length, device=megatron.device(rank)).remainder(VOCABULARY)[None]
-    asked = inspect.signature(get_batch_on_this_cp_rank).parameters
-    if "is_hybrid_cp" in asked:  # from 0.18 on, where no group means all ranks
+    parameters = inspect.signature(get_batch_on_this_cp_rank).parameters
+    if "is_hybrid_cp" in parameters:  # from 0.18 on, where no group means all ranks
         split = partial(
             get_batch_on_this_cp_rank, is_hybrid_cp=False, cp_group=parallel_state.get_context_parallel_group()
         )

@@ -90,7 +90,7 @@ class TrainingJob:
     `te` and `mcore` are sources for matrix.read.api.sides (a recorded version, a wheel, a folder, PATH@REV), "" where
     the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`: Transformer Engine was built with MPI.
     `environ` holds the preflights' variables, `arguments` their options. `command` are the values of the arguments of
-    its command ("seq-length" -> "4096"), `per_host` is its number of processes per host.
+    its command ("seq-length" -> "4096", a flag -> ""), `per_host` is its number of processes per host.
     """
 
     te: str = ""

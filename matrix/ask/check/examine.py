@@ -110,7 +110,7 @@ def training_job(
         world=_world(job, site, assumed),
         environ={name: value for name, value in environ.items() if name not in VARIABLES},
         arguments=arguments,
-        command=job.arguments.values if job.arguments else {},
+        command=job.arguments.stated if job.arguments else {},
         per_host=job.per_host,
     )
 

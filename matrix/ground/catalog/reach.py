@@ -258,6 +258,11 @@ class JobArguments:
         """Return the options whose value is known."""
         return {name: raw for name, raw in self.given.items() if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
 
+    @property
+    def stated(self) -> dict[str, str]:
+        """Return the values, and "" for each flag that is on."""
+        return {**self.values, **{name: "" for name, raw in self.given.items() if raw is True}}
+
 
 @dataclass(frozen=True)
 class Condition:

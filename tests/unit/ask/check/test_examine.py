@@ -140,7 +140,7 @@ def test_the_command_reaches_the_preflight(preflights: Preflights) -> None:
         return Report(())
 
     preflights.report(record, described=UserJob(JobArguments({"seq-length": "8", "bf16": True}), per_host=4))
-    assert seen == [({"seq-length": "8"}, 4)]
+    assert seen == [({"seq-length": "8", "bf16": ""}, 4)]
 
 
 def test_an_error_gets_the_id_of_its_signature(preflights: Preflights) -> None:

@@ -395,11 +395,13 @@ def reached(
     """Return the most certain of the ways that match; without any the failure is always reached.
 
     `depends` returns the unknown components on which a way depends, None where it does not match: one that may match
-    is never certain.
+    is never certain, and comes after those that do.
     """
-    open_ways = [(way, names) for way in ways if (names := depends(way)) is not None]
+    open_ways = sorted(
+        ((way, names) for way in ways if (names := depends(way)) is not None), key=lambda way: bool(way[1])
+    )
     results = [_left_open(way, names, arguments) if names else way.reached(arguments) for way, names in open_ways]
-    return min(results, key=lambda one: (not one.certain, one.reach), default=Reached())
+    return min(results, key=lambda result: (not result.certain, result.reach), default=Reached())
 
 
 def _left_open(way: ReachedBy, names: Iterable[str], arguments: JobArguments | None) -> Reached:

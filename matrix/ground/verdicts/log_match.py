@@ -564,7 +564,14 @@ def _known(evidence: _Evidence) -> list[Sighting]:
         sighting = Sighting(entry.failure, signature, fault, certain, len(occurrences), lacks, _on_options(reach))
         best = sightings.setdefault(entry.failure.id, sighting)
         sightings[entry.failure.id] = min(best, sighting, key=_order)
-    return [*sightings.values()]
+    # A last line that a traceback explains, which a launcher repeats, is not another failure with the same message.
+    explained = {_bare(sighting) for sighting in sightings.values() if not sighting.lacks} - {None}
+    return [sighting for sighting in sightings.values() if not (sighting.lacks and _bare(sighting) in explained)]
+
+
+def _bare(sighting: Sighting) -> Raised | None:
+    """Return the exception without its frames, None for a failure that is none."""
+    return sighting.fault.raised and replace(sighting.fault.raised, frames=())
 
 
 def _on_options(reach: Reached) -> str:

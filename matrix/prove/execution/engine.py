@@ -29,7 +29,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.provision import host, project, te_wheels
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
-from matrix.prove.provision.overlays import uv_variable
+from matrix.prove.provision.indexes import uv_variable
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
 from matrix.read.commands import python_module

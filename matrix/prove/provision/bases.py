@@ -28,8 +28,7 @@ from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import host, project
 from matrix.prove.provision.host import FILE, Configuration
-from matrix.prove.provision.indexes import site_environment
-from matrix.prove.provision.overlays import uv
+from matrix.prove.provision.indexes import run_uv, uv
 from matrix.prove.provision.project import locked, prune, remove
 from matrix.prove.store.paths import flush
 from matrix.read.commands import Runner, python_code, run
@@ -205,11 +204,9 @@ class Pythons:
     def _download(self, minor: str) -> str:
         """Return "" after a download, else why it failed."""
         # `manual`: downloads only by a command, such as this one; `never` refuses it too.
-        environment = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "manual"}
+        words = ["python", "install", "--no-bin", minor]
         try:
-            # The current folder may hold uv settings of another project.
-            command = [*uv(environment), "--directory", str(project.folder()), "python", "install", "--no-bin", minor]
-            result = self._run(command, environment=environment)
+            result = run_uv(words, project.folder(), self._run, self._environ, downloads="manual")
         except MatrixError as error:
             return error.brief
         self._found.clear()  # a fallback may have been found before
@@ -343,9 +340,7 @@ class Bases:
         return self._contents[folder]
 
     def _uv(self, id: str, *words: str) -> None:
-        environ = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "never"}
-        # --directory: the current folder may hold uv settings of another project.
-        result = self._run([*uv(environ), "--quiet", "--directory", str(self.root), *words], environment=environ)
+        result = run_uv(["--quiet", *words], self.root, self._run, self._environ)
         if result.code:
             raise MatrixError(
                 "uv can't make this base",

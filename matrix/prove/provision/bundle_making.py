@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +32,8 @@ from matrix.prove.provision import bundle_folder, clones, host, project
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
-from matrix.prove.provision.indexes import site_environment, site_options
-from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
+from matrix.prove.provision.indexes import run_uv, site_options
+from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST
 from matrix.prove.provision.resolution import GO_ON, NO_ANSWER, PARTIAL, Downloader, IndexFile, index_files
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
@@ -215,11 +216,8 @@ class Maker:
         """Build the wheel of this project, and return it."""
         if project.is_installed():
             return project.wheel(self._wheels)
-        environ = {**os.environ, **site_environment()}
-        # --directory: the current folder may hold uv settings of another project.
-        command = [*uv(environ), "build", "--quiet", "--directory", str(project.folder()), "--wheel"]
-        command += ["--out-dir", str(self._wheels)]
-        ended = self._run(command, environment=environ)
+        words = ["build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(self._wheels)]
+        ended = run_uv(words, project.folder(), self._run)
         wheels = [*self._wheels.glob(f"megatrix-{__version__}-*.whl")]
         if ended.code or len(wheels) != 1:
             raise MatrixError("the wheel of this project can't be built", got=ended.complaint, fix=GO_ON)

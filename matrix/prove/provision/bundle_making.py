@@ -44,7 +44,9 @@ SHOWN_S: Final = 5.0  # s between lines of progress
 GB: Final = 1e9  # bytes
 START: Final = '''\
 """Start megatrix from this bundle: python{python} start.py [run ...]"""
-import hashlib, json, sys
+import sys
+sys.path = [path for path in sys.path if path != __file__.rpartition("/")[0]]  # nobody checked what is beside this file
+import hashlib
 from pathlib import Path
 folder = Path(__file__).resolve().parent
 name = "wheels/{wheel}"
@@ -181,9 +183,13 @@ class Maker:
         return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
 
     def check_space(self, contents: BundleContents, split: int) -> None:
-        """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
+        """Raise MatrixError if the disk has no room for what is not there yet and a part, or --split makes too many."""
         present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        part = min(split, max((file.size for file in contents.files), default=0))
+        largest = max((file.size for file in contents.files), default=0)
+        if split and largest > split * bundle_folder.MOST_PARTS:
+            expected = f"at most {bundle_folder.MOST_PARTS:,} parts of a file"
+            raise MatrixError("--split is too small", got=f"{split:,} bytes", expected=expected, fix='--split "1 GiB"')
+        part = min(split, largest)
         needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
         if needed > free:
             raise MatrixError(
@@ -245,11 +251,8 @@ class Maker:
         hashes = {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
-            beside = name.startswith((bundle_folder.MANIFEST, f"{bundle_folder.ENVIRONMENT}/")) or path.suffix in (
-                ".lock",
-                PARTIAL,
-            )
-            if path.is_file() and not beside:
+            of_bundle = name in bundle_folder.TOPMOST or name.startswith(("wheels/", "sources/"))
+            if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
                 yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 
 

@@ -18,7 +18,7 @@ from matrix.prove.execution import interrupt
 from matrix.prove.planning.case_request import bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_making import GB, Maker, described, requested
 from matrix.read import scratch
-from matrix.show.terminal import warn
+from matrix.show.terminal import plain, warn
 
 
 def add_parser(commands: Any) -> None:
@@ -66,6 +66,6 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     bundle = maker.make(request, contents, revisions(catalog), split)
     deviation = 100 * (contents.size - bundle.size) / bundle.size
     size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began
-    print(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %")
-    print(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py")
+    print(plain(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %"))
+    print(plain(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py"))
     return ExitStatus.GOOD

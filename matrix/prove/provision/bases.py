@@ -221,6 +221,8 @@ CELL_REQUIRES: Final = ("pytest>=8", "pytest-xdist>=3.6", "packaging>=24", "toml
 # Variables of every interpreter of a cell. PYTHONHASHSEED: a rerun must be deterministic. NO_VCS_VERSION: otherwise
 # megatron-core >= 0.17 records the commit of a git repository around the overlay.
 CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
+# A host's plugins of pytest may warn, or need what the cases do not have: ours is named in conftest.py.
+PYTEST_SETTINGS: Final = {**CELL_SETTINGS, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 # What uv leaves out of every resolution: files of names, separated by spaces.
 EXCLUDE: Final = "UV_EXCLUDE"
 # For environments that run on other machines than this one, such as the nodes of a cluster.

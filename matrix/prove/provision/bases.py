@@ -84,17 +84,17 @@ def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iter
     folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
     # A pyenv shim takes 0.2 s (2 cores), and its targets are candidates anyway.
     folders = [folder for folder in folders if folder != pyenv_root(environ) / "shims"]
-    managed = [
-        *sorted((pyenv_root(environ) / "versions").glob(f"{minor}.*"), key=patch, reverse=True),
-        *sorted(uv_pythons(environ).glob(f"cpython-{minor}.*"), key=patch, reverse=True),
-    ]
+    managed = list[Path]()
+    for versions, pattern in ((pyenv_root(environ) / "versions", minor), (uv_pythons(environ), f"cpython-{minor}")):
+        with suppress(OSError):  # a folder that can't be read, or whose name is too long
+            managed += sorted(versions.glob(f"{pattern}.*"), key=patch, reverse=True)
     paths = [
         executable,
         *(folder / f"python{minor}" for folder in folders),
         *(home / "bin" / f"python{minor}" for home in managed),
         *(folder / name for folder in folders for name in ("python3", "python")),
     ]
-    yield from (path for path in dict.fromkeys(paths) if path.is_file())
+    yield from (path for path in dict.fromkeys(paths) if os.path.isfile(path))  # noqa: PTH113  (False where it can't be read)
 
 
 def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> PythonEnvironment | None:

@@ -433,3 +433,8 @@ def find_in_uv(
 ) -> PythonEnvironment:
     """Find without PATH: the machine's own Pythons do not count."""
     return find(minors, environ={**environ, "PATH": ""})
+
+
+def test_unreadable_folder_of_pythons_is_left_out(tmp_path: Path) -> None:
+    environ = {"PYENV_ROOT": "/" + "x" * 300, "PATH": "/" + "y" * 300, "HOME": str(tmp_path)}
+    assert [*bases.candidates("3.10", environ, Path(sys.executable))] == [Path(sys.executable)]

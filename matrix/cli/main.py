@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def open_streams() -> str:
     """Open closed standard streams, so that no file gets their numbers; return why no answer can be printed, or ""."""
-    closed = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]  # type: ignore[comparison-overlap]
+    closed = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
     for number in (number for number, is_closed in enumerate(closed) if is_closed):
         os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if number == 2:

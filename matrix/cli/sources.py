@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from functools import partial
 from typing import Any
 
 from matrix.cli.usage import add_command, add_json
@@ -47,7 +48,7 @@ def sources_command(parsed: argparse.Namespace) -> int:
         for name in names:
             began = time.monotonic()
             folder = clones.folder_of(name)
-            clones.fetch(folder, settings.upstreams[name], needed[name], lambda line, name=name: say(f"{name}: {line}"))
+            clones.fetch(folder, settings.upstreams[name], needed[name], partial(step, name))
             say(f"{name}: {clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
     settings = host.load_configuration()
     rows = [described(name, settings, needed[name]) for name in names]
@@ -93,3 +94,8 @@ def text(row: dict[str, Any]) -> str:
     if row["gone"]:
         lines.append(f"that repository lacks {', '.join(row['gone'])}; cases that need it are unavailable")
     return f"\n{'':<20}".join(lines)
+
+
+def step(name: str, line: str) -> None:
+    """Print a step of a fetch."""
+    say(f"{name}: {line}")

@@ -40,7 +40,7 @@ def _logs(name: str, title: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
     """
     folder = Path(name)
     if name == "-":
-        if sys.stdin is None:  # type: ignore[redundant-expr]  # <&- in a shell
+        if sys.stdin is None:  # <&- in a shell
             raise MatrixError("standard input is closed", fix="COMMAND | megatrix match -")
         with sys.stdin.buffer as log:
             yield RankLog(title), texts(log)

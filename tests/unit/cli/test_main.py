@@ -437,7 +437,7 @@ def caught(pid: int) -> str:
         ["surface", "record", "x\n::error::PWN"],
     ],
 )
-def test_no_error_is_a_command_of_ci(words: list[str], capsys: pytest.CaptureFixture[str], handlers: None) -> None:
+def test_no_error_commands_ci(words: list[str], capsys: pytest.CaptureFixture[str], handlers: None) -> None:
     assert main(words) == 2
     printed = capsys.readouterr()
     assert not re.search(r"(?m)^\s*::", printed.err + printed.out)

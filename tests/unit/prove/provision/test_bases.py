@@ -435,6 +435,6 @@ def find_in_uv(
     return find(minors, environ={**environ, "PATH": ""})
 
 
-def test_unreadable_folder_of_pythons_is_left_out(tmp_path: Path) -> None:
+def test_unreadable_pythons_are_left_out(tmp_path: Path) -> None:
     environ = {"PYENV_ROOT": "/" + "x" * 300, "PATH": "/" + "y" * 300, "HOME": str(tmp_path)}
     assert [*bases.candidates("3.10", environ, Path(sys.executable))] == [Path(sys.executable)]

@@ -133,7 +133,7 @@ def test_wheel_that_joins_is_never_split(folder: Path) -> None:
     bundle_folder.verified(folder)
 
 
-def test_part_cut_off_while_split_is_copied_joins(folder: Path) -> None:
+def test_part_that_was_cut_off_joins(folder: Path) -> None:
     """A process killed while it copies the last part leaves FILE whole, and a short part."""
     bundle = bundle_folder.read(folder)
     large = replace(bundle.files["wheels/large.whl"], parts=("", "", ""))
@@ -158,12 +158,12 @@ def test_part_cut_off_while_split_is_copied_joins(folder: Path) -> None:
         lambda folder: (folder / "start.py").symlink_to("/etc/passwd"),
     ],
 )
-def test_what_the_bundle_does_not_list_is_refused(folder: Path, add: Callable[[Path], object]) -> None:
+def test_what_no_bundle_lists_is_refused(folder: Path, add: Callable[[Path], object]) -> None:
     add(folder)
     assert error_of(folder).what == "this folder has what is not of the bundle"
 
 
-def test_files_beside_the_bundle_are_not_its_own(folder: Path) -> None:
+def test_files_beside_the_bundle_are_left_alone(folder: Path) -> None:
     (folder / "reports").mkdir()
     (folder / "reports" / "out").touch()
     assert bundle_folder.verified(folder)
@@ -192,7 +192,7 @@ FILE = {"size": 10, "sha256": "", "parts": ["", ""]}
         {"base": "a b"},
     ],
 )
-def test_manifest_that_leaves_the_folder_is_refused(folder: Path, change: dict[str, object]) -> None:
+def test_manifest_that_leaves_its_folder_is_refused(folder: Path, change: dict[str, object]) -> None:
     victim = folder.parent / "victim"
     victim.write_text("mine")
     content = json.loads((folder / bundle_folder.MANIFEST).read_text())
@@ -212,7 +212,7 @@ def test_manifest_that_is_no_file_is_refused(folder: Path) -> None:
     assert error_of(folder).got == "a device"
 
 
-def test_gap_between_parts_is_damage_and_not_filled(folder: Path) -> None:
+def test_gap_between_parts_is_not_filled(folder: Path) -> None:
     bundle_folder.split(folder, bundle_folder.read(folder), 64)
     (folder / "wheels/large.whl.part-000").unlink()
     assert error_of(folder).got == "wheels/large.whl: large.whl.part-000 is missing"
@@ -220,7 +220,7 @@ def test_gap_between_parts_is_damage_and_not_filled(folder: Path) -> None:
     assert names(folder) == ["exact.whl", "large.whl.part-001", "large.whl.part-002", "small.whl"]
 
 
-def test_clones_of_a_bundle_are_those_of_the_settings() -> None:
+def test_clones_are_those_of_the_settings() -> None:
     assert {host.variable(name): f"sources/{name}" for name in host.CLONES} == bundle_folder.SOURCES
 
 

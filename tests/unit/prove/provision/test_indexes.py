@@ -344,7 +344,7 @@ def installed_version(folder: Path) -> str:
         installed_version,
     ],
 )
-def test_settings_of_folders_above_do_not_count(shared: Path, answer: Callable[[Path], str]) -> None:
+def test_settings_of_folders_above_are_ignored(shared: Path, answer: Callable[[Path], str]) -> None:
     (shared / "target").mkdir()
     assert answer(shared) == "thing 1.0"
     assert not (shared.parent / "ran").exists()

@@ -240,7 +240,7 @@ def test_the_site_chooses_the_cache(environ: dict[str, str], expected: str) -> N
 
 
 @pytest.mark.parametrize("change", ["lost", "changed", "added", "link"])
-def test_damaged_folder_of_the_project_is_made_anew(tmp_path: Path, change: str) -> None:
+def test_damaged_project_is_made_anew(tmp_path: Path, change: str) -> None:
     package = tmp_path / "package"
     (package / "project").mkdir(parents=True)
     (package / "project" / "conftest.py").write_text("mine")

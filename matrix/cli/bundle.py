@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from matrix.ground.errors import ExitStatus
 from matrix.prove.execution import interrupt
 from matrix.prove.planning.case_request import bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_making import GB, Maker, described, requested
-from matrix.show.terminal import warn
+from matrix.read import scratch
+from matrix.show.terminal import plain, warn
 
 
 def add_parser(commands: Any) -> None:
@@ -50,7 +52,8 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     split = int(Size.from_plain(parsed.split)) if parsed.split else 0
     base = checked_base(catalog, parsed.base, parsed.python)
     cases = bundled_cases(catalog, parsed.base, parsed.python, Level(parsed.level), parsed.select)
-    maker = Maker(parsed.out.absolute(), warn)
+    unseen = parsed.dry_run and Path(tempfile.mkdtemp(dir=scratch.folder()))  # deleted at exit
+    maker = Maker(unseen or parsed.out.absolute(), warn)
     request = requested(parsed.level, parsed.python, parsed.base, parsed.select)
     maker.begin(request)
     warn(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
@@ -63,6 +66,6 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     bundle = maker.make(request, contents, revisions(catalog), split)
     deviation = 100 * (contents.size - bundle.size) / bundle.size
     size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began
-    print(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %")
-    print(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py")
+    print(plain(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %"))
+    print(plain(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py"))
     return ExitStatus.GOOD

@@ -20,7 +20,7 @@ from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.paths import Paths, is_night, write_whole
 from matrix.show import known
-from matrix.show.terminal import json_object, paragraphs, show, table
+from matrix.show.terminal import json_object, paragraphs, plain, show, table
 
 ACTIONS: Final = {
     "new": Command(
@@ -112,7 +112,7 @@ def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure, and print the next step."""
     folder = draft.create(parsed.id, FAILURES, read_log, contract=parsed.contract, log=parsed.log)
     left = "replace every TODO, then: " if [*entry.todo_problems(folder)] else ""
-    print(f"{folder}: {left}megatrix catalog verify {parsed.id}")
+    print(plain(f"{folder}: {left}megatrix catalog verify {parsed.id}"))
     return ExitStatus.GOOD
 
 
@@ -150,7 +150,7 @@ def keep_command(parsed: argparse.Namespace) -> int:
             paths.append(failure.folder / NIGHT_FILE)
             write_whole(paths[-1], evidence)
         for path in paths:
-            print(path)
+            print(plain(str(path)))
             status = ExitStatus.GOOD
     return status
 

@@ -14,9 +14,10 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import HOST, Catalog
 from matrix.ground.errors import ExitStatus
+from matrix.prove.execution.engine import neutral
 from matrix.prove.planning.case_request import CaseRequest
 from matrix.prove.provision import project
-from matrix.prove.provision.bases import CELL_SETTINGS, Bases
+from matrix.prove.provision.bases import PYTEST_SETTINGS, Bases
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read.commands import python_module
@@ -45,7 +46,7 @@ def debug_command(parsed: argparse.Namespace) -> int:
     failure = f"tests/failures/{planned[0].failure.replace('-', '_')}"
     words = ["-q", "-s", "--pdb", "-p", "no:cacheprovider", "--megatrix-debug", str(parsed.rank), failure]
     command = python_module(interpreter(catalog, base), "pytest", *words, folder=project.folder())
-    environment = {**os.environ, **CELL_SETTINGS, **settings}
+    environment = {**neutral(os.environ), **PYTEST_SETTINGS, **settings}
     status = subprocess.run(command, cwd=project.folder(), env=environment, check=False).returncode
     return ExitStatus.GOOD if status == 0 else ExitStatus.BAD
 

@@ -6,6 +6,7 @@ import argparse
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Collection, Sequence
 from io import TextIOWrapper
@@ -39,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         gc.set_threshold(LASTING)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as at Ctrl-C; under nohup SIGHUP stays ignored
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
+        if closed := open_streams():
+            print(f"megatrix: {closed}", file=sys.stderr)
+            return ExitStatus.MISTAKE
     words, command = split_own_command(words)
     if isinstance(sys.stdout, TextIOWrapper):  # an input's characters may be none of the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -51,11 +58,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(end="", flush=True)  # the interpreter, which does it otherwise, reports an error
             if arguments is None:  # the process ends: its last collection would visit each object, for 0.03 s
                 gc.freeze()
-    except BrokenPipeError:  # the reader (head, less) has exited
+    except OSError as error:  # of standard output; the interpreter writes it once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if status is None:
+        if not isinstance(error, BrokenPipeError):
+            why = f"standard output can't be written, or a folder is gone: {error.strerror or error}"
+            return failed(argparse.Namespace(json=False), MatrixError(why), ExitStatus.MISTAKE)
+        if status is None:  # the reader (head, less) has exited
             status = skip() if parsed.exit_code else ExitStatus.GOOD
     return status
+
+
+def open_streams() -> str:
+    """Open closed standard streams, so that no file gets their numbers; return why no answer can be printed, or ""."""
+    closed = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    for number in (number for number, is_closed in enumerate(closed) if is_closed):
+        os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if number == 2:
+            sys.stderr = os.fdopen(2, "w")
+    return "standard output is closed" if closed[1] else ""
 
 
 def dispatch(parsed: argparse.Namespace, words: Sequence[str]) -> int:
@@ -90,12 +110,10 @@ def dispatch(parsed: argparse.Namespace, words: Sequence[str]) -> int:
 
 def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -> ExitStatus:
     """Print an error to stderr, and with --json to stdout as well; return its exit status."""
-    from matrix.ground.verdicts.text import visible
+    from matrix.show.terminal import json_object, warn
 
-    print(f"megatrix: {visible(str(error))}", file=sys.stderr)  # it may quote an input with control characters
+    warn(str(error))
     if parsed.json:
-        from matrix.show.terminal import json_object
-
         print(json_object("error/1", [problem.to_json() for problem in error.errors]))
     return status
 

@@ -21,7 +21,7 @@ from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import site
 from matrix.show.run_summary import Changes, changes, job_summary
 from matrix.show.stack_map import stack_map
-from matrix.show.terminal import json_object, warn
+from matrix.show.terminal import json_object, plain, warn
 
 
 def add_parser(commands: Any) -> None:
@@ -77,9 +77,9 @@ def publish(parsed: argparse.Namespace) -> int:
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
     if parsed.site:
         site.write_site(parsed.site, map, night)
-        print(parsed.site / "index.html")
+        print(plain(str(parsed.site / "index.html")))
     if parsed.map:
         for scheme, path in (("light", parsed.map), ("dark", parsed.map.with_stem(f"{parsed.map.stem}-dark"))):
             write_whole(path, site.picture(map, scheme))
-            print(path)
+            print(plain(str(path)))
     return 0

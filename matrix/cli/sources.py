@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from matrix.prove.execution import interrupt
 from matrix.prove.provision import clones, host
 from matrix.prove.provision.host import CLONES, Configuration, variable
 from matrix.read.commands import redacted
-from matrix.show.terminal import json_object
+from matrix.show.terminal import json_object, say
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
@@ -49,17 +48,12 @@ def sources_command(parsed: argparse.Namespace) -> int:
         for name in names:
             began = time.monotonic()
             folder = clones.folder_of(name)
-            clones.fetch(folder, settings.upstreams[name], needed[name], partial(say, name))
-            say(name, f"{clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
+            clones.fetch(folder, settings.upstreams[name], needed[name], partial(step, name))
+            say(f"{name}: {clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
     settings = host.load_configuration()
     rows = [described(name, settings, needed[name]) for name in names]
     print(json_object("sources/1", rows) if parsed.json else "\n".join(map(text, rows)))
     return ExitStatus.GOOD
-
-
-def say(name: str, line: str) -> None:
-    """Print a step of a fetch to standard error."""
-    print(f"{name}: {line}", file=sys.stderr, flush=True)
 
 
 def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> dict[str, Any]:
@@ -100,3 +94,8 @@ def text(row: dict[str, Any]) -> str:
     if row["gone"]:
         lines.append(f"that repository lacks {', '.join(row['gone'])}; cases that need it are unavailable")
     return f"\n{'':<20}".join(lines)
+
+
+def step(name: str, line: str) -> None:
+    """Print a step of a fetch."""
+    say(f"{name}: {line}")

@@ -18,6 +18,7 @@ from matrix.read.api.api import Surface
 from matrix.read.api.provider import TORCH, Calls, provider_of
 from matrix.read.api.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.read.package_source import Contents, SourceKind
+from matrix.show.terminal import plain
 
 
 def add_parser(commands: Any) -> None:
@@ -56,7 +57,7 @@ def record_command(parsed: argparse.Namespace) -> int:
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
-    print(f"{output}: {package} {facts.version}, {size}, {output.stat().st_size} bytes")
+    print(plain(f"{output}: {package} {facts.version}, {size}, {output.stat().st_size} bytes"))
     return ExitStatus.GOOD
 
 
@@ -67,7 +68,7 @@ def pairs_command(parsed: argparse.Namespace) -> int:
     tes = [version for version in tes if version != NONE]
     parsed.output.write_bytes(pairs.encode({MCORE: mcores, TE: tes, TORCH.package: recording.recorded_surfaces(TORCH)}))
     size = parsed.output.stat().st_size
-    print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {len(tes)} of TE, {size} bytes")
+    print(plain(f"{parsed.output}: {len(mcores)} releases of megatron-core, {len(tes)} of TE, {size} bytes"))
     return ExitStatus.GOOD
 
 

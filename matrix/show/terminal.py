@@ -139,14 +139,19 @@ def show(*parts: Part) -> None:
     sys.stdout.flush()
 
 
+def plain(text: str) -> str:
+    """Return a text that may quote what others wrote, such as a name, as a command prints it."""
+    return escape_markers(visible(text))
+
+
 def say(line: str) -> None:
     """Print a line to stderr."""
-    print(visible(line), file=sys.stderr, flush=True)
+    print(plain(line), file=sys.stderr, flush=True)
 
 
 def warn(warning: str) -> None:
     """Print a warning to stderr."""
-    print(f"megatrix: {escape_markers(visible(warning))}", file=sys.stderr)
+    print(f"megatrix: {plain(warning)}", file=sys.stderr)
 
 
 def console(stream: TextIO, environ: Mapping[str, str]) -> Console | None:

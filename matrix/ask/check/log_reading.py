@@ -40,6 +40,8 @@ def _logs(name: str, title: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
     """
     folder = Path(name)
     if name == "-":
+        if sys.stdin is None:  # <&- in a shell
+            raise MatrixError("standard input is closed", fix="COMMAND | megatrix match -")
         with sys.stdin.buffer as log:
             yield RankLog(title), texts(log)
     elif not folder.is_dir():

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ask.check.user_stack import capability_of
@@ -177,8 +177,10 @@ def _wish(component: str, word: str, rest: str, releases: Sequence[str]) -> Wish
     if rest[0] == "=" and not is_version(value.removesuffix(".*")):
         raise MatrixError("not a version", got=word, expected="a version, a range, newest, oldest or none", fix=FORM)
     try:
-        return Wish(component, word, _exactly(value, releases) if rest[0] == "=" else SpecifierSet(rest))
-    except InvalidSpecifier:
+        limits = _exactly(value, releases) if rest[0] == "=" else SpecifierSet(rest)
+        limits.contains("1")  # ValueError for a number of 5,000 digits
+        return Wish(component, word, limits)
+    except ValueError:  # also InvalidSpecifier
         raise MatrixError("not a range", got=word, expected="such as torch>=2.8,<2.10", fix=FORM) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -28,8 +29,8 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.provision import host, project, te_wheels
-from matrix.prove.provision.bases import CELL_SETTINGS, Bases
-from matrix.prove.provision.overlays import uv_variable
+from matrix.prove.provision.bases import PYTEST_SETTINGS, Bases
+from matrix.prove.provision.indexes import uv_variable
 from matrix.prove.store.stored_run import StoredRun
 from matrix.read import kernel, scratch
 from matrix.read.commands import python_module
@@ -46,6 +47,11 @@ PASSED: Final = (
     *("UV_*", "PIP_*", "PYENV_ROOT", "XDG_CACHE_HOME", "XDG_CONFIG_*", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "NETRC"),
     *("SSL_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "*_PROXY", "*_proxy"),
 )
+
+# Where Python finds its modules, of the host's environment; no other PYTHON* is passed to pytest.
+PYTHON_PASSED: Final = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONPLATLIBDIR"})
+OPEN_FILES: Final = 4096  # of a process, at a time
+FEWEST_FILES: Final = 256  # below it, cases of two ranks fail
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,7 @@ class LocalEngine:
         Raises MatrixError if uv is missing and needed, or the project's folder or settings can't be used.
         """
         project.folder()
+        allow_open_files()
         settings(self._environ)
         self._bases.ready(bases)
 
@@ -212,6 +219,7 @@ class HostEngine:
                 fix="pip install pytest-xdist, or leave -n out",
             )
         project.folder()
+        allow_open_files()
         settings(self._environ)
 
     def lacks(self, base: str) -> str:
@@ -251,12 +259,36 @@ def start_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Pa
     """Start pytest over the failures with an interpreter, with its output in `log`."""
     words = ["tests/failures", "-p", "no:cacheprovider", *distribution(workers)]
     command = python_module(python, "pytest", *words, folder=project.folder())
-    return start(command, {**environ, **CELL_SETTINGS}, log)
+    return start(command, {**neutral(environ), **PYTEST_SETTINGS}, log)
+
+
+def neutral(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that change how pytest and Python run: PYTHONOPTIMIZE drops assertions."""
+    changing = (name for name in environ if name.startswith(("PYTEST_", "PYTHON")) and name not in PYTHON_PASSED)
+    return {name: environ[name] for name in environ.keys() - {*changing}}
+
+
+def allow_open_files() -> None:
+    """Let processes that this one starts open OPEN_FILES files, or as many as the machine allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < FEWEST_FILES:
+        raise MatrixError(
+            "cases can't open enough files here",
+            got=f"ulimit -Hn {hard}",
+            expected=f"at least {FEWEST_FILES}",
+            fix="raise the limit of open files (/etc/security/limits.conf), or start a new shell",
+        )
 
 
 def distribution(workers: int) -> list[str]:
-    """Return the options of pytest for this many cases at a time; without them, pytest needs no pytest-xdist."""
-    return ["-n", str(workers)] if workers > 1 else []
+    """Return the options of pytest for this many cases at a time; without them, pytest needs no pytest-xdist.
+
+    A warning of the host's packages is no error, as it is in this project's own tests.
+    """
+    return ["-o", "filterwarnings=default", *(["-p", "xdist", "-n", str(workers)] if workers > 1 else [])]
 
 
 def start(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:

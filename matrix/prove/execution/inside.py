@@ -31,7 +31,7 @@ from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.prove.execution.reproduction import deadline
 from matrix.prove.provision import case_overlays as provision
 from matrix.prove.provision import host, project
-from matrix.prove.provision.bases import CELL_SETTINGS
+from matrix.prove.provision.bases import PYTEST_SETTINGS
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.provision.image_builds import Builder
 from matrix.prove.provision.overlays import Overlays
@@ -43,7 +43,7 @@ COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s
 LEFT_S: Final = 30.0  # s for a container to end after its session has disconnected; 1 s was measured
 PYTHON: Final = "python3"
 SETTINGS: Final = {
-    **CELL_SETTINGS,
+    **PYTEST_SETTINGS,
     "PYTHONDONTWRITEBYTECODE": "1",  # the project is mounted read-only
     "HOME": "/tmp",  # noqa: S108  (a private tmpfs; the image is read-only)
     "USER": "megatrix",  # torch requires a user name, and the image has none for docker's --user

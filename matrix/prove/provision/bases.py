@@ -28,8 +28,7 @@ from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import host, project
 from matrix.prove.provision.host import FILE, Configuration
-from matrix.prove.provision.indexes import site_environment
-from matrix.prove.provision.overlays import uv
+from matrix.prove.provision.indexes import run_uv, uv
 from matrix.prove.provision.project import locked, prune, remove
 from matrix.prove.store.paths import flush
 from matrix.read.commands import Runner, python_code, run
@@ -85,17 +84,17 @@ def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iter
     folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
     # A pyenv shim takes 0.2 s (2 cores), and its targets are candidates anyway.
     folders = [folder for folder in folders if folder != pyenv_root(environ) / "shims"]
-    managed = [
-        *sorted((pyenv_root(environ) / "versions").glob(f"{minor}.*"), key=patch, reverse=True),
-        *sorted(uv_pythons(environ).glob(f"cpython-{minor}.*"), key=patch, reverse=True),
-    ]
+    managed = list[Path]()
+    for versions, pattern in ((pyenv_root(environ) / "versions", minor), (uv_pythons(environ), f"cpython-{minor}")):
+        with suppress(OSError):  # a folder that can't be read, or whose name is too long
+            managed += sorted(versions.glob(f"{pattern}.*"), key=patch, reverse=True)
     paths = [
         executable,
         *(folder / f"python{minor}" for folder in folders),
         *(home / "bin" / f"python{minor}" for home in managed),
         *(folder / name for folder in folders for name in ("python3", "python")),
     ]
-    yield from (path for path in dict.fromkeys(paths) if path.is_file())
+    yield from (path for path in dict.fromkeys(paths) if os.path.isfile(path))  # noqa: PTH113  (False where it can't be read)
 
 
 def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> PythonEnvironment | None:
@@ -205,11 +204,9 @@ class Pythons:
     def _download(self, minor: str) -> str:
         """Return "" after a download, else why it failed."""
         # `manual`: downloads only by a command, such as this one; `never` refuses it too.
-        environment = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "manual"}
+        words = ["python", "install", "--no-bin", minor]
         try:
-            # The current folder may hold uv settings of another project.
-            command = [*uv(environment), "--directory", str(project.folder()), "python", "install", "--no-bin", minor]
-            result = self._run(command, environment=environment)
+            result = run_uv(words, project.folder(), self._run, self._environ, downloads="manual")
         except MatrixError as error:
             return error.brief
         self._found.clear()  # a fallback may have been found before
@@ -224,6 +221,8 @@ CELL_REQUIRES: Final = ("pytest>=8", "pytest-xdist>=3.6", "packaging>=24", "toml
 # Variables of every interpreter of a cell. PYTHONHASHSEED: a rerun must be deterministic. NO_VCS_VERSION: otherwise
 # megatron-core >= 0.17 records the commit of a git repository around the overlay.
 CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
+# A host's plugins of pytest may warn, or need what the cases do not have: ours is named in conftest.py.
+PYTEST_SETTINGS: Final = {**CELL_SETTINGS, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 # What uv leaves out of every resolution: files of names, separated by spaces.
 EXCLUDE: Final = "UV_EXCLUDE"
 # For environments that run on other machines than this one, such as the nodes of a cluster.
@@ -343,9 +342,7 @@ class Bases:
         return self._contents[folder]
 
     def _uv(self, id: str, *words: str) -> None:
-        environ = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "never"}
-        # --directory: the current folder may hold uv settings of another project.
-        result = self._run([*uv(environ), "--quiet", "--directory", str(self.root), *words], environment=environ)
+        result = run_uv(["--quiet", *words], self.root, self._run, self._environ)
         if result.code:
             raise MatrixError(
                 "uv can't make this base",

@@ -14,14 +14,19 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from matrix.ground.catalog.codec import MalformedError, decode_json, encode
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.regular_file import read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import NO_INDEX
 from matrix.read.commands import python_module, run
@@ -33,7 +38,17 @@ LEFT_OUT: Final = "left-out.txt"  # names of packages that the base does without
 BLOCK: Final = 1 << 20  # bytes that are read at a time
 # Of pip and uv, where they keep files; everything else of theirs would choose other packages than the bundle's.
 KEPT: Final = ("PIP_CACHE_DIR", "UV_CACHE_DIR", "UV_LINK_MODE", "UV_PYTHON_INSTALL_DIR")
-ENVIRONMENT: Final = "environment"  # the folder into which start.py installs megatrix
+# All files of a bundle are in these folders, or have one of these names; all its clones are these.
+FOLDERS: Final = ("wheels", "sources")
+TOPMOST: Final = ("start.py", LEFT_OUT)
+SOURCES: Final = {
+    "MEGATRIX_MEGATRON_LM": "sources/megatron-lm",
+    "MEGATRIX_TRANSFORMER_ENGINE": "sources/transformer-engine",
+}
+LARGEST: Final = 2**40  # bytes of a file: 1 TiB
+MOST_PARTS: Final = 10_000  # of a file
+LOCK: Final = ".lock"  # suffix of the empty files that lock clones
+PROJECT: Final = "wheels/megatrix-"  # the start of the name of this project's wheel
 
 
 @dataclass(frozen=True)
@@ -80,21 +95,16 @@ def read(folder: Path) -> Bundle:
     """Return what the folder holds. Raises MatrixError where it is no bundle."""
     path = folder / MANIFEST
     try:
-        bundle = decode_json(Bundle, path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise MatrixError(
-            "not a bundle",
-            where=str(folder),
-            got=f"no {MANIFEST}",
-            fix="name the folder that `megatrix bundle --out` wrote",
-        ) from None
+        if not path.exists():
+            fix = "name the folder that `megatrix bundle --out` wrote"
+            raise MatrixError("not a bundle", where=str(folder), got=f"no {MANIFEST}", fix=fix)
+        bundle = decode_json(Bundle, read_regular(path), str(path))
+        problem = next(_problems(bundle), "") if bundle.layout == LAYOUT else ""
     except MalformedError as error:
-        raise MatrixError(
-            "this bundle can't be read",
-            where=str(path),
-            got=error.brief,
-            fix=f"copy {MANIFEST} again, or make the bundle again",
-        ) from None
+        problem = error.brief
+    if problem:
+        fix = f"copy {MANIFEST} again, or make the bundle again"
+        raise MatrixError("this bundle can't be read", where=str(path), got=problem, fix=fix)
     if bundle.layout != LAYOUT:
         raise MatrixError(
             "a bundle of another version",
@@ -113,8 +123,27 @@ def write(folder: Path, bundle: Bundle) -> None:
     part.replace(folder / MANIFEST)
 
 
+def _problems(bundle: Bundle) -> Iterator[str]:
+    """Yield what a manifest must not state: nothing of it becomes a path or a variable before."""
+    if not (re.fullmatch(r"3\.\d{1,2}", bundle.python) and re.fullmatch(r"[\w.+-]{1,100}", bundle.base)):
+        yield f"no Python or no base: {bundle.python[:100]!r}, {bundle.base[:100]!r}"
+    for variable, path in bundle.clones.items():
+        if path != SOURCES.get(variable):
+            yield f"no clone of a bundle: {variable[:100]}"
+    for name, file in bundle.files.items():
+        top, *inner = name.split("/")
+        if not name.isprintable() or not ((inner and top in FOLDERS) or name in TOPMOST) or {"", ".", ".."} & {*inner}:
+            yield f"no file of a bundle: {name[:100]!r}"
+        count = -(-file.size // bundle.split) if bundle.split > 0 else 0
+        if not 0 <= file.size <= LARGEST or (file.parts and not 2 <= count == len(file.parts) <= MOST_PARTS):
+            yield f"no size of a file, or of its parts: {name[:100]!r}"
+
+
 def verified(folder: Path) -> Bundle:
-    """Join what is split, check every file and return the bundle. Raises MatrixError that names the damaged files."""
+    """Check every file, then join what is split, and return the bundle.
+
+    Raises MatrixError that names the damaged files, and those that are not of the bundle: pip and uv would take them.
+    """
     bundle = read(folder)
     if not bundle.files:
         raise MatrixError(
@@ -122,27 +151,91 @@ def verified(folder: Path) -> Bundle:
             where=str(folder),
             fix="run the same `megatrix bundle` again; it goes on where it was",
         )
-    if bad := [*damaged_parts(folder, bundle)]:
-        raise _damaged(folder, bad)
+    if foreign := [*_foreign(folder, bundle)]:
+        got, fix = _shown(foreign), "remove them, or copy the bundle again"
+        raise MatrixError("this folder has what is not of the bundle", where=str(folder), got=got, fix=fix)
+    differing = ((name, difference(folder / name, file, bundle.split)) for name, file in bundle.files.items())
+    if bad := [f"{name}: {why}" for name, why in differing if why]:
+        fix = f"copy {'this file' if len(bad) == 1 else 'these files'} again from where the bundle was made"
+        raise MatrixError("this bundle is damaged", where=str(folder), got=_shown(bad), fix=fix)
     join(folder, bundle)
-    if bad := [f"{name}: {why}" for name, file in bundle.files.items() if (why := difference(folder / name, file))]:
-        raise _damaged(folder, bad)
     return bundle
 
 
-def _damaged(folder: Path, bad: Sequence[str]) -> MatrixError:
-    fix = f"copy {'this file' if len(bad) == 1 else 'these files'} again from where the bundle was made"
-    rest = [f"and {len(bad) - 5} more"] if len(bad) > 5 else []
-    return MatrixError("this bundle is damaged", where=str(folder), got="; ".join([*bad[:5], *rest]), fix=fix)
+def _shown(problems: Sequence[str]) -> str:
+    return "; ".join([*problems[:5], *([f"and {len(problems) - 5} more"] if len(problems) > 5 else [])])
 
 
-def difference(path: Path, file: BundleFile) -> str:
-    """Return in what a file differs from what it was: it is missing, has another size or content; "" if it does not."""
-    if not path.is_file():
-        return "missing"
-    if (size := path.stat().st_size) != file.size:
-        return f"{size:,} bytes, not {file.size:,}"
-    return "" if digest(path) == file.sha256 else "another content"
+def _foreign(folder: Path, bundle: Bundle) -> Iterator[str]:
+    """Yield the links, and the files that the bundle does not list, where pip, uv, git and Python read files."""
+    listed = {str(folder / name) for name in bundle.files}
+    listed |= {str(part_of(folder / name, i)) for name, file in bundle.files.items() for i in range(len(file.parts))}
+    inner = (Path(top, name) for tree in FOLDERS for top, *two in os.walk(folder / tree) for name in chain(*two))
+    for path in chain((folder / name for name in (*FOLDERS, *TOPMOST)), inner):
+        if path.is_symlink():
+            yield f"{path.relative_to(folder)}: a link"
+        elif path.parent != folder and not path.is_dir() and str(path) not in listed and path.suffix != LOCK:
+            yield f"{path.relative_to(folder)}: not in {MANIFEST}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The bytes of a file from `start` to `end`, and where they are: in it, or in the part of this index."""
+
+    path: Path
+    start: int
+    end: int
+    index: int = -1
+
+
+def pieces(path: Path, file: BundleFile, split: int) -> list[Piece] | str:
+    """Return where the bytes of a file are, of which `split` or `join` may have been interrupted; or what is missing.
+
+    FILE is a beginning, and the parts are the rest: what it holds of a part counts.
+    """
+    held, found = _size(path), list[Piece]()
+    for index in range(len(file.parts) or 1):
+        start, end = index * split, min((index + 1) * split, file.size) if file.parts else file.size
+        part = part_of(path, index)
+        if held >= end:
+            found.append(Piece(path, start, end))
+        elif file.parts and _size(part) == end - start:
+            found.append(Piece(part, start, end, index))
+        elif file.parts and _size(part) < 0:
+            return f"{part.name} is missing"
+        else:
+            held = _size(part) if file.parts else held
+            return f"{held:,} bytes, not {end - start:,}" if held >= 0 else "missing"
+    return found if held <= file.size else f"{held:,} bytes, not {file.size:,}"
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a regular file, -1 for anything else."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def difference(path: Path, file: BundleFile, split: int) -> str:
+    """Return in what a file, or what its parts make, differs from what it was; "" if it does not."""
+    found = pieces(path, file, split)
+    if isinstance(found, str):
+        return found
+    whole, damaged = hashlib.sha256(), ""
+    for piece in found:
+        part = hashlib.sha256()
+        with piece.path.open("rb") as reading:
+            reading.seek(0 if piece.index >= 0 else piece.start)
+            left = piece.end - piece.start
+            while block := reading.read(min(BLOCK, left)):
+                left -= len(block)
+                whole.update(block)
+                part.update(block)
+        if piece.index >= 0 and part.hexdigest() != file.parts[piece.index]:
+            damaged = damaged or f"{piece.path.name}: another content"
+    return "" if whole.hexdigest() == file.sha256 else damaged or "another content"
 
 
 def digest(path: Path) -> str:
@@ -162,12 +255,13 @@ def part_of(path: Path, index: int) -> Path:
 def split(folder: Path, bundle: Bundle, size: int) -> Bundle:
     """Split the files above `size` bytes into parts, and return the bundle; it takes the disk of one part.
 
+    start.py and this project's wheel, which joins the others, stay whole.
     The last part is cut off first: FILE is always a beginning, and the parts are the rest. `join` accepts any state.
     """
     bundle = replace(bundle, split=size)
     for name, file in bundle.files.items():
         count = -(-file.size // size)
-        if count < 2:
+        if count < 2 or name in TOPMOST or name.startswith(PROJECT):
             continue
         path = folder / name
         bundle = replace(bundle, files={**bundle.files, name: replace(file, parts=("",) * count)})
@@ -183,18 +277,20 @@ def split(folder: Path, bundle: Bundle, size: int) -> Bundle:
 
 
 def join(folder: Path, bundle: Bundle) -> None:
-    """Join the parts that are there, each of which is then removed; what `split` or `join` left half done, too."""
+    """Join the parts that are there, each of which is then removed; what `split` or `join` left half done, too.
+
+    A file of which a piece is missing stays as it is.
+    """
     for name, file in bundle.files.items():
-        path = folder / name
-        for index in range(len(file.parts)):
-            part = part_of(path, index)
-            if not part.is_file():
-                continue
-            if index == 0:
-                part.rename(path)
-            else:
-                _copy(part, 0, path, index * bundle.split)
-                part.unlink()
+        path, found = folder / name, pieces(folder / name, file, bundle.split)
+        for piece in found if file.parts and not isinstance(found, str) else ():
+            if piece.index == 0:
+                piece.path.rename(path)
+            elif piece.index > 0:
+                _copy(piece.path, 0, path, piece.start)
+                piece.path.unlink()
+        for index in range(0 if isinstance(found, str) else len(file.parts)):
+            part_of(path, index).unlink(missing_ok=True)  # FILE holds it
 
 
 def _copy(source: Path, start: int, target: Path, offset: int) -> None:
@@ -204,20 +300,6 @@ def _copy(source: Path, start: int, target: Path, offset: int) -> None:
         writing.truncate(offset)
         writing.seek(offset)
         shutil.copyfileobj(reading, writing, BLOCK)
-
-
-def damaged_parts(folder: Path, bundle: Bundle) -> Iterable[str]:
-    """Yield the parts that are missing or differ, of the files that are not joined yet."""
-    for name, file in bundle.files.items():
-        path = folder / name
-        if not file.parts or path.is_file():
-            continue
-        for index, expected in enumerate(file.parts):
-            part = part_of(path, index)
-            if not part.is_file():
-                yield f"{name}: {part.name} is missing"
-            elif digest(part) != expected:
-                yield f"{part.relative_to(folder)}: another content"
 
 
 def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[str, str]:
@@ -285,10 +367,11 @@ def start(folder: Path, words: Sequence[str]) -> None:
 
 
 def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path:
-    """Return the megatrix of the bundle's own environment, which is made if it is missing or of another bundle."""
-    home, wheels = folder / ENVIRONMENT, folder / "wheels"
-    mark, identity = home / "complete", json.dumps(sorted(file.sha256 for file in bundle.files.values()))
-    if not mark.is_file() or mark.read_text() != identity:
+    """Return the megatrix of the bundle's own environment, which is made in the cache if it is missing there."""
+    wheels, made_of = folder / "wheels", [sys.executable, *sorted(file.sha256 for file in bundle.files.values())]
+    home = default_root(environ) / "bundles" / hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    mark = home / "complete"
+    if not mark.is_file():
         shutil.rmtree(home, ignore_errors=True)
         visible = ["--system-site-packages"] if bundle.base == HOST else []
         pip = next(wheels.glob("pip-*.whl"))
@@ -297,7 +380,7 @@ def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path
         options = ["--isolated", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index"]
         options += ["--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
         _run(python_module(sys.executable, "pip", *options, folder=pip), environ)
-        mark.write_text(identity)
+        mark.touch()
     return home / "bin" / "megatrix"
 
 

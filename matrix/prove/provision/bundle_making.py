@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +32,8 @@ from matrix.prove.provision import bundle_folder, clones, host, project
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
-from matrix.prove.provision.indexes import site_environment, site_options
-from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, uv
+from matrix.prove.provision.indexes import run_uv, site_options
+from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST
 from matrix.prove.provision.resolution import GO_ON, NO_ANSWER, PARTIAL, Downloader, IndexFile, index_files
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
@@ -43,7 +44,9 @@ SHOWN_S: Final = 5.0  # s between lines of progress
 GB: Final = 1e9  # bytes
 START: Final = '''\
 """Start megatrix from this bundle: python{python} start.py [run ...]"""
-import hashlib, json, sys
+import sys
+sys.path = [path for path in sys.path if path != __file__.rpartition("/")[0]]  # nobody checked what is beside this file
+import hashlib
 from pathlib import Path
 folder = Path(__file__).resolve().parent
 name = "wheels/{wheel}"
@@ -184,9 +187,13 @@ class Maker:
         return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
 
     def check_space(self, contents: BundleContents, split: int) -> None:
-        """Raise MatrixError if the disk has no room for what is not there yet, and a part of a split file."""
+        """Raise MatrixError if the disk has no room for what is not there yet and a part, or --split makes too many."""
         present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        part = min(split, max((file.size for file in contents.files), default=0))
+        largest = max((file.size for file in contents.files), default=0)
+        if split and largest > split * bundle_folder.MOST_PARTS:
+            expected = f"at most {bundle_folder.MOST_PARTS:,} parts of a file"
+            raise MatrixError("--split is too small", got=f"{split:,} bytes", expected=expected, fix='--split "1 GiB"')
+        part = min(split, largest)
         needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
         if needed > free:
             raise MatrixError(
@@ -219,11 +226,8 @@ class Maker:
         """Build the wheel of this project, and return it."""
         if project.is_installed():
             return project.wheel(self._wheels)
-        environ = {**os.environ, **site_environment()}
-        # --directory: the current folder may hold uv settings of another project.
-        command = [*uv(environ), "build", "--quiet", "--directory", str(project.folder()), "--wheel"]
-        command += ["--out-dir", str(self._wheels)]
-        ended = self._run(command, environment=environ)
+        words = ["build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(self._wheels)]
+        ended = run_uv(words, project.folder(), self._run)
         wheels = [*self._wheels.glob(f"megatrix-{__version__}-*.whl")]
         if ended.code or len(wheels) != 1:
             raise MatrixError("the wheel of this project can't be built", got=ended.complaint, fix=GO_ON)
@@ -251,11 +255,8 @@ class Maker:
         hashes = {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
-            beside = name.startswith((bundle_folder.MANIFEST, f"{bundle_folder.ENVIRONMENT}/")) or path.suffix in (
-                ".lock",
-                PARTIAL,
-            )
-            if path.is_file() and not beside:
+            of_bundle = name in bundle_folder.TOPMOST or name.startswith(("wheels/", "sources/"))
+            if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
                 yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 
 

@@ -1,4 +1,4 @@
-"""The site's package indexes: pip's configuration as the environment variables that uv reads.
+"""The site's package indexes: pip's configuration as the environment variables that uv reads; how uv is started.
 
 uv reads neither pip's files nor PIP_* variables. Without this module, uv would ignore a site that configures pip only,
 and install other files than pip: a CUDA build of torch (several GB) from the public index, not the site's own build.
@@ -11,10 +11,13 @@ Not converted: options that restrict the choice of packages (constraint, no-bina
 from __future__ import annotations
 
 import configparser
+import importlib
+import importlib.util
 import math
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,6 +25,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from matrix.ground.errors import MatrixError
+from matrix.read.commands import CommandResult, Runner
 
 # uv has no variable for --no-index. An empty index has the same effect; find-links still count.
 NO_INDEX = "file:///nonexistent"
@@ -37,12 +41,62 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 
 
 def site_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
-    """Return the variables that make uv use pip's indexes; {} where pip has no configuration.
+    """Return the variables that make uv use pip's indexes, and no settings but the user's or the machine's.
 
     Values may contain credentials: pass them to a process, never print them. Raises MatrixError for a file that pip
     could not read either.
     """
-    return uv_environment(site_options(environ, prefix), environ, exists=Path.exists)
+    return {**uv_settings(environ), **uv_environment(site_options(environ, prefix), environ, exists=Path.exists)}
+
+
+def uv_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that names uv's settings: those of the user, else of the machine, else none.
+
+    Without it, uv takes the uv.toml or pyproject.toml of any folder above its own: in a shared /tmp, anyone's.
+    """
+    if not environ.keys().isdisjoint(("UV_CONFIG_FILE", "UV_NO_CONFIG")):
+        return {}
+    user = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
+    machine = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+    files = (Path(folder, "uv", "uv.toml") for folder in (user, *machine, "/etc"))
+    file = next((file for file in files if file.is_file()), None)
+    return {"UV_CONFIG_FILE": str(file)} if file else {"UV_NO_CONFIG": "1"}
+
+
+def run_uv(
+    words: Sequence[str],
+    folder: Path,
+    run: Runner,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    downloads: str = "never",
+    seconds: float | None = None,
+) -> CommandResult:
+    """Run uv in a folder with the site's indexes. Raises MatrixError without uv.
+
+    This project starts each uv by this function. Words of a command that needs a Python name it: uv would run one of
+    any .venv above the folder. `downloads` states which Pythons it may download (UV_PYTHON_DOWNLOADS).
+    """
+    environment = {**environ, **site_environment(environ), "UV_PYTHON_DOWNLOADS": downloads}
+    return run([*uv(environment), "--directory", str(folder), *words], environment=environment, seconds=seconds)
+
+
+def uv_variable(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return UV, the path of uv: that of the variable, which uv itself sets, of PATH, or of this Python's package."""
+    path = environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))
+    path = path or (importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None)
+    return {"UV": path} if path else {}
+
+
+def uv(environ: Mapping[str, str]) -> list[str]:
+    """Return the command that starts uv. Raises MatrixError without one."""
+    if path := uv_variable(environ).get("UV"):
+        return [path]
+    raise MatrixError(
+        "uv is required to create an overlay",
+        got="no uv on PATH",
+        fix="pip install uv",
+    )
 
 
 def pip_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:

@@ -12,9 +12,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -32,7 +30,7 @@ from matrix.ground.catalog import distributions
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
-from matrix.prove.provision.indexes import site_environment
+from matrix.prove.provision.indexes import run_uv
 from matrix.prove.provision.project import locked, making
 from matrix.prove.provision.te_wheels import build_helper, compiler
 from matrix.read.commands import CommandResult, Runner, run
@@ -250,16 +248,14 @@ def install_wheels(
 
     With `excluded`, also what they require, without these packages.
     """
-    environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
-    # --directory: the current folder may hold uv settings of another project.
-    command = [*uv(environment), "pip", "install", "--quiet", "--no-build", "--directory", str(folder)]
-    command += ["--target", str(folder), "--python", sys.executable, *options, *wanted]
+    words = ["pip", "install", "--quiet", "--no-build", "--target", str(folder), "--python", sys.executable]
+    words += [*options, *wanted]
     if excluded is None:
-        return run([*command, "--no-deps"], environment=environment, seconds=seconds)
+        return run_uv([*words, "--no-deps"], folder, run, seconds=seconds)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write("\n".join(sorted(excluded)))
         file.flush()
-        return run([*command, "--excludes", file.name], environment=environment, seconds=seconds)
+        return run_uv([*words, "--excludes", file.name], folder, run, seconds=seconds)
 
 
 def lay_wheels(folder: Path, wanted: Sequence[str], run: Runner = run) -> str:
@@ -360,21 +356,3 @@ def contradictions(
                 requirement = f"{needed.name}{needed.specifier}"
                 reasons.append(f"{name} {package.version} requires {requirement}, the base has {version}")
     return reasons
-
-
-def uv_variable(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return UV, the path of uv: that of the variable, which uv itself sets, of PATH, or of this Python's package."""
-    path = environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))
-    path = path or (importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None)
-    return {"UV": path} if path else {}
-
-
-def uv(environ: Mapping[str, str]) -> list[str]:
-    """Return the command that starts uv. Raises MatrixError without one."""
-    if path := uv_variable(environ).get("UV"):
-        return [path]
-    raise MatrixError(
-        "uv is required to create an overlay",
-        got="no uv on PATH",
-        fix="pip install uv",
-    )

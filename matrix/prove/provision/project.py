@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -144,17 +144,27 @@ def _urlsafe(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
+def holds(folder: Path, contents: Mapping[Path, bytes]) -> bool:
+    """Return whether a folder has these files alone: a purge of old files takes some, and others may add code."""
+    found = {path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    found = {path for path in found if "__pycache__" not in path.relative_to(folder).parts}
+    return found == {folder / name for name in contents} and all(
+        not (folder / name).is_symlink() and (folder / name).read_bytes() == content
+        for name, content in contents.items()
+    )
+
+
 def materialise(package: Path, root: Path) -> Path:
-    """Return the folder under `root` with the files of an installed package; it is created atomically."""
+    """Return the folder under `root` with an installed package's files; created atomically, anew where it differs."""
     contents = {target: path.read_bytes() for target, path in files(package).items()}
     digest = hashlib.sha256()
     for target, content in sorted(contents.items()):
         digest.update(f"{target}\0{len(content)}\0".encode() + content)
     project = root / f"{__version__}-{digest.hexdigest()[:16]}"
     try:
-        if not project.is_dir():
+        if not holds(project, contents):
             with locked(root / "lock"):
-                if not project.is_dir():
+                if not holds(project, contents):
                     with making(project) as temporary:
                         for target, content in contents.items():
                             (temporary / target).parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import ssl
+import sys
 import tempfile
 import time
 import urllib.error
@@ -28,8 +29,7 @@ from urllib.parse import unquote, urlsplit
 from matrix.ground.catalog.schema import toml_table
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.bundle_folder import BLOCK, digest
-from matrix.prove.provision.indexes import pip_environment, site_environment
-from matrix.prove.provision.overlays import uv
+from matrix.prove.provision.indexes import pip_environment, run_uv
 from matrix.read.commands import CommandResult, Runner, redacted, run
 
 TRIES: Final = 4  # of a file; each goes on where the last one stopped
@@ -176,14 +176,12 @@ def _compile(
     requirements: Sequence[str], python: str, options: Sequence[str], run: Runner, environ: Mapping[str, str]
 ) -> CommandResult:
     """Return the result of `uv pip compile` for a minor of Python."""
-    environment = {**environ, **site_environment(environ), "UV_PYTHON_DOWNLOADS": "never"}
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "requirements.in"
         path.write_text("\n".join(requirements) + "\n")
-        # --directory: the current folder may hold uv settings of another project.
-        command = [*uv(environment), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--directory", name]
-        command += ["--python-version", python, *options, str(path)]
-        return run(command, environment=environment, seconds=SECONDS)
+        words = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", sys.executable]
+        words += ["--python-version", python, *options, str(path)]
+        return run_uv(words, Path(name), run, environ, seconds=SECONDS)
 
 
 def listed_releases(
@@ -194,9 +192,10 @@ def listed_releases(
     uv lists none; pip, in an environment that uv makes once, does so in 1 s. It is given uv's indexes.
     """
     environment = {**environ, **pip_environment(environ)}
-    options = ["--python-version", python, "--only-binary", ":all:"]
-    command = [*uv(environment), "tool", "run", "pip", "index", "versions", package, *options]
-    result = run(command, environment=environment, seconds=SECONDS)
+    words = ["tool", "run", "--python", sys.executable, "pip", "index", "versions", package]
+    words += ["--python-version", python, "--only-binary", ":all:"]
+    with tempfile.TemporaryDirectory() as name:
+        result = run_uv(words, Path(name), run, environment, seconds=SECONDS)
     listed = re.search(r"(?m)^Available versions: (.+)$", result.out)
     return tuple(listed[1].split(", ")) if listed and result.code == 0 else ()
 

@@ -15,6 +15,7 @@ from matrix.cli.main import main, whole_parser
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
+from matrix.prove.provision.bundle_making import BundleContents, Maker
 from tests.founding import SAVE
 from tests.unit.engines import HOST
 
@@ -61,8 +62,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, base: str, select: str) -> Path:
-    (folder / "file").write_text("")
-    files = {"file": BundleFile(0, bundle_folder.digest(folder / "file"))}
+    (folder / "start.py").write_text("")
+    files = {"start.py": BundleFile(0, bundle_folder.digest(folder / "start.py"))}
     bundle_folder.write(folder, Bundle("1", "cpu", PYTHON, base, platform.machine(), select, files=files))
     return folder
 
@@ -101,6 +102,20 @@ def test_run_has_the_variables_of_its_bundle_alone(folder: Path, monkeypatch: py
 
 
 def test_damaged_bundle_runs_nothing(folder: Path) -> None:
-    (folder / "file").write_text("changed")
+    (folder / "start.py").write_text("changed")
     with pytest.raises(MatrixError, match="this bundle is damaged"):
         case_options.bundled(parsed("--bundle", str(folder)))
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
+    made: list[Path] = []
+
+    def contents(maker: Maker, *_: object) -> BundleContents:
+        made.append(maker._folder)
+        return BundleContents(Path(__file__), (), ())
+
+    monkeypatch.setattr(Maker, "contents", contents)
+    words = ["--level", "cpu", "--python", "3.11", "--base", "torch-2.13.0", "--select", f"failure=={SAVE}"]
+    assert main(["bundle", *words, "--out", str(tmp_path / "b"), "--dry-run"]) == 0
+    assert not (tmp_path / "b").exists()
+    assert made[0] != tmp_path / "b"

@@ -8,8 +8,10 @@ import io
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -373,3 +375,70 @@ def test_ending_process_collects_nothing(monkeypatch: pytest.MonkeyPatch, capsys
     main()
     assert frozen.called
     assert "nothing is known to break" in capsys.readouterr().out
+
+
+STREAMS = "standard output can't be written"
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "text"),
+    [
+        ("check torch=2.4.0 > /dev/full", 2, STREAMS),
+        ("catalog export --schema > /dev/full", 2, STREAMS),
+        ("check torch=2.4.0 >&-", 2, "standard output is closed"),
+        ("match - <&-", 2, "standard input is closed"),
+        ("check torch=2.4.0 2>&- >/dev/null", 0, ""),
+        ("fit --constraints /dev/full", 2, STREAMS),
+    ],
+)
+def test_streams_that_fail_exit_with_2(line: str, status: int, text: str) -> None:
+    command = f"{sys.executable} -m matrix {line}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("megatrix: ")) == (status, status // 2)
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_a_command_with_130(number: int) -> None:
+    command = [sys.executable, "-m", "matrix", "match", "-"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stderr
+        while "SIGTERM" not in caught(process.pid):
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == "megatrix: interrupted\n"
+
+
+def caught(pid: int) -> str:
+    """Return "SIGTERM" once a process has a handler for it."""
+    mask = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return "SIGTERM" if mask and int(mask[1], 16) >> (signal.SIGTERM - 1) & 1 else ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["x\n::error::PWN"],
+        ["match", "x\n::error::PWN"],
+        ["report", "--out", "x\n::error::PWN"],
+        ["plan", "--select", "x\n::error::PWN"],
+        ["check", "--python", "x\n::error::PWN"],
+        ["plan", "--level", "x\n::error::PWN"],
+        ["check", "--x\n::error::PWN"],
+        ["check", "--format", "x\n::error::PWN"],
+        ["contract", "x\n::error::PWN"],
+        ["bisect", "x\n::error::PWN"],
+        ["run", "--bundle", "x\n::error::PWN"],
+        ["catalog", "new", "x\n::error::PWN"],
+        ["sources", "fetch", "x\n::error::PWN"],
+        ["surface", "record", "x\n::error::PWN"],
+    ],
+)
+def test_no_error_commands_ci(words: list[str], capsys: pytest.CaptureFixture[str], handlers: None) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert not re.search(r"(?m)^\s*::", printed.err + printed.out)
+    assert "\\n::error::PWN" in printed.err or ": :error" in printed.err

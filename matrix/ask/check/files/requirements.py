@@ -180,9 +180,10 @@ VALUED: Final = frozenset(
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
 TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
-# A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there.
+# A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there. A run of word
+# characters is tried once, from its first letter: other starts in it would end alike, in quadratic time.
 WHEEL: Final = re.compile(
-    r"(?P<name>[A-Za-z][\w.]*?)(?:-(?P<version>\d[\w.]*)(?=[-+])\S*|[-_.]?\*\S*|-\D\S*)[^/]*\.whl$"
+    r"(?<![\w.])(?:(?![A-Za-z])[\w.])*(?P<name>[A-Za-z][\w.]*?)(?:-(?P<version>\d[\w.]*)(?=[-+])|[-_.]?\*|-\D)"
 )
 # Repositories whose distribution has another name.
 REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
@@ -294,9 +295,10 @@ def holds(marker: str, extra: str) -> bool:
 
 def _of_wheel(text: str, place: Place) -> Statement | None:
     """Return the pin of a wheel whose name has parts that a shell fills in."""
-    if not (found := WHEEL.search(text)):
+    name = basename(text)
+    if not name.endswith(".whl") or not (found := WHEEL.search(name.removesuffix(".whl"))):
         return None
-    return pin(found["name"], found["version"] or "", place, "" if found["version"] else f"==={found[0]}")
+    return pin(found["name"], found["version"] or "", place, "" if found["version"] else f"==={name[found.start() :]}")
 
 
 def from_location(text: str, place: Place) -> Statement | None:

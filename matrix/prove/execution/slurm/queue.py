@@ -28,7 +28,7 @@ from matrix.prove.execution.gpus import JOB_WAIT_S
 from matrix.prove.execution.reproduction import deadline
 from matrix.prove.execution.slurm.client import REST, Commands, Node, Task
 from matrix.prove.provision import project
-from matrix.prove.provision.bases import CELL_SETTINGS
+from matrix.prove.provision.bases import PYTEST_SETTINGS
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.tools import FETCH_S, Ref
 from matrix.prove.store.journal import utc_now
@@ -189,7 +189,7 @@ SILENCE_S: Final = 600.0
 CANCEL_S: Final = 60.0
 FOLDER: Final = "slurm"  # in the run's folder: the array specs and the output of the tasks
 # The nodes share the folder, and are neither this machine nor children of the submitter.
-SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1", kernel.PARENT: "", scratch.VARIABLE: ""}
+SETTINGS: Final = {**PYTEST_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1", kernel.PARENT: "", scratch.VARIABLE: ""}
 
 
 @dataclass(frozen=True)

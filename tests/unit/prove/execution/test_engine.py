@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -23,7 +24,8 @@ from matrix.read import scratch
 from matrix.read.commands import python_module
 from tests.unit.processes import ended
 
-PYTEST = python_module("", "pytest", "tests/failures", "-p", "no:cacheprovider", folder=ROOT)[1:]
+WORDS = ["tests/failures", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
+PYTEST = python_module("", "pytest", *WORDS, folder=ROOT)[1:]
 
 # Replaces the interpreter: writes its arguments and environment to a file, then runs `body`.
 FAKE = """#!{python}
@@ -131,7 +133,7 @@ def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Pat
     call = fake("sys.exit(0)")
     for started in (local(call, workers=3), HostEngine(3)):
         started.run(request(tmp_path / "log", "torch-2.4.0"))
-        assert json.loads(call.read_text())["arguments"] == [*PYTEST, "-n", "3"]
+        assert json.loads(call.read_text())["arguments"] == [*PYTEST, "-p", "xdist", "-n", "3"]
 
 
 def test_cell_gets_few_variables(fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +269,39 @@ def test_only_engines_with_bases_are_checked() -> None:
     engines.ready(["host"])
     engines.ready(["host", "torch-2.4.0"])
     assert bases.made == ["ready: torch-2.4.0"]
+
+
+def test_host_settings_do_not_reach_pytest(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    call = fake("")
+    theirs = {
+        **dict.fromkeys(("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONDEVMODE", "PYTHONOPTIMIZE", "PYTHONWARNINGS"), "1"),
+        "PYTHONPATH": "/theirs",
+        "PATH": os.environ["PATH"],
+    }
+    HostEngine(2, theirs).run(request(tmp_path / "log", "host"))
+    given = json.loads(call.read_text())
+    assert not theirs.keys() - {"PYTHONPATH", "PATH"} & given["environment"].keys()
+    assert given["environment"]["PYTHONPATH"] == "/theirs"
+    assert given["environment"]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+    assert "filterwarnings=default" in given["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [((64, 4096), 4096), ((64, 512), 512), ((64, -1), 4096), ((8192, 8192), None), ((1024, 1024), None)],
+)
+def test_limit_of_open_files_is_raised(
+    limits: tuple[int, int], raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, values: found.append(values[0]))
+    engine.allow_open_files()
+    assert found == ([raised] if raised else [])
+
+
+def test_too_few_open_files_are_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    for started in (HostEngine(), LocalEngine(None)):  # type: ignore[arg-type]
+        with pytest.raises(MatrixError, match="can't open enough files"):
+            started.ready(["host"])

@@ -48,7 +48,8 @@ def test_container_has_read_only_mounts_and_no_network(make: Make) -> None:
     cache = image_run.environ["MEGATRIX_CACHE"]
     run, relay = image_run.run_folder, image_run.relay.parent
     assert mounts == [f"{ROOT}:{ROOT}:ro", f"{cache}:{cache}:ro", f"{run}:{run}", f"{relay}:{relay}"]
-    assert command[-5:] == [BUILT.tag, *python_module("python3", "pytest", "tests/failures", folder=ROOT)]
+    words = ["tests/failures", "-o", "filterwarnings=default"]
+    assert command[-7:] == [BUILT.tag, *python_module("python3", "pytest", *words, folder=ROOT)]
 
 
 def test_container_gets_its_variables_and_no_secret(make: Make) -> None:
@@ -206,13 +207,13 @@ def test_clone_and_limit_reach_the_container(make: Make, monkeypatch: pytest.Mon
     assert "--memory=7" in command
 
 
-@pytest.mark.parametrize(("packages", "given"), [({}, []), ({"pytest-xdist": "3.6.1"}, ["-n", "4"])])
+@pytest.mark.parametrize(("packages", "given"), [({}, []), ({"pytest-xdist": "3.6.1"}, ["-p", "xdist", "-n", "4"])])
 def test_image_with_xdist_runs_cases_at_once(make: Make, packages: dict[str, str], given: list[str]) -> None:
     inside = {**INSIDE, "packages": {"torch": "2.6.0", **packages}}
     image_run = make(FakePodman(inside=CommandResult(0, json.dumps(inside))), workers=4)
     image_run.run()
     command = image_run.started[0]
-    assert command[command.index("tests/failures") + 1 :] == given
+    assert command[command.index("tests/failures") + 3 :] == given
 
 
 def test_missing_images_are_pulled_once(make: Make) -> None:

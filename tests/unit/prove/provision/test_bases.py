@@ -106,8 +106,8 @@ def test_base_is_made_once_for_its_content(uv: Uv, tmp_path: Path) -> None:
     folder = made.path.parents[1]
     venv, install = uv.commands
     root = tmp_path / "bases"
-    assert venv == f"/uv --quiet --directory {root} venv --python /usr/bin/python3.10 {folder}"
-    assert install.startswith(f"/uv --quiet --directory {root} pip install --python {made.path} --excludes ")
+    assert venv == f"/uv --directory {root} --quiet venv --python /usr/bin/python3.10 {folder}"
+    assert install.startswith(f"/uv --directory {root} --quiet pip install --python {made.path} --excludes ")
     assert install.endswith(" ".join(["torch==2.4.0", "numpy<2", *CELL_REQUIRES]))
     assert uv.excluded == ["triton"]
     again = of(uv, tmp_path)
@@ -433,3 +433,8 @@ def find_in_uv(
 ) -> PythonEnvironment:
     """Find without PATH: the machine's own Pythons do not count."""
     return find(minors, environ={**environ, "PATH": ""})
+
+
+def test_unreadable_pythons_are_left_out(tmp_path: Path) -> None:
+    environ = {"PYENV_ROOT": "/" + "x" * 300, "PATH": "/" + "y" * 300, "HOME": str(tmp_path)}
+    assert [*bases.candidates("3.10", environ, Path(sys.executable))] == [Path(sys.executable)]

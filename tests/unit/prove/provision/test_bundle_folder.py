@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision import bundle_folder
+from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -74,7 +76,7 @@ def test_parts_join_to_the_same_files(folder: Path) -> None:
     ("change", "got"),
     [
         (lambda part: part.unlink(), "wheels/large.whl: large.whl.part-001 is missing"),
-        (lambda part: part.write_bytes(bytes(64)), "wheels/large.whl.part-001: another content"),
+        (lambda part: part.write_bytes(bytes(64)), "wheels/large.whl: large.whl.part-001: another content"),
     ],
 )
 def test_damaged_part_is_named(folder: Path, change: object, got: str) -> None:
@@ -109,6 +111,117 @@ def test_interrupted_split_and_join_go_on(folder: Path, steps: int, monkeypatch:
             pass
     bundle_folder.join(folder, bundle_folder.read(folder))
     assert bundle_folder.verified(folder).size == 224
+
+
+@pytest.mark.parametrize("size", [*range(1, 12), 63, 64, 65, 149, 150, 151])
+def test_parts_of_every_size_join(folder: Path, size: int) -> None:
+    before = {name: (folder / name).read_bytes() for name in SIZES}
+    bundle_folder.split(folder, bundle_folder.read(folder), size)
+    assert bundle_folder.verified(folder).size == 224
+    assert {name: (folder / name).read_bytes() for name in SIZES} == before
+    assert names(folder) == ["exact.whl", "large.whl", "small.whl"]
+
+
+def test_wheel_that_joins_is_never_split(folder: Path) -> None:
+    bundle = bundle_folder.read(folder)
+    name = "wheels/megatrix-1-py3-none-any.whl"
+    for path in (name, "start.py"):
+        (folder / path).write_bytes(bytes(range(150)))
+    content = {path: BundleFile(150, bundle_folder.digest(folder / path)) for path in (name, "start.py")}
+    bundle_folder.split(folder, replace(bundle, files={**bundle.files, **content}), 10)
+    assert (folder / name).stat().st_size == (folder / "start.py").stat().st_size == 150
+    bundle_folder.verified(folder)
+
+
+def test_part_that_was_cut_off_joins(folder: Path) -> None:
+    """A process killed while it copies the last part leaves FILE whole, and a short part."""
+    bundle = bundle_folder.read(folder)
+    large = replace(bundle.files["wheels/large.whl"], parts=("", "", ""))
+    bundle_folder.write(folder, replace(bundle, split=64, files={**bundle.files, "wheels/large.whl": large}))
+    (folder / "wheels/large.whl.part-002").write_bytes(b"x")
+    assert bundle_folder.verified(folder).size == 224
+    assert names(folder) == ["exact.whl", "large.whl", "small.whl"]
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda folder: (folder / "wheels/rich-99.0-py3-none-any.whl").touch(),
+        lambda folder: (folder / "sources").mkdir() or (folder / "sources/config").touch(),
+        lambda folder: (folder / "wheels/new.whl").symlink_to("/etc/passwd"),
+        lambda folder: (folder / "sources").symlink_to("/etc"),
+        lambda folder: (
+            (folder / "wheels/exact.whl").rename(folder / "exact")
+            and (folder / "wheels/exact.whl").symlink_to(folder / "exact")
+        ),
+        lambda folder: os.mkfifo(folder / "wheels/pipe.whl"),
+        lambda folder: (folder / "start.py").symlink_to("/etc/passwd"),
+    ],
+)
+def test_what_no_bundle_lists_is_refused(folder: Path, add: Callable[[Path], object]) -> None:
+    add(folder)
+    assert error_of(folder).what == "this folder has what is not of the bundle"
+
+
+def test_files_beside_the_bundle_are_left_alone(folder: Path) -> None:
+    (folder / "reports").mkdir()
+    (folder / "reports" / "out").touch()
+    assert bundle_folder.verified(folder)
+
+
+FILE = {"size": 10, "sha256": "", "parts": ["", ""]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"../victim": FILE}},
+        {"files": {"wheels/../../victim": FILE}},
+        {"files": {"/etc/passwd": FILE}},
+        {"files": {"wheels//x": FILE}},
+        {"files": {"wheels": FILE}},
+        {"files": {"wheels/\n::error::x": FILE}},
+        {"files": {"json.py": FILE}},
+        {"clones": {"PYTHONPATH": "sources/x"}},
+        {"clones": {"MEGATRIX_MEGATRON_LM": "../x"}},
+        {"split": -5, "files": {"wheels/x": FILE}},
+        {"split": 2**43, "files": {"wheels/x": {**FILE, "size": 2**43 + 1}}},
+        {"split": 2**70, "files": {"wheels/x": FILE}},
+        {"split": 1, "files": {"wheels/x": FILE}},
+        {"python": "/bin/sh"},
+        {"base": "a b"},
+    ],
+)
+def test_manifest_that_leaves_its_folder_is_refused(folder: Path, change: dict[str, object]) -> None:
+    victim = folder.parent / "victim"
+    victim.write_text("mine")
+    content = json.loads((folder / bundle_folder.MANIFEST).read_text())
+    (folder / bundle_folder.MANIFEST).write_text(json.dumps(content | change))
+    (folder.parent / "victim.part-000").write_text("theirs")
+    assert error_of(folder).what == "this bundle can't be read"
+    assert victim.read_text() == "mine"
+
+
+def test_manifest_that_is_no_file_is_refused(folder: Path) -> None:
+    path = folder / bundle_folder.MANIFEST
+    path.unlink()
+    os.mkfifo(path)
+    assert error_of(folder).got == "a FIFO (named pipe)"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert error_of(folder).got == "a device"
+
+
+def test_gap_between_parts_is_not_filled(folder: Path) -> None:
+    bundle_folder.split(folder, bundle_folder.read(folder), 64)
+    (folder / "wheels/large.whl.part-000").unlink()
+    assert error_of(folder).got == "wheels/large.whl: large.whl.part-000 is missing"
+    bundle_folder.join(folder, bundle_folder.read(folder))
+    assert names(folder) == ["exact.whl", "large.whl.part-001", "large.whl.part-002", "small.whl"]
+
+
+def test_clones_are_those_of_the_settings() -> None:
+    assert {host.variable(name): f"sources/{name}" for name in host.CLONES} == bundle_folder.SOURCES
 
 
 @pytest.mark.parametrize(
@@ -180,7 +293,6 @@ def test_damaged_bundle_is_not_started(folder: Path) -> None:
     (folder / "wheels/small.whl").unlink()
     with pytest.raises(SystemExit, match=r"wheels/small.whl: missing"):
         bundle_folder.start(folder, [])
-    assert not (folder / bundle_folder.ENVIRONMENT).exists()
     shutil.rmtree(folder)
     with pytest.raises(SystemExit, match="not a bundle"):
         bundle_folder.start(folder, [])

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
+import sys
 import tempfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix import PACKAGE
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import (
     NO_INDEX,
@@ -21,9 +25,14 @@ from matrix.prove.provision.indexes import (
     read_files,
     site_environment,
     uv_environment,
+    uv_settings,
 )
+from matrix.prove.provision.overlays import install_wheels
+from matrix.prove.provision.resolution import index_files, listed_releases, resolve
+from matrix.read.commands import CommandResult, run
 
 NOTHING: Mapping[str, str] = {}
+MINOR = f"3.{sys.version_info[1]}"
 
 
 def variables_for(
@@ -270,3 +279,103 @@ def test_certificates_are_secrets() -> None:
 
 def test_options_that_restrict_packages_are_dropped() -> None:
     assert settings_for(constraint="/c.txt", user="true", target="/x", pre="1") == PipInside()
+
+
+EVIL = """\
+import pathlib
+pathlib.Path({ran!r}).touch()
+"""
+
+
+def wheel(folder: Path, version: str) -> None:
+    """Write a wheel of the package `thing`."""
+    folder.mkdir(exist_ok=True)
+    info = f"thing-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"thing-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr("thing.py", f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: thing\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder below one in which others left settings; TMPDIR and the current folder are below it, too."""
+    settings = f'find-links = ["{tmp_path}/theirs"]\n'
+    wheel(tmp_path / "site", "1.0")
+    wheel(tmp_path / "theirs", "99.0")
+    for folder in (tmp_path, tmp_path / "folder"):
+        folder.mkdir(exist_ok=True)
+        (folder / "uv.toml").write_text(settings)
+        (folder / "pyproject.toml").write_text(f"[tool.uv]\n{settings}")
+        (folder / "pip.conf").write_text(f"[global]\nfind-links = {tmp_path}/theirs\n")
+        (folder / ".netrc").write_text("machine localhost login a password b\n")
+        (folder / ".python-version").write_text("3.1\n")
+        for name in ("sitecustomize.py", "usercustomize.py", "thing.py"):
+            (folder / name).write_text(EVIL.format(ran=f"{tmp_path}/ran"))
+        (folder / "evil.pth").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+        python = folder / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        (folder / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    for name in [name for name in os.environ if name.startswith(("UV_", "PIP_", "VIRTUAL_ENV", "XDG_"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "TMPDIR", "UV_CACHE_DIR"):
+        (tmp_path / "folder" / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / "folder" / name))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "mine.conf"))
+    (tmp_path / "mine.conf").write_text(f"[global]\nno-index = true\nfind-links = {tmp_path}/site\n")
+    monkeypatch.chdir(tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def installed_version(folder: Path) -> str:
+    assert not install_wheels(["thing"], folder / "target", run).code
+    return "thing 1.0" if (folder / "target" / "thing-1.0.dist-info").is_dir() else "another"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda folder: resolve(["thing"], MINOR).pins[0].replace("==", " "),
+        lambda folder: " ".join(index_files(["thing"], MINOR)[0].name.split("-")[:2]),
+        installed_version,
+    ],
+)
+def test_settings_of_folders_above_are_ignored(shared: Path, answer: Callable[[Path], str]) -> None:
+    (shared / "target").mkdir()
+    assert answer(shared) == "thing 1.0"
+    assert not (shared.parent / "ran").exists()
+
+
+def test_every_command_of_uv_names_its_python(shared: Path) -> None:
+    """uv runs a Python of a .venv above its folder where none is named; no settings count."""
+    commands: list[Sequence[str]] = []
+
+    def runner(command: Sequence[str], environment: Mapping[str, str] | None = None, **_: object) -> CommandResult:
+        assert (environment or {})["UV_NO_CONFIG"] == "1"
+        commands.append(command)
+        return CommandResult(1)
+
+    listed_releases("thing", MINOR, runner)
+    resolve(["thing"], MINOR, runner)
+    install_wheels(["thing"], shared, runner)
+    assert all("--python" in command and "--directory" in command for command in commands)
+    assert len(commands) == 3
+
+
+def test_user_settings_of_uv_count(tmp_path: Path) -> None:
+    file = tmp_path / ".config" / "uv" / "uv.toml"
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path / "xdg")}
+    file.parent.mkdir(parents=True)
+    assert uv_settings(environ)["UV_NO_CONFIG"] == "1"
+    file.touch()
+    assert uv_settings(environ) == {"UV_CONFIG_FILE": str(file)}
+    assert uv_settings({**environ, "UV_CONFIG_FILE": "/site/uv.toml"}) == {}
+
+
+def test_uv_is_started_by_one_function() -> None:
+    texts = {path.name: path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert [name for name, text in texts.items() if re.search(r"\*uv\(", text)] == ["indexes.py"]

@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
+from matrix.prove.provision.indexes import uv
 from matrix.prove.provision.overlays import (
     MANIFEST,
     Overlay,
@@ -23,7 +24,6 @@ from matrix.prove.provision.overlays import (
     OverlaySpec,
     PackageMetadata,
     contradictions,
-    uv,
 )
 from matrix.read.commands import CommandResult
 from matrix.read.package_source import Source, SourceKind, parse

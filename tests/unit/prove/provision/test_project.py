@@ -237,3 +237,23 @@ def test_the_folder_of_a_lock_is_made(tmp_path: Path) -> None:
 )
 def test_the_site_chooses_the_cache(environ: dict[str, str], expected: str) -> None:
     assert str(default_root(environ)) == expected
+
+
+@pytest.mark.parametrize("change", ["lost", "changed", "added", "link"])
+def test_damaged_project_is_made_anew(tmp_path: Path, change: str) -> None:
+    package = tmp_path / "package"
+    (package / "project").mkdir(parents=True)
+    (package / "project" / "conftest.py").write_text("mine")
+    folder = materialise(package, tmp_path / "projects")
+    file = folder / "conftest.py"
+    if change == "changed":
+        file.write_text("their")
+    elif change == "added":
+        (folder / "sitecustomize.py").touch()
+    else:
+        file.unlink()
+    if change == "link":
+        file.symlink_to(package / "project" / "conftest.py")
+    assert materialise(package, tmp_path / "projects") == folder
+    assert [path.name for path in folder.iterdir()] == ["conftest.py"]
+    assert (file.read_text(), file.is_symlink()) == ("mine", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,13 +75,13 @@ def test_releases_of_the_index_are_listed(result: CommandResult, listed: tuple[s
     def run(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
-        asked.append((command[1:], (environment or {}).get("PIP_INDEX_URL")))
+        asked.append((command[3:], (environment or {}).get("PIP_INDEX_URL")))
         return result
 
     environ = {**ENVIRON, "UV_DEFAULT_INDEX": "https://index.example/simple"}
     assert listed_releases("numpy", "3.10", run, environ) == listed
     ((command, index),) = asked
-    line = "tool run pip index versions numpy --python-version 3.10 --only-binary :all:"
+    line = f"tool run --python {sys.executable} pip index versions numpy --python-version 3.10 --only-binary :all:"
     assert (" ".join(command), index) == (line, "https://index.example/simple")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.ask.check.files.declared import Declared, Open, Unread, UnreadKind
 from matrix.ask.check.files.requirements import DEEPEST, holds, read_arguments, read_requirements
+from matrix.ground.catalog.regular_file import within_limits
 from matrix.ground.catalog.stack import Place
 
 
@@ -162,3 +163,10 @@ def test_number_of_5000_digits_is_not_read(line: str) -> None:
 
 def test_marker_with_5000_digits_counts() -> None:
     assert holds(f"python_version < '{DIGITS}'", "")
+
+
+@pytest.mark.parametrize("part", ["egtoya.-.8", "a", "1.", "a-1.", "a*-", "_*", "-1+"])
+def test_long_line_is_read_in_linear_time(part: str) -> None:
+    """With a cubic expression, one of 8 kB took 87 s."""
+    with within_limits("requirements.txt"):
+        read_requirements(part * 20_000 + "\n" + part * 20_000 + ".whl", "requirements.txt", lambda name: None)

@@ -236,7 +236,7 @@ def one_exception(id: str) -> Raised:
 
 
 def same_message(id: str) -> set[str]:
-    """Return the other failures that raise the same, told apart by their frames: the last line alone shows each."""
+    """Return the other failures that raise the same, different in their frames: the last line alone shows each."""
     texts = {(one.exception, one.message) for one in entry(FIRST[id]).signature if one.message}
     return {
         str(other.id)

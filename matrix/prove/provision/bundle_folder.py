@@ -368,7 +368,7 @@ def start(folder: Path, words: Sequence[str]) -> None:
 
 def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path:
     """Return the megatrix of the bundle's own environment, which is made in the cache if it is missing there."""
-    wheels, made_of = folder / "wheels", [sys.executable, *sorted(file.sha256 for file in bundle.files.values())]
+    wheels, made_of = folder / "wheels", (sys.executable, *sorted(file.sha256 for file in bundle.files.values()))
     home = default_root(environ) / "bundles" / hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
     mark = home / "complete"
     if not mark.is_file():

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -402,20 +404,22 @@ def test_streams_that_fail_exit_with_2(line: str, status: int, text: str) -> Non
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_a_command_with_130(number: int) -> None:
     command = [sys.executable, "-m", "matrix", "match", "-"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+    usual = partial(signal.signal, number, signal.SIG_DFL)  # as in a shell: under nohup, SIGHUP is ignored
+    with subprocess.Popen(command, cwd=ROOT, **pipes, text=True, preexec_fn=usual) as process:
         assert process.stdin
         assert process.stderr
-        while "SIGTERM" not in caught(process.pid):
+        while not catches(process.pid, number):
             time.sleep(0.01)
         process.send_signal(number)
         assert process.wait(30) == 130
         assert process.stderr.read() == "megatrix: interrupted\n"
 
 
-def caught(pid: int) -> str:
-    """Return "SIGTERM" once a process has a handler for it."""
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
     mask = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
-    return "SIGTERM" if mask and int(mask[1], 16) >> (signal.SIGTERM - 1) & 1 else ""
+    return bool(mask and int(mask[1], 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.Capture
 def test_a_run_without_uv_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matrix.prove.provision.overlays.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("matrix.prove.provision.indexes.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delenv("UV", raising=False)
     assert (main(["run"]), main(["report"])) == (2, 2)

@@ -12,13 +12,12 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.bisection.probing import RUN_LABEL as BISECTION
 from matrix.prove.execution.engine import Engine
 from matrix.prove.planning.statistics import Durations, statement
 from matrix.prove.provision import host
 from matrix.prove.store import stored_run
 from matrix.prove.store.history import History, with_history
-from matrix.prove.store.paths import Paths, unwritable
+from matrix.prove.store.paths import BISECTION, Paths, unwritable
 from matrix.prove.store.stored_run import Night
 from matrix.show import run_summary
 from matrix.show.run_summary import summary

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import Element, indent, tostring
 
 from matrix import __version__
@@ -26,7 +26,6 @@ from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place
 from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.verdicts.record import SILENT, Record
 from matrix.ground.verdicts.text import one_line, tail, visible
-from matrix.prove.bisection.result_summary import BisectionSummary
 from matrix.prove.store.stored_run import Night
 from matrix.read.api.finding import BREAKING, Finding, FindingKind
 from matrix.read.api.finding import MEANING as KIND_MEANING
@@ -34,6 +33,9 @@ from matrix.read.api.provider import PROVIDERS
 from matrix.show.check_text import WRONG, headed, summary
 from matrix.show.terminal import github_text, json_text, markdown_text, xml_document
 from matrix.show.words import MEANING, group_by, is_red, render_chain, verdict_reason
+
+if TYPE_CHECKING:  # not needed for a plan: 0.1 s
+    from matrix.prove.bisection.result_summary import BisectionSummary
 
 
 class Severity(str, Enum):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from matrix.ground.catalog.failure import ContractCall, Failure, Level
 from matrix.ground.catalog.model import Catalog
@@ -25,14 +25,13 @@ from matrix.prove.execution.reproduction import CaseContext, make_record
 from matrix.prove.provision import host
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.store import journal
+from matrix.prove.store.paths import BISECTION
 from matrix.read.api import consuming, offering, sides
 from matrix.read.api.comparison import find
 
 Show = Callable[[Record], None]
 # Runs every case, for the first time, the second time, ..., and shows each record as it comes.
 Ask = Callable[[Sequence[Planned], Show, int], None]
-
-RUN_LABEL: Final = "bisect"  # the label of a bisection's runs
 
 
 def reads_only(failure: Failure, level: Level) -> bool:
@@ -58,7 +57,7 @@ class ContractProbes:
             outcome = self._outcome(item, failure.contract)
             outcome = replace(outcome, seconds=time.monotonic() - started)
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
-            where = CaseContext(reproduce=contract_line(item), run=RUN_LABEL)
+            where = CaseContext(reproduce=contract_line(item), run=BISECTION)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
 
     def _outcome(self, item: Planned, call: ContractCall | None) -> Outcome:
@@ -137,7 +136,7 @@ class CellProbes:
             show(record)
 
         cache = self._cache and number == 1
-        request = runner.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
+        request = runner.Request(planned, self._out, cache, label=BISECTION, site=self._place)
         ended = runner.execute(request, self._catalog, self._engine, runner.Events(show=show_now, warn=self._warn))
         for record in runner.results(ended, self._out):
             if record.key not in reported:

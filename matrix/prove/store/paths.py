@@ -15,6 +15,7 @@ from matrix.ground.errors import MatrixError
 OUT = Path("reports") / "out"
 STAMP: Final = "%Y%m%dT%H%M%S%f"  # start of a run's id: its time in UTC, to the microsecond
 NIGHT: Final = "night"  # the label of a run without a selection
+BISECTION: Final = "bisect"  # that of the runs of a bisection
 PLAN: Final = "plan.json"  # in the folder of a run
 READABLE: Final = "make the folder readable, or choose another one with --out"
 DESK: Final = "desk"  # the folder of the pages of every other run

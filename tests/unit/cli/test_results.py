@@ -9,12 +9,11 @@ import pytest
 
 from matrix.cli.results import add_step_summary, newest, print_summary
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.probing import RUN_LABEL
-from matrix.prove.store.paths import Paths
+from matrix.prove.store.paths import BISECTION, Paths
 from matrix.prove.store.stored_run import Night, write_plan
 from tests.unit.show.samples import record
 
-NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in enumerate(("night", "desk", RUN_LABEL)))
+NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in enumerate(("night", "desk", BISECTION)))
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_torch_of_a_container_stands_for_it(torch: str) -> None:
 
 
 def test_unknown_contents_of_an_image_are_unread() -> None:
-    text = "the catalog does not know the torch and the Transformer Engine of ngc-26.08"
-    assert stack("base=ngc-26.08").unread == (Unread(UnreadKind.IMAGE, text, COMMAND_LINE),)
+    text = "the catalog does not know the torch and the Transformer Engine of nemo-25.07"
+    assert stack("base=nemo-25.07").unread == (Unread(UnreadKind.IMAGE, text, COMMAND_LINE),)
 
 
 def test_torch_over_an_image_replaces_its_rules() -> None:
@@ -265,8 +265,8 @@ def test_place_of_a_base_names_its_source() -> None:
 
 
 def test_torch_in_an_unknown_image_replaces_nothing() -> None:
-    user = stack("base=ngc-26.08 torch=2.9.1 te=2.9.0")
-    assert (user.stack[BASE], user.notes, user.unread) == ("ngc-26.08", (), ())
+    user = stack("base=nemo-25.07 torch=2.9.1 te=2.9.0")
+    assert (user.stack[BASE], user.notes, user.unread) == ("nemo-25.07", (), ())
 
 
 def test_label_names_the_container_of_a_torch() -> None:

@@ -76,10 +76,18 @@ def test_any_component_is_named() -> None:
     assert named.versions == {"flash-attn": "2.8.3", "cudnn": "9.10", "nccl": "2.27.3"}
 
 
-@pytest.mark.parametrize("torch", ["2.4.0a0+3bcc3cddb5", "2.4.0a0+3bcc3cddb5.nv24.07"])
-def test_torch_of_a_container_stands_for_it(torch: str) -> None:
+@pytest.mark.parametrize(
+    ("torch", "container"),
+    [
+        ("2.4.0a0+3bcc3cddb5", "ngc-24.07"),
+        ("2.4.0a0+3bcc3cddb5.nv24.07", "ngc-24.07"),
+        ("2.7.0a0+ecf3bae40a.nv25.02", "ngc-25.02"),
+        ("2.14.0a0+b2c75dd062.nv26.09", "ngc-26.09"),
+    ],
+)
+def test_torch_of_a_container_stands_for_it(torch: str, container: str) -> None:
     """NGC's own version string and the catalog's abbreviation of it."""
-    assert stack(f"torch={torch} mcore=0.8.0").stack[BASE] == "ngc-24.07"
+    assert stack(f"torch={torch} mcore=0.8.0").stack[BASE] == container
 
 
 def test_unknown_contents_of_an_image_are_unread() -> None:

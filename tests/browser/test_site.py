@@ -101,7 +101,7 @@ def press(browser: Browser, name: str) -> None:
     [
         ({"from": "base=ngc-26.02 mcore=0.17.1", "to": "base=ngc-26.02 te=2.19.0 mcore=0.17.1"}, "yes", "2.19.0"),
         ({"from": "base=ngc-25.11 mcore=0.16.1", "to": "base=ngc-25.11 mcore=0.17.1"}, "no", PINNED),
-        ({"from": "base=ngc-26.08 mcore=0.17.1", "want": "none"}, "unknown", "ngc-26.08"),
+        ({"from": "base=nemo-25.07 mcore=0.17.1", "want": "none"}, "unknown", "nemo-25.07"),
         ({"from": "base=ngc-25.06 mcore=0.8.0", "want": "none"}, "no", SAVE),
         ({"from": "base=ngc-25.06 mcore=0.14.0", "want": "none"}, "yes", "Nothing"),
         ({"from": "base=ngc-25.09 mcore=0.16.1", "to": "base=ngc-26.02 mcore=0.18.2"}, "", "ngc-26.02"),

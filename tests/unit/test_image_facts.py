@@ -116,13 +116,13 @@ def test_list_of_drivers_is_held_against_the_catalog() -> None:
 
 def test_new_facts_are_written_with_their_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts, page = copy_of_facts(tmp_path), tmp_path / "page.txt"
-    page.write_text("NVIDIA_PYTORCH_VERSION=26.09\nNCCL_VERSION=9.9.9\nCUDA_VERSION=13.4.9.1\n")
+    page.write_text("NVIDIA_PYTORCH_VERSION=26.02\nNCCL_VERSION=9.9.9\nCUDA_VERSION=13.1.1.006.1\n")
     arguments = ["--facts", str(facts), f"https://example.org/a={page}"]
     assert image_facts.main(arguments) == 0
-    assert "ngc-26.09: nccl 9.9.9: new (https://example.org/a)" in capsys.readouterr().out
+    assert "ngc-26.02: nccl 9.9.9: new (https://example.org/a)" in capsys.readouterr().out
     assert image_facts.main(["--write", *arguments]) == 0
-    (after,) = [image for image in load(facts).containers if image.id == "ngc-26.09"]
-    assert (after.nccl, after.cuda, after.sources[-1]) == ("9.9.9", "13.4", "https://example.org/a")
+    (after,) = [image for image in load(facts).containers if image.id == "ngc-26.02"]
+    assert (after.nccl, after.cuda, after.sources[-1]) == ("9.9.9", "13.1.1.006", "https://example.org/a")
     assert image_facts.main(arguments) == 0
     assert "nccl 9.9.9: same" in capsys.readouterr().out
 

@@ -175,7 +175,7 @@ def test_failure_is_seen_in_nights_that_ran_it() -> None:
 def test_affected_containers_are_spans_of_their_family() -> None:
     found = stack_map(real()).affected[SAVE][0]
     assert found.releases == "0.7.0 .. 0.8.0"
-    assert "nemo-25.09 .. nemo-26.06" in found.containers
+    assert "nemo-25.09 .. nemo-26.08.01" in found.containers
     assert "ngc-24.07 .. ngc-25.06" in found.containers
 
 

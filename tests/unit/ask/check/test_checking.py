@@ -64,7 +64,7 @@ def test_current_releases_do_not_gate() -> None:
     assert (result.breaks, standing(result, MASK)) == (False, Standing.WITH_OPTIONS)
 
 
-@pytest.mark.parametrize("text", ["base=ngc-24.07", "torch=2.4.1", "te=2.9.0 torch=2.9.1", "base=ngc-26.08"])
+@pytest.mark.parametrize("text", ["base=ngc-24.07", "torch=2.4.1", "te=2.9.0 torch=2.9.1", "base=nemo-25.07"])
 def test_incomplete_stack_names_what_would_break(text: str) -> None:
     result = checked(text)
     assert not result.breaks
@@ -320,6 +320,6 @@ def test_version_that_decides_a_failure_is_unknown(limits: tuple[str, str], text
 
 def test_torch_of_an_unknown_image_has_a_place() -> None:
     """A stack of another source than files and words states no places; its image stands for them."""
-    result = check(real(), UserStack(Stack({BASE: "ngc-26.09", MCORE: "0.16.0"})), Question(), {})
+    result = check(real(), UserStack(Stack({BASE: "nemo-25.07", MCORE: "0.16.0"})), Question(), {})
     (item,) = result.unknown
     assert ("calls into torch" in item.text, item.place) == (True, COMMAND_LINE)

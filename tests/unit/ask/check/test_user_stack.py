@@ -76,15 +76,23 @@ def test_any_component_is_named() -> None:
     assert named.versions == {"flash-attn": "2.8.3", "cudnn": "9.10", "nccl": "2.27.3"}
 
 
-@pytest.mark.parametrize("torch", ["2.4.0a0+3bcc3cddb5", "2.4.0a0+3bcc3cddb5.nv24.07"])
-def test_torch_of_a_container_stands_for_it(torch: str) -> None:
+@pytest.mark.parametrize(
+    ("torch", "container"),
+    [
+        ("2.4.0a0+3bcc3cddb5", "ngc-24.07"),
+        ("2.4.0a0+3bcc3cddb5.nv24.07", "ngc-24.07"),
+        ("2.7.0a0+ecf3bae40a.nv25.02", "ngc-25.02"),
+        ("2.14.0a0+b2c75dd062.nv26.09", "ngc-26.09"),
+    ],
+)
+def test_torch_of_a_container_stands_for_it(torch: str, container: str) -> None:
     """NGC's own version string and the catalog's abbreviation of it."""
-    assert stack(f"torch={torch} mcore=0.8.0").stack[BASE] == "ngc-24.07"
+    assert stack(f"torch={torch} mcore=0.8.0").stack[BASE] == container
 
 
 def test_unknown_contents_of_an_image_are_unread() -> None:
-    text = "the catalog does not know the torch and the Transformer Engine of ngc-26.08"
-    assert stack("base=ngc-26.08").unread == (Unread(UnreadKind.IMAGE, text, COMMAND_LINE),)
+    text = "the catalog does not know the torch and the Transformer Engine of nemo-25.07"
+    assert stack("base=nemo-25.07").unread == (Unread(UnreadKind.IMAGE, text, COMMAND_LINE),)
 
 
 def test_torch_over_an_image_replaces_its_rules() -> None:
@@ -265,8 +273,8 @@ def test_place_of_a_base_names_its_source() -> None:
 
 
 def test_torch_in_an_unknown_image_replaces_nothing() -> None:
-    user = stack("base=ngc-26.08 torch=2.9.1 te=2.9.0")
-    assert (user.stack[BASE], user.notes, user.unread) == ("ngc-26.08", (), ())
+    user = stack("base=nemo-25.07 torch=2.9.1 te=2.9.0")
+    assert (user.stack[BASE], user.notes, user.unread) == ("nemo-25.07", (), ())
 
 
 def test_label_names_the_container_of_a_torch() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from matrix.ask.check.rulings import Standing
 from matrix.ask.fit.candidates import INDEX, Recorded
-from matrix.ask.fit.fit_answer import FitAnswer, FittingSet, FitVerdict, Installed, fit
+from matrix.ask.fit.fit_answer import UPGRADE, FitAnswer, FittingSet, FitVerdict, Installed, fit
 from matrix.ask.fit.wishes import parse_wishes
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
@@ -148,14 +148,17 @@ def _evidence(fitting: FittingSet) -> Iterator[Part]:
             rows.append(("", "", "", f"and {len(texts) - MOST_EVIDENCE} more (--json)"))
     yield table(rows, gap=2)
     brought = [
-        f"{component_title(name)} {version}" for name, version in fitting.versions.items() if name not in fitting.chosen
+        f"{component_title(name)} {version}"
+        for name, version in fitting.versions.items()
+        if name not in fitting.chosen and name not in fitting.chosen[TORCH].replaced
     ]
     if brought:
         yield table([("torch's wheel brings:", ", ".join(brought))])
 
 
 def _options(fitting: FittingSet) -> Iterator[Part]:
-    """Yield the known breaks that need an option or a condition."""
+    """Yield the known breaks that need an option or a condition, first those without which no set fits."""
+    yield table([(text(("but:", "bold yellow")), caveat) for caveat in fitting.caveats])
     standings = (Standing.WITH_OPTIONS, Standing.SILENT)
     ids = [str(one.failure.id) for standing in standings for one in fitting.result.of(standing)]
     if ids:
@@ -196,6 +199,8 @@ def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> 
             yield f"uv pip install --torch-backend={each.backend} {each.package}=={each.version}"
     if wheels:
         yield f"pip install{option} {_requirements(wheels)}{''.join(f' {text!r}' for text in fitting.beside)}"
+    if newer := [each for each in fitting.installed if each.way == UPGRADE]:
+        yield f"pip install --no-deps {_requirements(newer)}"
     if built := [each for each in fitting.installed if each.way in ("build", "attached wheel")]:
         yield "pip install ninja packaging setuptools wheel pybind11"
         yield f"pip install --no-build-isolation --no-cache-dir{option} {_requirements(built)}"
@@ -252,6 +257,7 @@ def _set_json(fitting: FittingSet) -> dict[str, Any]:
         "installed": [dict(vars(each)) for each in fitting.installed],
         "image": {**vars(image), "has_all": image.has_all} if image else None,
         "install": list(install_lines(fitting)),
+        "caveats": list(fitting.caveats),
         "check": fitting.result.answer.value,
         "with_options": [
             str(one.failure.id)

@@ -16,7 +16,7 @@ from matrix.ask.check.answer import CheckResult
 from matrix.ask.check.calls import calls_of
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.user_stack import COMMAND_LINE, UserStack
-from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package
+from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package, library_package
 from matrix.ask.fit.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.ask.fit.wishes import Wishes
 from matrix.ground.cases.machine_requirements import Fit, fitting, minimum_driver, wheels_fitting
@@ -82,6 +82,7 @@ class ReleaseSearch:
 COMPARED: Final = (TORCH, TE, MCORE, CUDA, "flash-attn", PYTHON)  # with the contents of an image
 MOST_ANSWERS: Final = 6  # where wishes conflict
 EXTENSION: Final = f"{TE}-torch"
+UPGRADE: Final = "upgrade"  # an Installed.way
 
 
 class FitVerdict(str, Enum):
@@ -109,7 +110,8 @@ class FitEvidence:
 class Installed:
     """How one distribution is installed.
 
-    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes.
+    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes; or
+    "upgrade" of a library that torch's wheel brings, with the failure that it lifts as what it needs.
     `backend` is that of torch, or the repository of a clone.
     """
 
@@ -141,6 +143,7 @@ class FittingSet:
     """A set of releases that fit, with what `check` says of it.
 
     `beside` are requirements on packages that are not chosen, which the catalog's exclusions state ("numpy<2").
+    `caveats` are the failures of the set that an option decides, and without which no set fits.
     """
 
     chosen: Chosen
@@ -149,6 +152,7 @@ class FittingSet:
     installed: tuple[Installed, ...] = ()
     image: NearImage | None = None
     beside: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -159,7 +163,7 @@ class FittingSet:
     @property
     def pins(self) -> list[str]:
         """Return the exact requirements of what is installed, as lines of a constraints file."""
-        return [f"{each.package}=={each.version}" for each in self.installed if each.way != "clone"]
+        return [f"{each.package}=={each.version}" for each in self.installed if each.way not in ("clone", UPGRADE)]
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,7 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
     """Return the best set; a set that `resolves` refuses is out, `attempts` of them."""
     refused: list[tuple[Chosen, str]] = []
     while True:
-        search = _search(recorded, wishes, refused)
-        best = search.best()
+        search, best = _searched(recorded, wishes, refused=refused)
         if best is None:
             break
         fitting = fitting_set(recorded, wishes, best)
@@ -208,16 +211,32 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
     return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search, wishes), (), search.tried)
 
 
-def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> ReleaseSearch:
+# Orders the candidates of an axis.
+Reorder = Callable[[str, Sequence[Candidate]], Sequence[Candidate]]
+
+
+def _searched(
+    recorded: Recorded,
+    wishes: Wishes,
+    reorder: Reorder = lambda axis, candidates: candidates,
+    refused: Sequence[tuple[Chosen, str]] = (),
+) -> tuple[ReleaseSearch, dict[str, Candidate] | None]:
+    """Return the search and its set: as torch brings its libraries, else with a newer one, else with caveats."""
     rules = Rules(recorded, wishes)
+    for upgrades, certain in ((False, False), (True, False), (True, True)):
 
-    def reject(chosen: Mapping[str, Candidate], axis: str) -> Rejection | None:
-        for unresolved, problem in refused:
-            if all(chosen.get(name) == candidate for name, candidate in unresolved.items()):
-                return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
-        return rules.rejection(chosen, axis)
+        def reject(chosen: Mapping[str, Candidate], axis: str, certain: bool = certain) -> Rejection | None:
+            for unresolved, problem in refused:
+                if all(chosen.get(name) == candidate for name, candidate in unresolved.items()):
+                    return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
+            return rules.rejection(chosen, axis, certain=certain)
 
-    return ReleaseSearch(axes(recorded, wishes), reject)
+        every = axes(recorded, wishes, upgrades=upgrades)
+        search = ReleaseSearch({axis: reorder(axis, candidates) for axis, candidates in every.items()}, reject)
+        best = search.best()
+        if best or (upgrades and all(one.certain for one in search.rejections.values())):
+            break
+    return search, best
 
 
 def _reasons(search: ReleaseSearch, wishes: Wishes) -> tuple[Rejection, ...]:
@@ -253,16 +272,15 @@ def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:
 
 def _nearest(recorded: Recorded, wishes: Wishes, fewer: Wishes, dropped: Sequence[str]) -> dict[str, Candidate] | None:
     """Return the best set without some wishes, whose releases are as near as possible to those wished."""
-    search = _search(recorded, fewer)
-    ordered = {}
-    for axis, candidates in search.axes.items():
+
+    def reorder(axis: str, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         wish = wishes.by_component.get(axis)
-        if axis in dropped and wish and not wish.absent:
-            inside = [index for index, one in enumerate(candidates) if wish.allows(one.version)]
-            if inside:
-                candidates = sorted(candidates, key=lambda one: abs(candidates.index(one) - inside[0]))
-        ordered[axis] = candidates
-    return ReleaseSearch(ordered, search.reject).best()
+        inside = [index for index, one in enumerate(candidates) if wish and wish.allows(one.version)]
+        if axis in dropped and wish and not wish.absent and inside:
+            return sorted(candidates, key=lambda one: abs(candidates.index(one) - inside[0]))
+        return candidates
+
+    return _searched(recorded, fewer, reorder)[1]
 
 
 def _remark(recorded: Recorded, made: FittingSet, dropped: Sequence[str]) -> str:
@@ -283,7 +301,13 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
         installed=tuple(_installed(recorded, wishes, chosen)),
         image=near_image(recorded, wishes, fitting),
         beside=tuple(_beside(recorded, stack)),
+        caveats=tuple(dict.fromkeys(one.text for one in _against(recorded, wishes, chosen))),
     )
+
+
+def _against(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[Rejection]:
+    rules = Rules(recorded, wishes)
+    return (one for axis in chosen for one in rules.rejections(chosen, axis))
 
 
 def _beside(recorded: Recorded, stack: Stack) -> Iterator[str]:
@@ -378,6 +402,11 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
         )
         way = "attached wheel" if attached else "build"
         built.append(Installed(name, version, way, needs, minutes="" if attached else minutes))
+    if torch and torch.replaced:
+        lifted = [one.text for one in _against(recorded, wishes, {**chosen, TORCH: torch.as_brought})]
+        for name, own in torch.replaced.items():
+            needs = f"torch declares {own}, with which: {'; '.join(dict.fromkeys(lifted))}"
+            yield Installed(library_package(name, cuda), torch.fixes[name], UPGRADE, needs)
     yield from built
 
 

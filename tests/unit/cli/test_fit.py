@@ -14,7 +14,7 @@ from matrix.cli.main import main
 from matrix.ground.errors import ExitStatus
 from matrix.prove.provision.resolution import Resolution
 from tests.schemas import items_of
-from tests.unit.ask.fit.questions import answered
+from tests.unit.ask.fit.questions import OLD_CUBLAS, answered
 from tests.unit.terminals import piped
 
 
@@ -93,10 +93,19 @@ def test_each_part_of_an_answer_is_printed() -> None:
 
 
 def test_conflict_names_its_reasons_and_costs() -> None:
-    text = printed(answered("torch=2.11 te=2.17.1 cuda=13", machine="aarch64"))
+    text = printed(answered(OLD_CUBLAS, machine="aarch64"))
     assert "why: " in text
-    assert "1. without torch=2.11: " in text
-    assert "3. without cuda=13: " in text
+    assert "1. without te=2.17.1: " in text
+    assert "2. without nvidia-cublas=13.1.0.3: " in text
+
+
+def test_newer_library_is_installed_after_torch() -> None:
+    best = answered("torch=2.12.0 cuda=13.0 te=2.16.0").best
+    assert best
+    lines = [*install_lines(best)]
+    upgrade = lines.index("pip install --no-deps nvidia-cublas==13.4.1.3")
+    assert " torch==2.12.0" in lines[upgrade - 1]
+    assert "cuBLAS 13.4.1.3" not in printed(answered("torch=2.12.0 cuda=13.0 te=2.16.0"))
 
 
 def test_torch_of_another_cuda_has_its_own_line() -> None:

@@ -132,7 +132,7 @@ def resolved_text(resolved: Resolution | None) -> str:
     if resolved is None:
         return OFFLINE
     if not resolved.pins:
-        problem = " ".join(resolved.problem.split())[:300]
+        problem = " ".join(resolved.problem.split())[:100]
         return f"the index did not confirm the set: recorded facts alone decide ({problem})"
     return f"uv resolves the set on the site's index: {len(resolved.pins)} packages"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,16 @@ def test_unreached_index_leaves_the_recorded_facts(
     monkeypatch.setattr(command, "resolve", lambda *_: Resolution(problem="dns error", decided=False))
     assert main(["fit", "--machine", "x86_64", "torch=2.9.1", "te=none"]) is ExitStatus.GOOD
     assert "recorded facts alone decide" in capsys.readouterr().out
+
+
+def test_without_uv_the_recorded_facts_decide(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("UV", raising=False)
+    assert main(["fit", "--machine", "x86_64", "torch=2.9.1", "te=none"]) is ExitStatus.GOOD
+    assert "recorded facts alone decide (there is no uv: pip install uv)" in capsys.readouterr().out
 
 
 def printed(answer: FitAnswer, resolved: Resolution | None = None) -> str:

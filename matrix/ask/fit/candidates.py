@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
@@ -18,6 +20,7 @@ from matrix.ground.catalog.versions import minor, parse
 
 # The requirements of torch's wheels that fix a component; the rest of the name is the CUDA major.
 REQUIRED: Final = {"nvidia-cudnn": "cudnn", "nvidia-nccl": "nccl", "nvidia-nvshmem": "nvshmem", "triton": "triton"}
+UPGRADED: Final = ("cudnn", "nvidia-cublas")  # beside torch, with pip
 INDEX: Final = "index"  # the source of a wheel: the package index, else a name of `uv pip install --torch-backend`
 
 
@@ -25,13 +28,20 @@ INDEX: Final = "index"  # the source of a wheel: the package index, else a name 
 class Candidate:
     """One release on an axis. `fixes` are the versions of the components that it fixes, "" for an absent one.
 
-    `backend` is INDEX, or the CUDA of torch's other wheels as uv names it: "cu126".
+    `backend` is INDEX, or the CUDA of torch's other wheels as uv names it: "cu126". `replaced` are the versions of
+    those libraries which torch's wheel brings and which a newer one in `fixes` replaces.
     """
 
     axis: str
     version: str
     fixes: Mapping[str, str] = field(default_factory=dict)
     backend: str = INDEX
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def as_brought(self) -> Candidate:
+        """Return it with all libraries as torch's wheel brings them."""
+        return replace(self, fixes={**self.fixes, **self.replaced}, replaced={})
 
     def __str__(self) -> str:
         return self.version if self.backend == INDEX else f"{self.version}+{self.backend}"
@@ -45,11 +55,21 @@ class Recorded:
     distributions: Distributions
     builds: Builds
 
+    @cached_property
+    def brought(self) -> list[dict[str, str]]:
+        """The libraries that each recorded wheel of torch brings."""
+        releases = self.distributions.by_package[TORCH].values()
+        return [
+            *(libraries(self.distributions, release) for release in releases),
+            *({CUDA: row.cuda, "cudnn": row.cudnn} for row in self.builds.torch_cuda),
+        ]
 
-def axes(recorded: Recorded, wishes: Wishes) -> dict[str, list[Candidate]]:
+
+def axes(recorded: Recorded, wishes: Wishes, *, upgrades: bool = False) -> dict[str, list[Candidate]]:
     """Return the candidates of each axis, the best first; the axis that matters most is first.
 
     Those with a wish for an order come first, then megatron-core, Transformer Engine, torch, other packages, Python.
+    With `upgrades`, each torch is also there with a newer library than its wheel brings.
     """
     named = [name for name, wish in wishes.by_component.items() if not wish.absent and name not in LIBRARIES]
     ordered = [
@@ -58,18 +78,20 @@ def axes(recorded: Recorded, wishes: Wishes) -> dict[str, list[Candidate]]:
     names = dict.fromkeys((*ordered, *CHOSEN, *named))
     names.pop(PYTHON, None)
     return {
-        name: list(_candidates(recorded, wishes, name))
+        name: list(_candidates(recorded, wishes, name, upgrades=upgrades))
         for name in (*names, PYTHON)
         if not (name in wishes.by_component and wishes.by_component[name].absent)
     }
 
 
-def _candidates(recorded: Recorded, wishes: Wishes, axis: str) -> Iterator[Candidate]:
+def _candidates(recorded: Recorded, wishes: Wishes, axis: str, *, upgrades: bool) -> Iterator[Candidate]:
     wish = wishes.by_component.get(axis, Wish(axis, axis))
     versions = [version for version in _versions(recorded, axis) if wish.allows(version)]
     for version in versions if wish.order is Order.OLDEST else versions[::-1]:
         if axis == TORCH:
-            yield from _torches(recorded, wishes, version)
+            builds = list(_torches(recorded, wishes, version))
+            upgraded = chain.from_iterable(_upgraded(recorded, build) for build in builds if upgrades)
+            yield from filter(partial(_brings, wishes), (*builds, *upgraded))
         else:
             yield Candidate(axis, version, {axis: version})
 
@@ -110,10 +132,25 @@ def _torches(recorded: Recorded, wishes: Wishes, version: str) -> Iterator[Candi
         for row in sorted(rows, key=lambda row: parse(row.cuda), reverse=True)
     ]
     for candidate in (Candidate(TORCH, version, usual), *others):
-        fixes = {name: value for name, value in candidate.fixes.items() if value}
-        wanted = [wish for name, wish in wishes.by_component.items() if name in LIBRARIES]
-        if all(wish.component in fixes and wish.allows(fixes[wish.component]) for wish in wanted):
-            yield Candidate(TORCH, version, fixes, candidate.backend)
+        yield replace(candidate, fixes={name: value for name, value in candidate.fixes.items() if value})
+
+
+def _brings(wishes: Wishes, torch: Candidate) -> bool:
+    """Return whether a build of torch has the libraries that are wished; one without CUDA is wished as such."""
+    wanted = [wish for name, wish in wishes.by_component.items() if name in LIBRARIES and not wish.absent]
+    return all(wish.component in torch.fixes and wish.allows(torch.fixes[wish.component]) for wish in wanted)
+
+
+def _upgraded(recorded: Recorded, torch: Candidate) -> Iterator[Candidate]:
+    """Yield a build of torch with the newest cuDNN or cuBLAS that a wheel of torch for the same CUDA major brings."""
+    major = f"{torch.fixes.get(CUDA, '').partition('.')[0]}."
+    for name in UPGRADED:
+        versions = [
+            wheel[name] for wheel in recorded.brought if wheel.get(CUDA, "").startswith(major) and wheel.get(name)
+        ]
+        current, newest = torch.fixes.get(name), max(versions, key=parse, default="0")
+        if current and parse(newest) > parse(current):
+            yield replace(torch, fixes={**torch.fixes, name: newest}, replaced={name: current})
 
 
 def libraries(distributions: Distributions, release: IndexedRelease) -> dict[str, str]:
@@ -148,9 +185,14 @@ def _cublas(distributions: Distributions, cuda: str) -> dict[str, str]:
 def exact(limits: SpecifierSet) -> str:
     """Return the version that limits fix, or the newest that they allow by name; "" for none."""
     versions = [clause.version.removesuffix(".*") for clause in limits if clause.operator in ("==", "<=")]
-    return max(versions, key=parse, default="")
+    return max(versions, key=parse, default="0")
 
 
 def cuda_package(cuda: str) -> str:
     """Return the package with Transformer Engine's library for a CUDA version."""
     return f"{TE}-cu{parse(cuda).major}"
+
+
+def library_package(component: str, cuda: str) -> str:
+    """Return the package with a library of CUDA for a CUDA version."""
+    return f"nvidia-cudnn-cu{parse(cuda).major}" if component == "cudnn" else component

@@ -16,7 +16,7 @@ from matrix.ask.check.answer import CheckResult
 from matrix.ask.check.calls import calls_of
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.user_stack import COMMAND_LINE, UserStack
-from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package
+from matrix.ask.fit.candidates import INDEX, Candidate, Recorded, axes, cuda_package, library_package
 from matrix.ask.fit.rules import FRAMEWORK, RUN, Chosen, Rejection, Rules, stack_of
 from matrix.ask.fit.wishes import Wishes
 from matrix.ground.cases.machine_requirements import Fit, fitting, minimum_driver, wheels_fitting
@@ -35,7 +35,7 @@ from matrix.ground.catalog.stack import (
     component_title,
     in_order,
 )
-from matrix.ground.catalog.versions import minor
+from matrix.ground.catalog.versions import minor, parse
 from matrix.ground.errors import ExitStatus
 
 # Whether the candidate on an axis goes with those chosen before it: a rejection, or None.
@@ -82,6 +82,8 @@ class ReleaseSearch:
 COMPARED: Final = (TORCH, TE, MCORE, CUDA, "flash-attn", PYTHON)  # with the contents of an image
 MOST_ANSWERS: Final = 6  # where wishes conflict
 EXTENSION: Final = f"{TE}-torch"
+UNRESOLVED: Final = Rejection("the index does not resolve a set with it", frozenset(), "declared")
+UPGRADE: Final = "upgrade"  # an Installed.way
 
 
 class FitVerdict(str, Enum):
@@ -109,7 +111,8 @@ class FitEvidence:
 class Installed:
     """How one distribution is installed.
 
-    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes.
+    `way`: "wheel", "attached wheel" (of its tag), "build" or "clone", with what it needs and how long that takes; or
+    "upgrade" of a library that torch's wheel brings, with the failure that it lifts as what it needs.
     `backend` is that of torch, or the repository of a clone.
     """
 
@@ -141,6 +144,7 @@ class FittingSet:
     """A set of releases that fit, with what `check` says of it.
 
     `beside` are requirements on packages that are not chosen, which the catalog's exclusions state ("numpy<2").
+    `caveats` are the failures of the set that an option decides, and without which no set fits.
     """
 
     chosen: Chosen
@@ -149,6 +153,7 @@ class FittingSet:
     installed: tuple[Installed, ...] = ()
     image: NearImage | None = None
     beside: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -159,7 +164,7 @@ class FittingSet:
     @property
     def pins(self) -> list[str]:
         """Return the exact requirements of what is installed, as lines of a constraints file."""
-        return [f"{each.package}=={each.version}" for each in self.installed if each.way != "clone"]
+        return [f"{each.package}=={each.version}" for each in self.installed if each.way not in ("clone", UPGRADE)]
 
 
 @dataclass(frozen=True)
@@ -172,8 +177,21 @@ class Concession:
 
 
 @dataclass(frozen=True)
+class HeldBack:
+    """Newer releases of an axis than the one that is chosen, newest first, which one reason excludes from the set."""
+
+    axis: str
+    chosen: str
+    newer: tuple[str, ...]
+    reason: Rejection
+
+
+@dataclass(frozen=True)
 class FitAnswer:
-    """The whole answer; `reasons` are why the wishes exclude each other, `alternatives` the sets without some."""
+    """The whole answer; `reasons` are why the wishes exclude each other, `alternatives` the sets without some.
+
+    `held_back` are the releases newer than those of `best`.
+    """
 
     wishes: Wishes
     verdict: FitVerdict
@@ -182,6 +200,7 @@ class FitAnswer:
     reasons: tuple[Rejection, ...] = ()
     unknown: tuple[str, ...] = ()
     tried: int = 0
+    held_back: tuple[HeldBack, ...] = ()
 
 
 # Whether the index resolves a set with all that it requires: "" or the reason why it does not.
@@ -192,8 +211,7 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
     """Return the best set; a set that `resolves` refuses is out, `attempts` of them."""
     refused: list[tuple[Chosen, str]] = []
     while True:
-        search = _search(recorded, wishes, refused)
-        best = search.best()
+        search, best = _searched(recorded, wishes, refused=refused)
         if best is None:
             break
         fitting = fitting_set(recorded, wishes, best)
@@ -202,22 +220,56 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
             unknown = tuple(item.text for item in fitting.result.unknown)
             unknown += (f"the index does not resolve the set: {problem}",) if problem else ()
             verdict = FitVerdict.UNKNOWN if unknown else FitVerdict.FITS
-            return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
+            held_back = tuple(_held_back(recorded, wishes, best))
+            return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried, held_back)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))
     return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search, wishes), (), search.tried)
 
 
-def _search(recorded: Recorded, wishes: Wishes, refused: Sequence[tuple[Chosen, str]] = ()) -> ReleaseSearch:
+def _held_back(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[HeldBack]:
+    """Yield why newer releases inside the wishes are not chosen; a reason that only wishes decide comes first."""
+    rules, wished = Rules(recorded, wishes), {*wishes.by_component, *wishes.given, FRAMEWORK}
+    for axis, candidates in axes(recorded, wishes).items():
+        newer = [candidate for candidate in candidates if parse(candidate.version) > parse(chosen[axis].version)]
+        groups: dict[str, list[tuple[str, Rejection]]] = {}
+        for candidate in newer if candidates[:1] == newer[:1] else ():  # else the oldest is wished
+            reasons = list(rules.rejections({**chosen, axis: candidate}, axis)) or [UNRESOLVED]
+            reason = min(reasons, key=lambda reason: (not reason.certain, len(reason.axes - wished - {axis})))
+            alike = reason.text if reason.failure else reason.text.replace(candidate.version, "")
+            groups.setdefault(alike, []).append((str(candidate), reason))
+        for group in groups.values():
+            yield HeldBack(axis, str(chosen[axis]), tuple(name for name, _ in group), group[0][1])
+
+
+# Orders the candidates of an axis.
+Reorder = Callable[[str, Sequence[Candidate]], Sequence[Candidate]]
+
+
+def _searched(
+    recorded: Recorded,
+    wishes: Wishes,
+    reorder: Reorder = lambda axis, candidates: candidates,
+    refused: Sequence[tuple[Chosen, str]] = (),
+) -> tuple[ReleaseSearch, dict[str, Candidate] | None]:
+    """Return the search and its set: as torch brings its libraries, else with a newer one, else with caveats."""
     rules = Rules(recorded, wishes)
+    for upgrades, certain in ((False, False), (True, False), (True, True)):
 
-    def reject(chosen: Mapping[str, Candidate], axis: str) -> Rejection | None:
-        for unresolved, problem in refused:
-            if all(chosen.get(name) == candidate for name, candidate in unresolved.items()):
-                return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
-        return rules.rejection(chosen, axis)
+        def reject(chosen: Mapping[str, Candidate], axis: str, certain: bool = certain) -> Rejection | None:
+            for unresolved, problem in refused:
+                if all(chosen.get(name) == candidate for name, candidate in unresolved.items()):
+                    return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
+            return rules.rejection(chosen, axis, certain=certain)
 
-    return ReleaseSearch(axes(recorded, wishes), reject)
+        ordered = {
+            axis: reorder(axis, candidates) for axis, candidates in axes(recorded, wishes, upgrades=upgrades).items()
+        }
+        search = ReleaseSearch(ordered, reject)
+        best = search.best()
+        if best or (upgrades and all(rejection.certain for rejection in search.rejections.values())):
+            break
+    return search, best
 
 
 def _reasons(search: ReleaseSearch, wishes: Wishes) -> tuple[Rejection, ...]:
@@ -253,16 +305,15 @@ def _alternatives(recorded: Recorded, wishes: Wishes) -> Iterator[Concession]:
 
 def _nearest(recorded: Recorded, wishes: Wishes, fewer: Wishes, dropped: Sequence[str]) -> dict[str, Candidate] | None:
     """Return the best set without some wishes, whose releases are as near as possible to those wished."""
-    search = _search(recorded, fewer)
-    ordered = {}
-    for axis, candidates in search.axes.items():
+
+    def reorder(axis: str, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         wish = wishes.by_component.get(axis)
-        if axis in dropped and wish and not wish.absent:
-            inside = [index for index, one in enumerate(candidates) if wish.allows(one.version)]
-            if inside:
-                candidates = sorted(candidates, key=lambda one: abs(candidates.index(one) - inside[0]))
-        ordered[axis] = candidates
-    return ReleaseSearch(ordered, search.reject).best()
+        inside = [index for index, one in enumerate(candidates) if wish and wish.allows(one.version)]
+        if axis in dropped and wish and not wish.absent and inside:
+            return sorted(candidates, key=lambda one: abs(candidates.index(one) - inside[0]))
+        return candidates
+
+    return _searched(recorded, fewer, reorder)[1]
 
 
 def _remark(recorded: Recorded, made: FittingSet, dropped: Sequence[str]) -> str:
@@ -283,7 +334,15 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
         installed=tuple(_installed(recorded, wishes, chosen)),
         image=near_image(recorded, wishes, fitting),
         beside=tuple(_beside(recorded, stack)),
+        caveats=_against(recorded, wishes, chosen),
     )
+
+
+def _against(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> tuple[str, ...]:
+    """Return all that is against a set."""
+    rules = Rules(recorded, wishes)
+    texts = (rejection.text for axis in chosen for rejection in rules.rejections(chosen, axis))
+    return tuple(dict.fromkeys(texts))
 
 
 def _beside(recorded: Recorded, stack: Stack) -> Iterator[str]:
@@ -378,6 +437,11 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
         )
         way = "attached wheel" if attached else "build"
         built.append(Installed(name, version, way, needs, minutes="" if attached else minutes))
+    if torch and torch.replaced:
+        lifted = "; ".join(_against(recorded, wishes, {**chosen, TORCH: torch.as_brought}))
+        for name, version in torch.replaced.items():
+            needs = f"torch declares {version}, with which: {lifted}"
+            yield Installed(library_package(name, cuda), torch.fixes[name], UPGRADE, needs)
     yield from built
 
 

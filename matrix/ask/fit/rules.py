@@ -45,11 +45,16 @@ Chosen = Mapping[str, Candidate]  # by axis
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a set of releases is not possible; `axes` are those that decide it, `evidence` how that is known."""
+    """Why a set of releases is not possible; `axes` are those that decide it, `evidence` how that is known.
+
+    `failure` is the id of the catalog's failure, "" for another rule. Where it is not `certain`, an option decides it.
+    """
 
     text: str
     axes: frozenset[str]
     evidence: str = "read"
+    failure: str = ""
+    certain: bool = True
 
 
 def axis_of(component: str) -> str:
@@ -73,11 +78,16 @@ class Rules:
         self.recorded, self.wishes = recorded, wishes
         self._calls: dict[tuple[str, str, str, str], str] = {}
 
-    def rejection(self, chosen: Chosen, axis: str) -> Rejection | None:
-        """Return why the release on `axis` does not go with the others that are chosen so far, None where it does."""
-        return next(self._rejections(chosen, axis), None)
+    def rejection(self, chosen: Chosen, axis: str, *, certain: bool = False) -> Rejection | None:
+        """Return why the release on `axis` does not go with the others that are chosen so far, None where it does.
 
-    def _rejections(self, chosen: Chosen, axis: str) -> Iterator[Rejection]:
+        With `certain`, a failure that an option decides is no reason, although its entry is unfit.
+        """
+        rejections = self.rejections(chosen, axis)
+        return next((rejection for rejection in rejections if rejection.certain or not certain), None)
+
+    def rejections(self, chosen: Chosen, axis: str) -> Iterator[Rejection]:
+        """Yield every reason against the release on `axis`."""
         stack = stack_of(self.wishes, chosen)
         yield from self._files(chosen, axis)
         yield from self._declared(chosen, stack, axis)
@@ -92,9 +102,10 @@ class Rules:
             if reached.certain or failure.unfit:
                 reason = ruling.rule.reason if ruling.rule else ""
                 evidence = "run" if RUN.search(reason) else "read"
-                costs = "" if reached.certain else f" ({reason}): fails {' '.join(reached.needs.split())}"
-                text = f"{failure.id}: {failure.title}{costs}"
-                yield Rejection(text, self._involved(chosen, components), evidence)
+                costs = "" if reached.certain else f": fails {' '.join(reached.needs.split())}"
+                text = f"{failure.id}: {failure.title}; {reason}{costs}"
+                involved = self._involved(chosen, components)
+                yield Rejection(text, involved, evidence, str(failure.id), reached.certain)
         yield from self._breaking_calls(chosen, stack, axis)
 
     @cached_property

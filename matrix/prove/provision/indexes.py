@@ -93,7 +93,7 @@ def uv(environ: Mapping[str, str]) -> list[str]:
     if path := uv_variable(environ).get("UV"):
         return [path]
     raise MatrixError(
-        "uv is required to create an overlay",
+        "uv is required",
         got="no uv on PATH",
         fix="pip install uv",
     )

@@ -29,8 +29,8 @@ from urllib.parse import unquote, urlsplit
 from matrix.ground.catalog.schema import toml_table
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.bundle_folder import BLOCK, digest
-from matrix.prove.provision.indexes import pip_environment, run_uv
-from matrix.read.commands import CommandResult, Runner, redacted, run
+from matrix.prove.provision.indexes import pip_environment, run_uv, uv_variable
+from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, Runner, redacted, run
 
 TRIES: Final = 4  # of a file; each goes on where the last one stopped
 TIMEOUT_S: Final = 60.0  # s without a byte; pip's `timeout` overrides it
@@ -150,7 +150,8 @@ NO_ANSWER: Final = (
 class Resolution:
     """The answer of the resolver: the pins of all packages, or the problem.
 
-    `decided` is False where it has no answer: no index is reached, or a package would have to be built for it.
+    `decided` is False where it has no answer: there is no uv, no index answers in time, or a package would have to be
+    built for it.
     """
 
     pins: tuple[str, ...] = ()
@@ -165,9 +166,12 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
 ) -> Resolution:
     """Return how uv resolves requirements for Linux and a minor of Python, with wheels alone."""
+    if not uv_variable(environ):
+        return Resolution(problem="there is no uv: pip install uv", decided=False)
     result = _compile(requirements, python, ["--no-build", *LINUX], run, environ)
     if result.code:
-        decided = not any(text in result.complaint.lower() for text in NO_ANSWER)
+        unanswered = any(text in result.complaint.lower() for text in NO_ANSWER)
+        decided = not unanswered and result.code not in (TIMED_OUT, NOT_STARTED)
         return Resolution(problem=result.complaint, decided=decided)
     return Resolution(tuple(line for line in result.out.splitlines() if "==" in line))
 

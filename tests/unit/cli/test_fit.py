@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from matrix.cli.main import main
 from matrix.ground.errors import ExitStatus
 from matrix.prove.provision.resolution import Resolution
 from tests.schemas import items_of
-from tests.unit.ask.fit.questions import answered
+from tests.unit.ask.fit.questions import OLD_CUBLAS, answered
 from tests.unit.terminals import piped
 
 
@@ -34,6 +35,7 @@ def test_exit_status_is_that_of_the_verdict(
     if status is not ExitStatus.MISTAKE:
         (item,) = items_of(capsys.readouterr().out, "fit")
         assert (item["best"] is None) == (status is ExitStatus.BAD)
+        assert bool(item["held_back"]) == (status is not ExitStatus.BAD)
 
 
 def test_constraints_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +79,16 @@ def test_unreached_index_leaves_the_recorded_facts(
     assert "recorded facts alone decide" in capsys.readouterr().out
 
 
+def test_without_uv_the_recorded_facts_decide(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("UV", raising=False)
+    assert main(["fit", "--machine", "x86_64", "torch=2.9.1", "te=none"]) is ExitStatus.GOOD
+    assert "recorded facts alone decide (there is no uv: pip install uv)" in capsys.readouterr().out
+
+
 def printed(answer: FitAnswer, resolved: Resolution | None = None) -> str:
     return piped(*render(answer, resolved))
 
@@ -93,10 +105,25 @@ def test_each_part_of_an_answer_is_printed() -> None:
 
 
 def test_conflict_names_its_reasons_and_costs() -> None:
-    text = printed(answered("torch=2.11 te=2.17.1 cuda=13", machine="aarch64"))
+    text = printed(answered(OLD_CUBLAS, machine="aarch64"))
     assert "why: " in text
-    assert "1. without torch=2.11: " in text
-    assert "3. without cuda=13: " in text
+    assert "1. without te=2.17.1: " in text
+    assert "2. without nvidia-cublas=13.1.0.3: " in text
+
+
+def test_releases_held_back_have_a_line() -> None:
+    text = printed(answered("torch=2.5.1 te=2.1"))
+    assert "megatron-core 0.15.2, not 0.19.2 and " in text
+    assert "declares torch>=2.6.0, not 2.5.1" in text
+
+
+def test_newer_library_is_installed_after_torch() -> None:
+    best = answered("torch=2.12.0 cuda=13.0 te=2.16.0").best
+    assert best
+    lines = [*install_lines(best)]
+    upgrade = lines.index("pip install --no-deps nvidia-cublas==13.4.1.3")
+    assert " torch==2.12.0" in lines[upgrade - 1]
+    assert "cuBLAS 13.4.1.3" not in printed(answered("torch=2.12.0 cuda=13.0 te=2.16.0"))
 
 
 def test_torch_of_another_cuda_has_its_own_line() -> None:

@@ -23,13 +23,22 @@ class Question(NamedTuple):
     machine: str = "x86_64"
 
 
+OLD_CUBLAS: Final = "torch=2.11 te=2.17.1 cuda=13 nvidia-cublas=13.1.0.3"  # its Transformer Engine does not load
+
 QUESTIONS: Final = (
     Question("NVIDIA/TransformerEngine#2040", "te=2.6 driver=570 gpu=H100", False, {}),
     Question("NVIDIA/TransformerEngine#2504", "te=2.13 torch=2.11 driver=580 gpu=H100", True, {"cuda": "12.8"}),
-    Question("NVIDIA/TransformerEngine#1684", "te=2.1 torch=2.5.1", False, {}),
+    Question("NVIDIA/TransformerEngine#1684", "te=2.1 torch=2.5.1", True, {"cudnn": "9.17.1.4"}),
+    Question("NVIDIA/TransformerEngine#2504", "torch=2.12.0 cuda=13.0 te=2.16.0", True, {"nvidia-cublas": "13.4.1.3"}),
     Question("NVIDIA/Megatron-LM#1619", "mcore=0.12.0 torch=2.3.1", True, {"python": "3.11"}),
     Question("NVIDIA/Megatron-LM#3984", "mcore=0.16.0 torch=2.8 flash-attn=2.8.3", True, {"flash-attn": "2.8.3"}),
-    Question("NVIDIA/TransformerEngine#3310", "torch=2.11 te=2.17.1 cuda=13", False, {}, machine="aarch64"),
+    Question(
+        "NVIDIA/TransformerEngine#3310",
+        "torch=2.11 te=2.17.1 cuda=13",
+        True,
+        {"nvidia-cublas": "13.4.1.3"},
+        machine="aarch64",
+    ),
     Question("NVIDIA/TransformerEngine#2771", "torch=2.10 flash-attn mcore=none gpu=H100", True, {"torch": "2.10.0"}),
     Question("NVIDIA-NeMo/Megatron-Bridge#4409", "driver=560 gpu=H100 megatron-core=newest", True, {"cuda": "12.8"}),
     Question("NVIDIA-NeMo/Megatron-Bridge#1553", "driver=570.195.03 gpu=B200 flash-attn", True, {"cuda": "12.8"}),

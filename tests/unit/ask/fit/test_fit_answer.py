@@ -8,7 +8,7 @@ from matrix.ask.check.answer import CheckAnswer
 from matrix.ask.fit.candidates import axes
 from matrix.ask.fit.fit_answer import FitVerdict, fit
 from matrix.ground.errors import ExitStatus
-from tests.unit.ask.fit.questions import QUESTIONS, Question, answered, recorded, wishes
+from tests.unit.ask.fit.questions import OLD_CUBLAS, QUESTIONS, Question, answered, recorded, wishes
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.thread)
@@ -25,10 +25,34 @@ def test_questions_of_threads_have_answers_that_pass_check(question: Question) -
 
 
 def test_conflict_names_each_wish_that_can_be_dropped() -> None:
-    answer = answered("torch=2.11 te=2.17.1 cuda=13", machine="aarch64")
-    assert {one.dropped for one in answer.alternatives} == {("torch=2.11",), ("te=2.17.1",), ("cuda=13",)}
-    assert any("libtransformer_engine.so" in reason.text for reason in answer.reasons)
+    answer = answered(OLD_CUBLAS, machine="aarch64")
+    assert {one.dropped for one in answer.alternatives} == {("te=2.17.1",), ("nvidia-cublas=13.1.0.3",)}
+    assert any("cublasLtGroupedMatrixLayoutInit_internal" in reason.text for reason in answer.reasons)
     assert answer.verdict.status is ExitStatus.BAD
+
+
+def test_newer_library_lifts_a_conflict() -> None:
+    best = answered("torch=2.12.0 cuda=13.0 te=2.16.0").best
+    assert best
+    (newer,) = (each for each in best.installed if each.way == "upgrade")
+    assert (newer.package, newer.version) == ("nvidia-cublas", "13.4.1.3")
+    assert "torch declares 13.1.1.3" in newer.needs
+    assert "cublasLtGroupedMatrixLayoutInit_internal" in newer.needs
+    assert not any("nvidia-cublas" in pin for pin in best.pins)
+
+
+def test_library_of_torch_is_kept_where_it_fits() -> None:
+    best = answered("te=2.13 torch=2.11").best
+    assert best
+    assert not any(each.way == "upgrade" for each in best.installed)
+
+
+def test_what_an_option_decides_is_a_caveat() -> None:
+    best = answered("te=2.9 flash-attn=2.8.3").best
+    assert best
+    (caveat,) = best.caveats
+    assert "flash-attn-window" in caveat
+    assert not answered("te flash-attn=2.8.3").best.caveats  # type: ignore[union-attr]
 
 
 def test_dropped_driver_names_one_that_would_do() -> None:
@@ -125,6 +149,33 @@ def test_no_answer_has_a_certain_break(chosen: dict[str, str]) -> None:
     if answer.best:
         for name, wish in asked.by_component.items():
             assert wish.absent or wish.allows(answer.best.versions[name])
+
+
+def test_newer_releases_are_held_back_by_a_reason() -> None:
+    held_back = answered("driver=550 gpu=B200 flash-attn").held_back
+    reasons = [(one.newer[0], one.reason.text) for one in held_back if one.axis == "torch"]
+    assert [newer for newer, _ in reasons] == ["2.15.0", "2.14.1+cu126"]
+    assert "driver 550 is too old" in reasons[0][1]
+    assert "no kernels for a Blackwell GPU" in reasons[1][1]
+
+
+def test_releases_of_one_reason_are_one_group() -> None:
+    (engines,) = (one for one in answered("torch=2.12.0 cuda=13.0").held_back if one.axis == "transformer-engine")
+    assert (engines.chosen, engines.newer[0], engines.newer[-1]) == ("2.12.0", "2.20.2", "2.13.0")
+    assert engines.reason.failure == "te-cuda-libraries"
+
+
+def test_release_that_the_index_refuses_is_held_back() -> None:
+    first = answered("").best
+    assert first
+    answer = fit(recorded(), wishes(""), lambda made: "no" if made.versions == first.versions else "")
+    pythons = {one.newer: one.reason.text for one in answer.held_back if one.axis == "python"}
+    assert pythons[("3.13",)] == "the index does not resolve a set with it"
+
+
+def test_wishes_and_the_oldest_hold_nothing_back() -> None:
+    held_back = {one.axis for one in answered("mcore=0.16.0 torch=oldest").held_back}
+    assert not held_back & {"megatron-core", "torch"}
 
 
 def test_axes_with_an_order_come_first() -> None:

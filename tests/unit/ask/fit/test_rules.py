@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.ask.check.checking import Question, check
+from matrix.ask.check.user_stack import UserStack
 from matrix.ask.fit.candidates import Candidate, axes
+from matrix.ask.fit.fit_answer import ReleaseSearch
 from matrix.ask.fit.rules import Rejection, Rules, stack_of
 from tests.unit.ask.fit.questions import recorded, wishes
 
@@ -67,6 +74,41 @@ def test_source_counts_for_a_python_that_is_wished() -> None:
     }
     assert Rules(recorded(), asked).rejection(chosen, "python")
     assert Rules(recorded(), wishes("mcore=0.19.2 python=3.14")).rejection(chosen, "python") is None
+
+
+# Rules about files, on which check is silent, each with the reason.
+OF_FILES = {
+    "has no file for Python": "the release may be built from its source, or be another build of it",
+    "has no library for CUDA": "Transformer Engine may be compiled where it runs",
+    "needs CUDA": "a torch for the CPU may read what a case of level cpu reads",
+    " declares ": "pip installs against a declared range with --no-deps, and much of that runs",
+}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_fit_refuses_what_check_reports_as_certain(data: st.DataObject) -> None:
+    """On full stacks of recorded releases, every version pinned."""
+    every = axes(recorded(), wishes("flash-attn mamba-ssm"), upgrades=True)
+    chosen = {axis: data.draw(st.sampled_from(candidates)) for axis, candidates in every.items()}
+    machine = data.draw(st.sampled_from(["", "driver=535", "driver=550", "driver=580", "driver=545"]))
+    machine += data.draw(st.sampled_from(["", " gpu=A100", " gpu=H100", " gpu=B200", " gpu=RTX5090"]))
+    pinned = [f"{name}={version}" for one in chosen.values() for name, version in one.fixes.items() if version]
+    asked = wishes(f"{' '.join(pinned)} {machine}")
+    rules, stack = Rules(recorded(), asked), stack_of(asked, chosen)
+    found = [one for axis in chosen for one in rules.rejections(chosen, axis) if one.certain]
+    checked = check(recorded().catalog, UserStack(stack), Question(), {})
+    certain = {str(one.failure.id) for one in checked.failures if one.certain}
+    assert {one.failure for one in found if one.failure} == certain
+    calls = [one for one in found if one.text.startswith("calls of ")]
+    assert bool(calls) == any(one.certain for one in checked.calls)
+    clashes = {one.text for one in checked.clashes}
+    others = {one.text for one in found if not one.failure and one not in calls}
+    assert clashes <= others
+    of_files = {text for text in others - clashes if any(part in text for part in OF_FILES)}
+    assert of_files == others - clashes
+    search = ReleaseSearch(axes(recorded(), asked, upgrades=True), partial(rules.rejection, certain=True))
+    assert (search.best() is None) == (checked.breaks or bool(of_files))
 
 
 def test_stack_has_no_image_and_no_toolkit() -> None:

@@ -58,6 +58,18 @@ def test_problem_without_an_answer_decides_nothing(printed: str, decided: bool) 
     assert found.problem
 
 
+def test_without_uv_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)
+    found = resolve(["torch"], "3.12", environ={"PATH": "/nonexistent"})
+    assert found == Resolution(problem="there is no uv: pip install uv", decided=False)
+
+
+@pytest.mark.parametrize("code", [124, 127])  # out of time; not started
+def test_uv_that_does_not_answer_decides_nothing(code: int) -> None:
+    run = answering(CommandResult(code))
+    assert not resolve(["torch"], "3.12", run=run, environ=ENVIRON).decided  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("result", "listed"),
     [

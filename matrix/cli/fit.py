@@ -10,7 +10,8 @@ from typing import Any
 
 from matrix.ask.check.rulings import Standing
 from matrix.ask.fit.candidates import INDEX, Recorded
-from matrix.ask.fit.fit_answer import UPGRADE, FitAnswer, FittingSet, FitVerdict, Installed, fit
+from matrix.ask.fit.fit_answer import UPGRADE, FitAnswer, FittingSet, FitVerdict, HeldBack, Installed, fit
+from matrix.ask.fit.rules import Rejection
 from matrix.ask.fit.wishes import parse_wishes
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
@@ -106,6 +107,7 @@ def render(answer: FitAnswer, resolved: Resolution | None, constraints_file: Pat
     yield table([(verdict, summary(answer.best))])
     for item in answer.unknown:
         yield table([(text(("UNKNOWN:", "bold yellow")), item)], indent=2)
+    yield table(map(held_back_line, answer.held_back), indent=2)
     yield ""
     yield from _evidence(answer.best)
     yield from _options(answer.best)
@@ -114,6 +116,13 @@ def render(answer: FitAnswer, resolved: Resolution | None, constraints_file: Pat
     yield from _installation(answer.best, constraints_file)
     yield ""
     yield Prose(resolved_text(resolved))
+
+
+def held_back_line(held_back: HeldBack) -> tuple[str, str]:
+    """Return which newer releases are not chosen, and why."""
+    newest, count = held_back.newer[0], len(held_back.newer)
+    releases = ", ".join(held_back.newer) if count < 4 else f"{newest} and {count - 1} others"
+    return f"{component_title(held_back.axis)} {held_back.chosen}, not {releases}:", held_back.reason.text
 
 
 def _limiting(answer: FitAnswer) -> list[str]:
@@ -234,7 +243,10 @@ def to_json(answer: FitAnswer, resolved: Resolution | None) -> dict[str, Any]:
         "verdict": answer.verdict.value,
         "wishes": [answer.wishes.text(name) for name in _limiting(answer)],
         "best": _set_json(answer.best) if answer.best else None,
-        "reasons": [{"text": one.text, "axes": sorted(one.axes), "evidence": one.evidence} for one in answer.reasons],
+        "held_back": [
+            {**vars(each), "newer": list(each.newer), "reason": _reason_json(each.reason)} for each in answer.held_back
+        ],
+        "reasons": list(map(_reason_json, answer.reasons)),
         "alternatives": [
             {"without": list(one.dropped), "remark": one.remark, "set": _set_json(one.fitting)}
             for one in answer.alternatives
@@ -244,6 +256,10 @@ def to_json(answer: FitAnswer, resolved: Resolution | None) -> dict[str, Any]:
         "resolved": list(resolved.pins) if resolved else [],
         "tried": answer.tried,
     }
+
+
+def _reason_json(reason: Rejection) -> dict[str, Any]:
+    return {"text": reason.text, "axes": sorted(reason.axes), "evidence": reason.evidence}
 
 
 def _set_json(fitting: FittingSet) -> dict[str, Any]:

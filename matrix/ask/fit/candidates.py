@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
@@ -57,8 +58,11 @@ class Recorded:
     @cached_property
     def brought(self) -> list[dict[str, str]]:
         """The libraries that each recorded wheel of torch brings."""
-        indexed = [libraries(self.distributions, one) for one in self.distributions.by_package[TORCH].values()]
-        return [*indexed, *({CUDA: row.cuda, "cudnn": row.cudnn} for row in self.builds.torch_cuda)]
+        releases = self.distributions.by_package[TORCH].values()
+        return [
+            *(libraries(self.distributions, release) for release in releases),
+            *({CUDA: row.cuda, "cudnn": row.cudnn} for row in self.builds.torch_cuda),
+        ]
 
 
 def axes(recorded: Recorded, wishes: Wishes, *, upgrades: bool = False) -> dict[str, list[Candidate]]:
@@ -86,8 +90,8 @@ def _candidates(recorded: Recorded, wishes: Wishes, axis: str, *, upgrades: bool
     for version in versions if wish.order is Order.OLDEST else versions[::-1]:
         if axis == TORCH:
             builds = list(_torches(recorded, wishes, version))
-            newer = [one for build in builds for one in _upgraded(recorded, build)] if upgrades else []
-            yield from filter(partial(_brings, wishes), (*builds, *newer))
+            upgraded = chain.from_iterable(_upgraded(recorded, build) for build in builds if upgrades)
+            yield from filter(partial(_brings, wishes), (*builds, *upgraded))
         else:
             yield Candidate(axis, version, {axis: version})
 
@@ -141,11 +145,12 @@ def _upgraded(recorded: Recorded, torch: Candidate) -> Iterator[Candidate]:
     """Yield a build of torch with the newest cuDNN or cuBLAS that a wheel of torch for the same CUDA major brings."""
     major = f"{torch.fixes.get(CUDA, '').partition('.')[0]}."
     for name in UPGRADED:
-        own = torch.fixes.get(name)
-        known = [one[name] for one in recorded.brought if one.get(CUDA, "").startswith(major) and one.get(name)]
-        newest = max(known, key=parse, default="")
-        if own and newest and parse(newest) > parse(own):
-            yield replace(torch, fixes={**torch.fixes, name: newest}, replaced={name: own})
+        versions = [
+            wheel[name] for wheel in recorded.brought if wheel.get(CUDA, "").startswith(major) and wheel.get(name)
+        ]
+        current, newest = torch.fixes.get(name), max(versions, key=parse, default="0")
+        if current and parse(newest) > parse(current):
+            yield replace(torch, fixes={**torch.fixes, name: newest}, replaced={name: current})
 
 
 def libraries(distributions: Distributions, release: IndexedRelease) -> dict[str, str]:

@@ -35,7 +35,7 @@ from matrix.ground.catalog.stack import (
     component_title,
     in_order,
 )
-from matrix.ground.catalog.versions import minor
+from matrix.ground.catalog.versions import minor, parse
 from matrix.ground.errors import ExitStatus
 
 # Whether the candidate on an axis goes with those chosen before it: a rejection, or None.
@@ -82,6 +82,7 @@ class ReleaseSearch:
 COMPARED: Final = (TORCH, TE, MCORE, CUDA, "flash-attn", PYTHON)  # with the contents of an image
 MOST_ANSWERS: Final = 6  # where wishes conflict
 EXTENSION: Final = f"{TE}-torch"
+UNRESOLVED: Final = Rejection("the index does not resolve a set with it", frozenset(), "declared")
 UPGRADE: Final = "upgrade"  # an Installed.way
 
 
@@ -176,8 +177,21 @@ class Concession:
 
 
 @dataclass(frozen=True)
+class HeldBack:
+    """Newer releases of an axis than the one that is chosen, newest first, which one reason excludes from the set."""
+
+    axis: str
+    chosen: str
+    newer: tuple[str, ...]
+    reason: Rejection
+
+
+@dataclass(frozen=True)
 class FitAnswer:
-    """The whole answer; `reasons` are why the wishes exclude each other, `alternatives` the sets without some."""
+    """The whole answer; `reasons` are why the wishes exclude each other, `alternatives` the sets without some.
+
+    `held_back` are the releases newer than those of `best`.
+    """
 
     wishes: Wishes
     verdict: FitVerdict
@@ -186,6 +200,7 @@ class FitAnswer:
     reasons: tuple[Rejection, ...] = ()
     unknown: tuple[str, ...] = ()
     tried: int = 0
+    held_back: tuple[HeldBack, ...] = ()
 
 
 # Whether the index resolves a set with all that it requires: "" or the reason why it does not.
@@ -205,10 +220,26 @@ def fit(recorded: Recorded, wishes: Wishes, resolves: Resolve = lambda _: "", at
             unknown = tuple(item.text for item in fitting.result.unknown)
             unknown += (f"the index does not resolve the set: {problem}",) if problem else ()
             verdict = FitVerdict.UNKNOWN if unknown else FitVerdict.FITS
-            return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried)
+            held_back = tuple(_held_back(recorded, wishes, best))
+            return FitAnswer(wishes, verdict, fitting, (), (), unknown, search.tried, held_back)
         refused.append((best, problem))
     alternatives = tuple(_alternatives(recorded, wishes))
     return FitAnswer(wishes, FitVerdict.CONFLICT, None, alternatives, _reasons(search, wishes), (), search.tried)
+
+
+def _held_back(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[HeldBack]:
+    """Yield why newer releases inside the wishes are not chosen; a reason that only wishes decide comes first."""
+    rules, wished = Rules(recorded, wishes), {*wishes.by_component, *wishes.given, FRAMEWORK}
+    for axis, candidates in axes(recorded, wishes).items():
+        newer = [candidate for candidate in candidates if parse(candidate.version) > parse(chosen[axis].version)]
+        groups: dict[str, list[tuple[str, Rejection]]] = {}
+        for candidate in newer if candidates[:1] == newer[:1] else ():  # else the oldest is wished
+            reasons = list(rules.rejections({**chosen, axis: candidate}, axis)) or [UNRESOLVED]
+            reason = min(reasons, key=lambda reason: (not reason.certain, len(reason.axes - wished - {axis})))
+            alike = reason.text if reason.failure else reason.text.replace(candidate.version, "")
+            groups.setdefault(alike, []).append((str(candidate), reason))
+        for group in groups.values():
+            yield HeldBack(axis, str(chosen[axis]), tuple(name for name, _ in group), group[0][1])
 
 
 # Orders the candidates of an axis.
@@ -231,10 +262,12 @@ def _searched(
                     return Rejection(f"the index does not resolve it: {problem}", frozenset(unresolved), "declared")
             return rules.rejection(chosen, axis, certain=certain)
 
-        every = axes(recorded, wishes, upgrades=upgrades)
-        search = ReleaseSearch({axis: reorder(axis, candidates) for axis, candidates in every.items()}, reject)
+        ordered = {
+            axis: reorder(axis, candidates) for axis, candidates in axes(recorded, wishes, upgrades=upgrades).items()
+        }
+        search = ReleaseSearch(ordered, reject)
         best = search.best()
-        if best or (upgrades and all(one.certain for one in search.rejections.values())):
+        if best or (upgrades and all(rejection.certain for rejection in search.rejections.values())):
             break
     return search, best
 
@@ -301,13 +334,15 @@ def fitting_set(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> FittingSe
         installed=tuple(_installed(recorded, wishes, chosen)),
         image=near_image(recorded, wishes, fitting),
         beside=tuple(_beside(recorded, stack)),
-        caveats=tuple(dict.fromkeys(one.text for one in _against(recorded, wishes, chosen))),
+        caveats=_against(recorded, wishes, chosen),
     )
 
 
-def _against(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[Rejection]:
+def _against(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> tuple[str, ...]:
+    """Return all that is against a set."""
     rules = Rules(recorded, wishes)
-    return (one for axis in chosen for one in rules.rejections(chosen, axis))
+    texts = (rejection.text for axis in chosen for rejection in rules.rejections(chosen, axis))
+    return tuple(dict.fromkeys(texts))
 
 
 def _beside(recorded: Recorded, stack: Stack) -> Iterator[str]:
@@ -403,9 +438,9 @@ def _installed(recorded: Recorded, wishes: Wishes, chosen: Chosen) -> Iterator[I
         way = "attached wheel" if attached else "build"
         built.append(Installed(name, version, way, needs, minutes="" if attached else minutes))
     if torch and torch.replaced:
-        lifted = [one.text for one in _against(recorded, wishes, {**chosen, TORCH: torch.as_brought})]
-        for name, own in torch.replaced.items():
-            needs = f"torch declares {own}, with which: {'; '.join(dict.fromkeys(lifted))}"
+        lifted = "; ".join(_against(recorded, wishes, {**chosen, TORCH: torch.as_brought}))
+        for name, version in torch.replaced.items():
+            needs = f"torch declares {version}, with which: {lifted}"
             yield Installed(library_package(name, cuda), torch.fixes[name], UPGRADE, needs)
     yield from built
 

@@ -83,7 +83,8 @@ class Rules:
 
         With `certain`, a failure that an option decides is no reason, although its entry is unfit.
         """
-        return next((one for one in self.rejections(chosen, axis) if one.certain or not certain), None)
+        rejections = self.rejections(chosen, axis)
+        return next((rejection for rejection in rejections if rejection.certain or not certain), None)
 
     def rejections(self, chosen: Chosen, axis: str) -> Iterator[Rejection]:
         """Yield every reason against the release on `axis`."""

@@ -35,6 +35,7 @@ def test_exit_status_is_that_of_the_verdict(
     if status is not ExitStatus.MISTAKE:
         (item,) = items_of(capsys.readouterr().out, "fit")
         assert (item["best"] is None) == (status is ExitStatus.BAD)
+        assert bool(item["held_back"]) == (status is not ExitStatus.BAD)
 
 
 def test_constraints_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +109,12 @@ def test_conflict_names_its_reasons_and_costs() -> None:
     assert "why: " in text
     assert "1. without te=2.17.1: " in text
     assert "2. without nvidia-cublas=13.1.0.3: " in text
+
+
+def test_releases_held_back_have_a_line() -> None:
+    text = printed(answered("torch=2.5.1 te=2.1"))
+    assert "megatron-core 0.15.2, not 0.19.2 and " in text
+    assert "declares torch>=2.6.0, not 2.5.1" in text
 
 
 def test_newer_library_is_installed_after_torch() -> None:

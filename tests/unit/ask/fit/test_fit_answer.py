@@ -151,6 +151,33 @@ def test_no_answer_has_a_certain_break(chosen: dict[str, str]) -> None:
             assert wish.absent or wish.allows(answer.best.versions[name])
 
 
+def test_newer_releases_are_held_back_by_a_reason() -> None:
+    held_back = answered("driver=550 gpu=B200 flash-attn").held_back
+    reasons = [(one.newer[0], one.reason.text) for one in held_back if one.axis == "torch"]
+    assert [newer for newer, _ in reasons] == ["2.15.0", "2.14.1+cu126"]
+    assert "driver 550 is too old" in reasons[0][1]
+    assert "no kernels for a Blackwell GPU" in reasons[1][1]
+
+
+def test_releases_of_one_reason_are_one_group() -> None:
+    (engines,) = (one for one in answered("torch=2.12.0 cuda=13.0").held_back if one.axis == "transformer-engine")
+    assert (engines.chosen, engines.newer[0], engines.newer[-1]) == ("2.12.0", "2.20.2", "2.13.0")
+    assert engines.reason.failure == "te-cuda-libraries"
+
+
+def test_release_that_the_index_refuses_is_held_back() -> None:
+    first = answered("").best
+    assert first
+    answer = fit(recorded(), wishes(""), lambda made: "no" if made.versions == first.versions else "")
+    pythons = {one.newer: one.reason.text for one in answer.held_back if one.axis == "python"}
+    assert pythons[("3.13",)] == "the index does not resolve a set with it"
+
+
+def test_wishes_and_the_oldest_hold_nothing_back() -> None:
+    held_back = {one.axis for one in answered("mcore=0.16.0 torch=oldest").held_back}
+    assert not held_back & {"megatron-core", "torch"}
+
+
 def test_axes_with_an_order_come_first() -> None:
     assert [*axes(recorded(), wishes("flash-attn torch=oldest"))][:2] == ["torch", "megatron-core"]
 

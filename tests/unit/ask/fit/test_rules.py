@@ -76,7 +76,7 @@ def test_source_counts_for_a_python_that_is_wished() -> None:
     assert Rules(recorded(), wishes("mcore=0.19.2 python=3.14")).rejection(chosen, "python") is None
 
 
-# Rules about files, of which check tells nothing, each with the reason.
+# Rules about files, on which check is silent, each with the reason.
 OF_FILES = {
     "has no file for Python": "the release may be built from its source, or be another build of it",
     "has no library for CUDA": "Transformer Engine may be compiled where it runs",

@@ -40,6 +40,13 @@ def test_certain_call_is_a_break_of_the_stack() -> None:
     }
 
 
+def test_remedy_of_an_old_cublas_loads() -> None:
+    words = "torch=2.12.0 cuda=13.0 te=2.16.0 nvidia-cublas=13.1.1.3 toolkit=none"
+    result = check(real(), build(real(), parse_text(real(), words)), Question(), {})
+    (library,) = (one for one in result.failures if one.certain)
+    assert library.workarounds[0].text == "Transformer Engine 2.12.0 instead of 2.16.0"
+
+
 def test_certain_call_blocks_a_release() -> None:
     """megatron-core 0.19 calls Transformer Engine's expert parallelism, with arguments that 2.17 does not have."""
     stack = build(real(), parse_text(real(), "mcore=0.18.2 te=2.17.0 torch=2.9.1"))

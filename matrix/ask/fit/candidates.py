@@ -185,7 +185,7 @@ def _cublas(distributions: Distributions, cuda: str) -> dict[str, str]:
 def exact(limits: SpecifierSet) -> str:
     """Return the version that limits fix, or the newest that they allow by name; "" for none."""
     versions = [clause.version.removesuffix(".*") for clause in limits if clause.operator in ("==", "<=")]
-    return max(versions, key=parse, default="0")
+    return max(versions, key=parse, default="")
 
 
 def cuda_package(cuda: str) -> str:

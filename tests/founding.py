@@ -78,3 +78,9 @@ TRANSFORMERS: Final = "transformers5-sentinels"
 
 OVERLAP: Final = "tp-overlap"
 """At level gpu its cases start userbuffers, which need Open MPI with megatron-core before 0.10."""
+
+WINDOW: Final = "flash-attn-window"
+"""Transformer Engine does not use a flash-attn outside its window; what then runs depends on the job."""
+
+LIBRARIES: Final = "te-cuda-libraries"
+"""Transformer Engine 2.16.0 with nvidia-cublas before 13.2."""

@@ -8,6 +8,7 @@ from matrix.ask.check.answer import CheckAnswer
 from matrix.ask.fit.candidates import axes
 from matrix.ask.fit.fit_answer import FitVerdict, fit
 from matrix.ground.errors import ExitStatus
+from tests.founding import LIBRARIES, WINDOW
 from tests.unit.ask.fit.questions import OLD_CUBLAS, QUESTIONS, Question, answered, recorded, wishes
 
 
@@ -51,7 +52,7 @@ def test_what_an_option_decides_is_a_caveat() -> None:
     best = answered("te=2.9 flash-attn=2.8.3").best
     assert best
     (caveat,) = best.caveats
-    assert "flash-attn-window" in caveat
+    assert WINDOW in caveat
     assert not answered("te flash-attn=2.8.3").best.caveats  # type: ignore[union-attr]
 
 
@@ -162,7 +163,7 @@ def test_newer_releases_are_held_back_by_a_reason() -> None:
 def test_releases_of_one_reason_are_one_group() -> None:
     (engines,) = (one for one in answered("torch=2.12.0 cuda=13.0").held_back if one.axis == "transformer-engine")
     assert (engines.chosen, engines.newer[0], engines.newer[-1]) == ("2.12.0", "2.20.2", "2.13.0")
-    assert engines.reason.failure == "te-cuda-libraries"
+    assert engines.reason.failure == LIBRARIES
 
 
 def test_release_that_the_index_refuses_is_held_back() -> None:

@@ -71,7 +71,7 @@ def without_streams() -> None:
     """Replace torch.cuda.current_stream: the data parallel wrapper of megatron-core >= 0.18 waits for it."""
     import torch
 
-    torch.cuda.current_stream = lambda *_: types.SimpleNamespace(wait_stream=lambda _: None, synchronize=lambda: None)
+    torch.cuda.current_stream = lambda *_: _Stream()
 
 
 def two_devices() -> None:
@@ -85,7 +85,7 @@ def two_devices() -> None:
     torch.Tensor.type = lambda tensor, *to: convert(tensor, *to) if to else names[tensor.dtype]
     torch.Tensor.is_cuda = property(lambda tensor: True)
     torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
-    torch.cuda.current_stream = lambda *_: _Stream()
+    without_streams()
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
 
 
@@ -96,8 +96,10 @@ def one_device() -> Iterator[None]:
 
     claimed = torch.Tensor.is_cuda
     del torch.Tensor.is_cuda
-    yield
-    torch.Tensor.is_cuda = claimed
+    try:
+        yield
+    finally:
+        torch.Tensor.is_cuda = claimed
 
 
 def as_cuda(*tensors: Any) -> list[Any]:

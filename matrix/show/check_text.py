@@ -205,15 +205,9 @@ def summary(result: CheckResult) -> str:
         return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
     breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
     leading = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
-    remedies = [
-        f"remedy: {change.text}"
-        for failure in certain
-        for change in failure.workarounds
-        if failure.failure.id == names[0]
-    ]
-    return _fitting(
-        [leading if len(leading) + len(unknown) < HEADLINE else breaks, unknown], *remedies[:1], _unnamed(result)
-    )
+    head = [leading if len(leading) + len(unknown) < HEADLINE else breaks, unknown]
+    changes = certain[0].workarounds[:1] if certain and certain[0].failure.id == names[0] else ()
+    return _fitting(head, *(f"remedy: {change.text}" for change in changes), _unnamed(result))
 
 
 def _fitting(parts: Sequence[str], *more: str) -> str:

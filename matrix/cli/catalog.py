@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
+from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from matrix.cli import COMMANDS, Command, results
 from matrix.cli.usage import add_command, add_out
 from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
-from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
 from matrix.ground.catalog.loading import NIGHT_FILE
 from matrix.ground.errors import ExitStatus, MatrixError, closest
 from matrix.prove.authoring import draft, entry, examples, overview
@@ -29,7 +31,7 @@ ACTIONS: Final = {
         (
             "catalog new my-failure",
             "catalog new my-failure --from train.log",
-            "catalog new my-failure --from thread.json",
+            "catalog new my-failure --into ./failures",
         ),
         "created",
     ),
@@ -85,6 +87,13 @@ def add_parser(commands: Any) -> None:
         help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
         "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
     )
+    new.add_argument(
+        "--into",
+        metavar="DIR",
+        type=Path,
+        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; in a "
+        "checkout tests/failures)",
+    )
     new.set_defaults(command=new_command)
     check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
@@ -110,9 +119,11 @@ def add_parser(commands: Any) -> None:
 
 def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure, and print the next step."""
-    folder = draft.create(parsed.id, FAILURES, read_log, contract=parsed.contract, log=parsed.log)
+    root = new_root(parsed.into)
+    folder = draft.create(parsed.id, root, read_log, contract=parsed.contract, log=parsed.log)
     left = "replace every TODO, then: " if [*entry.todo_problems(folder)] else ""
-    print(plain(f"{folder}: {left}megatrix catalog verify {parsed.id}"))
+    site = "" if root == FAILURES or root in site_folders() else f"{SITE}={shlex.quote(str(root))} "
+    print(plain(f"{folder}: {left}{site}megatrix catalog verify {parsed.id}"))
     return ExitStatus.GOOD
 
 

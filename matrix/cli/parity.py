@@ -11,7 +11,7 @@ from typing import Any
 
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
-from matrix.ground.catalog.folders import FAILURES
+from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import ExitStatus, MatrixError
@@ -82,7 +82,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
     if parsed.entry:
         if not parsed.layout:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
-        draft.new_folder(parsed.entry, FAILURES)
+        draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
     search = {"unaided": parsed.unaided, "covers": parsed.covers, "twice": parsed.twice}
     campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, **search)
@@ -92,7 +92,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
         results = [campaign.asked(core, points) for core in cores]
         lines = layout_lines(points, parsed.seed, results, os.environ)
         if parsed.entry:
-            say(f"{parity_entry.write(parsed.entry, FAILURES, points, results)}: replace every TODO")
+            say(f"{parity_entry.write(parsed.entry, new_root(None), points, results)}: replace every TODO")
     else:
         results = []
         for number, core in enumerate(cores):

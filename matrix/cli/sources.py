@@ -11,6 +11,7 @@ from typing import Any
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.errors import ExitStatus, MatrixError, closest
 from matrix.prove.execution import interrupt
 from matrix.prove.provision import clones, host
@@ -21,7 +22,7 @@ from matrix.show.terminal import json_object, say
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
 
-A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {host.FILE}
+A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {SETTINGS}
 The URL of a mirror:   {variable("megatron-lm")}_URL=URL, or megatron-lm = "URL" under [upstreams] there"""
 
 
@@ -62,7 +63,7 @@ def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> di
     if path is None:
         return {"name": name, "path": None, "url": redacted(settings.upstreams[name])}
     cached = clones.folder_of(name)
-    by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else host.FILE
+    by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else SETTINGS
     note = clones.note_of(cached) if by == "cache" else None
     return {
         "name": name,

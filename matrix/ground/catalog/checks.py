@@ -175,6 +175,9 @@ def _signature(entry: CheckedEntry, signature: Signature, where: str) -> Problem
     if not any(getattr(signature, key) for key in keys):
         expected = "exception, message, signal, stack, exit_code or log"
         yield at("", "a signature that would match any failure", expected)
+    if signature.exception is not None and "." in signature.exception:
+        fix = f'exception = "{signature.exception.rpartition(".")[2]}"'
+        yield at(".exception", "an exception that never matches", "the class name alone", signature.exception, fix)
     if signature.stack is not None and not NATIVE.fullmatch(signature.stack):
         expected = "a function's name, or the end of its qualified name: Class::method"
         yield at(".stack", "not a function of a native stack", expected, signature.stack)

@@ -22,20 +22,44 @@ FAILURES: Final = next(
 )
 ENTRY: Final = "failure.toml"
 SITE: Final = "MEGATRIX_FAILURES"  # the variable with a site's folders of failures, separated as in PATH
+SETTINGS: Final = "megatrix.toml"  # `failures` lists them, too: in the checkout, or without one in the current folder
+
+
+def site_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return a site's folders of failures: those of MEGATRIX_FAILURES, without it those of megatrix.toml."""
+    if environ.get(SITE):
+        return tuple(Path(name).absolute() for name in environ[SITE].split(os.pathsep) if name)
+    settings = (Path.cwd() if FAILURES.parent == PACKAGE else PACKAGE.parent) / SETTINGS
+    if not settings.is_file():
+        return ()
+    from matrix.ground.catalog.schema import read_toml  # cells have no such file
+
+    return tuple(settings.parent / str(name) for name in read_toml(settings).get("failures", ()))
 
 
 def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Return the folders that hold failures: the project's, then the site's. Raises MatrixError for a missing one."""
-    site = [Path(name) for name in environ.get(SITE, "").split(os.pathsep) if name]
+    site = site_folders(environ)
     for path in site:
-        if not (path.is_absolute() and path.is_dir()):
+        if not path.is_dir():
             raise MatrixError(
                 "no such folder of failures",
-                where=SITE,
+                where=SITE if environ.get(SITE) else SETTINGS,
                 got=path,
-                expected="absolute paths of folders that hold a folder for each failure",
+                expected="folders that hold a folder for each failure",
             )
     return (FAILURES, *site)
+
+
+def new_root(into: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for a new failure: `into`, else a site's first, else the checkout's.
+
+    Raises MatrixError where the next upgrade would delete it: the package is installed, and no folder is named.
+    """
+    if into is None and FAILURES.parent == PACKAGE and not site_folders(environ):
+        fix = f"--into DIR, or a folder in {SITE} or in `failures` of {SETTINGS}"
+        raise MatrixError("no folder of your own for the failure", expected="one outside of the package", fix=fix)
+    return into.absolute() if into else (*site_folders(environ), FAILURES)[0]
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:
@@ -47,8 +71,7 @@ def default_root(environ: Mapping[str, str] = os.environ) -> Path:
 
 def with_site(environ: Mapping[str, str], *folders: Path) -> dict[str, str]:
     """Return the variables of processes that also load the failures in these folders."""
-    site = [name for name in environ.get(SITE, "").split(os.pathsep) if name]
-    names = dict.fromkeys([*site, *map(str, folders)])
+    names = dict.fromkeys(map(str, (*site_folders(environ), *folders)))
     return {**environ, SITE: os.pathsep.join(names)} if names else {**environ}
 
 

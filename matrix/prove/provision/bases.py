@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.folders import SETTINGS, default_root
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import host, project
-from matrix.prove.provision.host import FILE, Configuration
+from matrix.prove.provision.host import Configuration
 from matrix.prove.provision.indexes import run_uv, uv
 from matrix.prove.provision.project import locked, prune, remove
 from matrix.prove.store.paths import flush
@@ -145,7 +145,7 @@ def forbidden(configuration: Configuration, environ: Mapping[str, str] = os.envi
     setting = environ.get("UV_PYTHON_DOWNLOADS", "")
     if setting.lower() in ("never", "manual", "false"):
         return f"UV_PYTHON_DOWNLOADS={setting}"
-    return "" if configuration.interpreters.download else f"interpreters.download = false in {FILE}"
+    return "" if configuration.interpreters.download else f"interpreters.download = false in {SETTINGS}"
 
 
 class Pythons:

@@ -27,6 +27,7 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError, closest
@@ -35,7 +36,6 @@ from matrix.prove.provision import clones, project
 from matrix.read.machine import hardware
 from matrix.read.machine.installed import nvcc_version
 
-FILE: Final = "megatrix.toml"
 CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "TransformerEngine"}
 
 
@@ -48,10 +48,14 @@ class InterpreterSettings:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones, `upstreams` to URLs."""
+    """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones, `upstreams` to URLs.
+
+    `failures` are folders of the site's own failures, which matrix.ground.catalog.folders reads.
+    """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     upstreams: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
     interpreters: InterpreterSettings = InterpreterSettings()
 
     @property
@@ -71,7 +75,7 @@ class Configuration:
             raise MatrixError(
                 f"needs a clone of {CLONES[name]}",
                 got="none is configured",
-                expected=f"{variable(name)}=PATH, or {name} under [sources] in {FILE}",
+                expected=f"{variable(name)}=PATH, or {name} under [sources] in {SETTINGS}",
                 fix="megatrix sources fetch",
             )
         return f"{self.sources[name]}@{revision}"
@@ -85,7 +89,7 @@ def variable(name: str) -> str:
 def load_configuration(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> Configuration:
     """Read the configuration. Raises MatrixError for a wrong key or type."""
     folder = folder or project.home()
-    path = folder / FILE
+    path = folder / SETTINGS
     settings = decode(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
     for table in ("sources", "upstreams"):
         for name in getattr(settings, table):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli import catalog as command
 from matrix.cli.main import main
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Signature
@@ -23,17 +22,30 @@ from tests.unit.show.test_site import rendered
 def test_new_failure_has_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "FAILURES", tmp_path)
+    monkeypatch.setenv(SITE, str(tmp_path))
     assert main(["catalog", "new", "my-failure"]) == 0
     assert {path.name for path in (tmp_path / "my_failure").iterdir()} == {"failure.toml", "reproduction.py"}
     assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog verify my-failure\n")
     assert main(["catalog", "new", "my-failure"]) == 2
 
 
+def test_new_failure_goes_into_a_named_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The printed command reads it there, whether or not a setting names the folder."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["catalog", "new", "my-failure", "--into", "own"]) == 0
+    assert f"then: {SITE}={tmp_path}/own megatrix catalog verify my-failure" in capsys.readouterr().out
+    monkeypatch.setenv(SITE, "own")
+    assert main(["catalog", "new", "another-failure"]) == 0
+    assert "then: megatrix catalog verify another-failure" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"my_failure", "another_failure"}
+
+
 def test_new_failure_is_drafted_from_a_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "FAILURES", tmp_path)
+    monkeypatch.setenv(SITE, str(tmp_path))
     log = tmp_path / "train.log"
     log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: 5 is odd\n')
     assert main(["catalog", "new", "my-failure", "--from", str(log)]) == 0
@@ -96,7 +108,6 @@ def test_draft_is_listed_and_checked_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All other commands leave it out: it need not even be TOML."""
-    monkeypatch.setattr(command, "FAILURES", tmp_path)
     monkeypatch.setenv(SITE, str(tmp_path))
     assert main(["catalog", "new", "my-failure"]) == 0
     with (tmp_path / "my_failure" / "failure.toml").open("a") as file:

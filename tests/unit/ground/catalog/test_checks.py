@@ -106,6 +106,11 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         f"{ENTRY}: signature all.through",
         "not a frame",
     ),
+    "an exception with its module": (
+        lambda: catalog(failure(signature=(Signature("all", exception="pkg.Error"),))),  # type: ignore[arg-type]
+        f"{ENTRY}: signature all.exception",
+        "an exception that never matches",
+    ),
     "a mask that is not there": (
         lambda: catalog(failure(masked=(masked("breaks"),))),
         f"{ENTRY}: masked.by",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog import folders
 from matrix.ground.catalog.folders import ENTRY, FAILURES, SITE, entries, folder_name, load_module, roots
 from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.schema import read_toml
@@ -75,12 +76,12 @@ def test_no_file_names_a_failure_of_another_folder() -> None:
 
     Examples contain the paths of their run, of files that had other names at the time.
     """
-    folders = "|".join(IDS)
+    names = "|".join(IDS)
     masked = {str(path.relative_to(ROOT)): read_toml(path).get("masked", []) for path in entries()}
     named = [
         (path, name, text)
-        for path, text in mentions(rf"\<({folders}|{folders.replace('_', '-')})\>")
-        for name in re.findall(rf"(?<![\w-])({folders}|{folders.replace('_', '-')})(?![\w-])", text)
+        for path, text in mentions(rf"\<({names}|{names.replace('_', '-')})\>")
+        for name in re.findall(rf"(?<![\w-])({names}|{names.replace('_', '-')})(?![\w-])", text)
         if not path.startswith(f"tests/failures/{folder_name(name)}/")
         and not (path.startswith("tests/failures/") and name in IDS)
         and not (text == f'by = "{name}"' and name in [one["by"] for one in masked.get(path, [])])
@@ -183,6 +184,29 @@ def test_a_site_adds_its_own_failures(tmp_path: Path, monkeypatch: pytest.Monkey
     copied.rename(tmp_path / "own_failure")
 
     assert {one.id for one in load().failures} == {one.id for one in real().failures} | {"own-failure"}
+
+
+def test_relative_folders_of_failures_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the variable in the current folder, of megatrix.toml in its own; the variable overrides the file."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "PACKAGE", FAILURES.parent)  # as installed
+    (tmp_path / "megatrix.toml").write_text('failures = ["b"]\n')
+
+    assert roots({}) == (FAILURES, tmp_path / "b")
+    assert roots({SITE: "a"}) == (FAILURES, tmp_path / "a")
+    assert folders.with_site({})[SITE] == str(tmp_path / "b")
+    assert (folders.new_root(None, {}), folders.new_root(Path("c"), {})) == (tmp_path / "b", tmp_path / "c")
+
+
+def test_installed_package_holds_no_new_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next upgrade would delete it."""
+    monkeypatch.chdir(tmp_path)
+    assert folders.new_root(None, {}) == FAILURES
+    monkeypatch.setattr(folders, "PACKAGE", FAILURES.parent)
+    with pytest.raises(MatrixError, match="no folder of your own"):
+        folders.new_root(None, {})
 
 
 @pytest.mark.parametrize("named", ["relative", "/no/such/folder"])

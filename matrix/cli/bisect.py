@@ -73,7 +73,7 @@ OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
     "--signature": taking("FILE", "what is bad: [[signature]] tables (default: learned from Y)", default=""),
     "--log": taking("FILE", "what is bad: the failure that this log ends with", default=""),
     "--metric": taking("REGEX", "what is bad: a number that the command prints", default=""),
-    "--worse-than": taking("5%%", "the difference of the number that matters", type=share, default=0.0),
+    "--worse-than": taking("SHARE", "the difference of the number that matters, such as 5%%", type=share, default=0.0),
     "--repeats": taking("N", "runs of the command per probe, with --metric", type=int, default=1),
     "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
     "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},

@@ -145,8 +145,7 @@ def whole_parser() -> argparse.ArgumentParser:
 def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
     top = Parser(
         prog="megatrix",
-        description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the "
-        "real packages, and report each cell whose result differs from the catalog.",
+        description="Find what is known to break in a Megatron-LM training stack, and prove it.",
         epilog=EPILOG,
         formatter_class=Help,
     )

@@ -1,4 +1,4 @@
-"""Every command of README.md runs, and prints what README.md shows."""
+"""Every command of README.md runs, and prints what README.md shows; every example of --help runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import COMMANDS
-from matrix.cli.main import main
+from matrix.cli.catalog import ACTIONS
+from matrix.cli.main import main, parser, split_own_command
 from matrix.ground.errors import ExitStatus
 from matrix.prove.provision.project import ROOT
 from tests import readme_facts
@@ -22,6 +23,8 @@ FILES = {
     "Dockerfile.new": "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip install megatron-core==0.7.0\n",
     "requirements.txt": "megatron-core==0.8.0\n",
     "train.sbatch": "#!/bin/bash\nsrun torchrun --nproc_per_node 8 pretrain_gpt.py --save out --use-dist-ckpt\n",
+    "rank0.log": "step 1\n",
+    "rank1.log": "step 1\n",
     "train.log": 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
     "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n",
     "my-fork/train.py": "from megatron.core import parallel_state\n",
@@ -41,6 +44,8 @@ EXIT_STATUS = {
     "plan": ExitStatus.GOOD,
     "--help": ExitStatus.GOOD,
 }
+EXAMPLES = {example for command in (*COMMANDS.values(), *ACTIONS.values()) for example in command.examples}
+ANSWERED = ("check", "match", "fit gpu=H100", "contract --mcore", "bisect ub", "plan --select", "completion", "sources")
 # Patterns of a command, not commands: they stand for what another line or page spells out.
 PATTERNS = {"run --exit-code", "check -- COMMAND"}
 
@@ -82,6 +87,16 @@ def test_readme_command_runs(folder: Path, line: str, capsys: pytest.CaptureFixt
         status = int(ended.code or 0)
     assert status == EXIT_STATUS[line]
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", sorted(EXAMPLES))
+def test_example_of_help_works_as_printed(folder: Path, line: str, handlers: None) -> None:
+    """Those that make, fetch or run something are parsed; so is a command of the user's own."""
+    words, own = split_own_command(shlex.split(line))
+    assert parser(words).parse_args(words)
+    assert not any(word.isupper() for word in (*words, *own))  # FAILURE, DIR: a word to replace
+    if line.startswith(ANSWERED) and line != "sources fetch":
+        assert main(words) in (ExitStatus.GOOD, ExitStatus.BAD, ExitStatus.NOTHING)
 
 
 def test_readme_shows_real_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

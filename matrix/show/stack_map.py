@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 from matrix.ask.check.remedies import CHANGES, CONTENTS, DRIVER_FIT, unaffected
 from matrix.ask.check.rulings import KNOWN_BREAK, Standing
 from matrix.ask.check.table import CHOSEN, Choice, StackAnswer, StackTable
-from matrix.ground.catalog.failure import Failure, Level
+from matrix.ground.catalog.failure import Failure, Level, Signature
 from matrix.ground.catalog.model import Catalog, JobUse, Wheels
+from matrix.ground.catalog.schema import longest_text
 from matrix.ground.catalog.stack import (
     ABSENT,
     BASE,
@@ -265,6 +266,9 @@ class StackMap:
         return {
             "id": failure.id,
             "title": failure.title,
+            "threads": [thread.partition("/")[2] for thread in failure.references],
+            "errors": sorted({one.exception for one in failure.signature if one.exception}),
+            "texts": sorted({*map(_fixed_text, failure.signature)} - {""}),
             "fix": " ".join(failure.fix.split()),
             "workarounds": [workaround.text for workaround in failure.workarounds],
             "seen": [night_in_words(span.first), night_in_words(span.last)] if span else [],
@@ -420,6 +424,11 @@ def _aliases() -> dict[str, str]:
 @cache
 def _public(version: str) -> str:
     return parse(version).public
+
+
+def _fixed_text(signature: Signature) -> str:
+    """Return the longest text that each message or log with a signature has."""
+    return max((longest_text(pattern) for pattern in (signature.message or "", signature.log or "")), key=len)
 
 
 def uses_of(uses: Sequence[JobUse], needs: str) -> list[int]:

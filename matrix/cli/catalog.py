@@ -91,8 +91,8 @@ def add_parser(commands: Any) -> None:
         "--into",
         metavar="DIR",
         type=Path,
-        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; in a "
-        "checkout tests/failures)",
+        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; else "
+        "tests/failures of a checkout, or ./failures)",
     )
     new.set_defaults(command=new_command)
     check = add_command(actions, "check", ACTIONS["check"])

@@ -1,4 +1,4 @@
-"""The tutorial: each command is run in one folder, and prints what the page shows."""
+"""The pages with sessions: each command is run in one folder, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from matrix.prove.provision.project import ROOT
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGES = ("tutorial.md", "private-catalog.md", "upgrade.md")
 SKIPPED = "..."
 
 
-def steps() -> Iterator[tuple[str, list[str]]]:
+def steps(page: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each command of the page, with the lines that it shows."""
-    for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+    for block in re.findall(r"^```console\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
         for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *lines = step.splitlines()
             typed = [line.removeprefix("> ") for line in lines if line.startswith(">")]
             yield "\n".join([command, *typed]), [line for line in lines if not line.startswith(">")]
 
 
-def test_tutorial_shows_what_its_commands_print(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_page_shows_what_its_commands_print(page: str, tmp_path: Path) -> None:
     megatrix = f'megatrix() {{ "{sys.executable}" -m matrix "$@"; }}\n'
     environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT), "MEGATRIX_OUT": str(tmp_path / "out")}
-    for command, lines in steps():
+    for command, lines in steps(ROOT / "docs" / page):
         result = subprocess.run(
             ["bash", "-c", megatrix + command],
             cwd=tmp_path,

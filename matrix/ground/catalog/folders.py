@@ -54,12 +54,10 @@ def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
 def new_root(into: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for a new failure: `into`, else a site's first, else the checkout's.
 
-    Raises MatrixError where the next upgrade would delete it: the package is installed, and no folder is named.
+    An installed package has none, since its next upgrade deletes what is in it: then it is ./failures.
     """
-    if into is None and FAILURES.parent == PACKAGE and not site_folders(environ):
-        fix = f"--into DIR, or a folder in {SITE} or in `failures` of {SETTINGS}"
-        raise MatrixError("no folder of your own for the failure", expected="one outside of the package", fix=fix)
-    return into.absolute() if into else (*site_folders(environ), FAILURES)[0]
+    own = FAILURES if FAILURES.parent != PACKAGE else Path("failures").absolute()
+    return into.absolute() if into else (*site_folders(environ), own)[0]
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:

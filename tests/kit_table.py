@@ -1,8 +1,8 @@
-"""The table of the kit's helpers in CONTRIBUTING.md, from their docstrings: those that entries import.
+"""The table of the kit's helpers in docs/authoring.md, from their docstrings: those that entries import.
 
     python -m tests.kit_table
 
-prints the rows; tests/unit/test_documents.py compares them with the document.
+prints the rows; tests/lint/test_documents.py compares them with the document.
 """
 
 from __future__ import annotations

@@ -102,14 +102,14 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "catalog": Command(
         "Create, check and export entries of the failure catalog.",
-        "CONTRIBUTING.md",
+        "docs/authoring.md",
         ("catalog check my-failure", "catalog export"),
         "done",
         "problems found or no example written",
     ),
     "debug": Command(
         "Run one rank of a case under pdb, in the interpreter of its cell; the other ranks run beside it.",
-        "CONTRIBUTING.md",
+        "docs/authoring.md",
         ('debug "torch-2.4.0/mcore-0.8.0/te-none/driver-none dcp-assertion tp2 cpu"',),
         "the rank returned",
         "the rank raised",

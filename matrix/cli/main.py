@@ -31,7 +31,7 @@ torch-2.4.0/mcore-0.8.0/te-none/driver-none
 exit status: 0 a good result, 1 a bad one, 2 invalid input, 3 nothing ran, 130 interrupted
 With --json, stdout is one JSON object with schema, version and items; an error is one, too.
 
-`megatrix COMMAND --help` describes the options of a command. More: README.md
+`megatrix COMMAND --help` describes the options of a command. More: docs/README.md
 """
 
 

@@ -11,7 +11,7 @@ LONGEST: Final = 1_000  # characters shown of one part of an error; a value in a
 
 
 class ExitStatus(IntEnum):
-    """The exit statuses of every command; README.md has them as a table. Of `check`, NOTHING is no answer."""
+    """The exit statuses of every command; docs/commands.md has them as a table. Of `check`, NOTHING is no answer."""
 
     GOOD = 0
     BAD = 1

@@ -33,21 +33,14 @@ FIRST = 'check "mcore=0.8.0 torch=2.4.1"'
 EXIT_STATUS = {
     FIRST: ExitStatus.BAD,
     readme_facts.COMMAND: ExitStatus.BAD,
-    "check": ExitStatus.NOTHING,  # none of the packages is installed where these tests run
-    "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
     "check Dockerfile --to Dockerfile.new": ExitStatus.GOOD,  # both break alike
-    "check Dockerfile requirements.txt --format github": ExitStatus.BAD,
+    "check Dockerfile requirements.txt": ExitStatus.BAD,
     "fit gpu=H100 driver=550 flash-attn --offline": ExitStatus.GOOD,
     "match train.log": ExitStatus.GOOD,
-    "contract --consumer ./my-fork": ExitStatus.GOOD,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,
-    "plan": ExitStatus.GOOD,
-    "--help": ExitStatus.GOOD,
 }
 EXAMPLES = {example for command in (*COMMANDS.values(), *ACTIONS.values()) for example in command.examples}
 ANSWERED = ("check", "match", "fit gpu=H100", "contract --mcore", "bisect ub", "plan --select", "completion", "sources")
-# Patterns of a command, not commands: they stand for what another line or page spells out.
-PATTERNS = {"run --exit-code", "check -- COMMAND"}
 
 
 def test_readme_commands_are_all_tested() -> None:
@@ -60,9 +53,7 @@ def test_readme_commands_are_all_tested() -> None:
         for part in line.split("&&")
         if re.match(r"\s*(uvx --from \. )?megatrix ", part)
     }
-    bare = {one for one in re.findall(r"`([^`\n]+)`", README) if one.partition(" ")[0] in COMMANDS and " " in one}
     assert shown == set(EXIT_STATUS)
-    assert bare == PATTERNS
     assert "run -e tests" in (ROOT / ".ci" / "run").read_text()
 
 
@@ -97,15 +88,6 @@ def test_example_of_help_works_as_printed(folder: Path, line: str, handlers: Non
     assert not any(word.isupper() for word in (*words, *own))  # FAILURE, DIR: a word to replace
     if line.startswith(ANSWERED) and line != "sources fetch":
         assert main(words) in (ExitStatus.GOOD, ExitStatus.BAD, ExitStatus.NOTHING)
-
-
-def test_readme_shows_real_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line between `...` is in the output, in this order."""
-    shown = README.partition("shortened at `...`:\n\n")[2].partition("\n\n")[0]
-    main(shlex.split(FIRST))
-    printed = iter(capsys.readouterr().out.splitlines())
-    missing = [line for line in (one[4:] for one in shown.splitlines()) if line != "..." and line not in printed]
-    assert missing == []
 
 
 def test_environment_of_the_readme_is_ignored() -> None:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("small_cli")
 
 
 def test_exit_statuses_are_in_one_table() -> None:
-    """README.md has the table; `megatrix --help` is short for it; commands have their statuses from the enum."""
-    rows = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    """docs/commands.md has the table; `megatrix --help` is short for it; commands have their statuses from the enum."""
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
     assert [int(row) for row in rows] == list(ExitStatus)
     assert [int(one) for one in re.findall(r"(?:: |, )(\d+) ", EPILOG)] == list(ExitStatus)
     assert {status for command in COMMANDS.values() for status in statuses(command)} == set(ExitStatus)

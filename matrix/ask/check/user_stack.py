@@ -104,7 +104,8 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
         if match is None and (image := image_of(catalog, word)):
             match = BOUND.fullmatch(f"{BASE}={image.id}")
         if match is None:
-            raise MatrixError("not a stack", got=word, expected=FORM)
+            fix = f"megatrix catalog list {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else None
+            raise MatrixError("not a stack", got=word, expected=FORM, fix=fix)
         statement = _statement(catalog, word, *match.groups())
         if statement.name in statements:
             raise MatrixError("a component is named twice", got=word, expected=f"one {short(statement.name)}")

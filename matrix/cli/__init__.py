@@ -96,7 +96,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "Search layouts whose loss, gradients or parameters are not those of one rank; or judge one layout.",
         "docs/parity.md",
         ('parity --mcore 0.18.2 --layout "tp=2 sequence_parallel=on experts=4"', "parity --consumer ../Megatron-LM"),
-        "every layout that was judged has the numbers of one rank",
+        "every judged layout gives the numbers of one rank",
         "a layout deviates",
         "nothing was decided",
     ),

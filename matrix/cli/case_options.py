@@ -69,7 +69,7 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expect",
         choices=[expectation.value for expectation in Expectation],
-        help="expected result for --mcore (default: works; for a release, as in the catalog)",
+        help="what to expect of the source that --mcore names (default: works; of a release, what the catalog states)",
     )
     parser.add_argument(
         "--level",

@@ -137,7 +137,7 @@ def test_narrow_terminal_wraps_all_but_commands(width: int) -> None:
 def test_calls_have_error_site_and_workaround() -> None:
     lines = piped(*render(checked("mcore=0.16.1 te=1.3.0 torch=2.9.1"), full=True)).splitlines()
     at = lines.index(
-        "BREAKS WITH THESE OPTIONS: with --position-embedding-type == rope (a call into Transformer Engine)"
+        "BREAKS WITH THESE OPTIONS: a call into Transformer Engine, with --position-embedding-type == rope"
     )
     assert lines[at + 1].startswith("  TypeError:  apply_rotary_pos_emb() got an unexpected keyword argument")
     assert lines[at + 1].endswith(" fused_apply_rotary_pos_emb")
@@ -149,7 +149,7 @@ def test_call_that_a_job_reaches_counts() -> None:
         "mcore=0.19.2 te=2.17.0 torch=2.9.1", "torchrun pretrain_gpt.py --moe-flex-dispatcher-backend ncclep"
     )
     assert (
-        "WILL BREAK: reached by --moe-flex-dispatcher-backend == ncclep (a call into Transformer Engine) (job.sh:3)\n"
+        "WILL BREAK: a call into Transformer Engine, reached by --moe-flex-dispatcher-backend == ncclep (job.sh:3)\n"
         in piped(*render(result))
     )
     assert summary(result).startswith("1 known break: calls into Transformer Engine")

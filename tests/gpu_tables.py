@@ -1,6 +1,6 @@
-"""Print the tables of docs/gpu.md that state what runs where: `python -m tests.gpu_tables`. 8 s of a core.
+"""Print the tables of what runs where at level gpu: `python -m tests.gpu_tables`. 8 s of a core.
 
-The machines are stand-ins: none of it was run. docs/gpu.md has the columns' meanings.
+The machines are stand-ins: none of it was run. reports/measurements/2026-11-26-level-gpu.md has such tables.
 """
 
 from __future__ import annotations

@@ -79,26 +79,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "catalog")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    new = add_command(actions, "new", ACTIONS["new"])
-    new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
-    new.add_argument(
-        "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
-    )
-    new.add_argument(
-        "--from",
-        dest="log",
-        metavar="SOURCE",
-        help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
-        "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
-    )
-    new.add_argument(
-        "--into",
-        metavar="DIR",
-        type=Path,
-        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; else "
-        "tests/failures of a checkout, or ./failures)",
-    )
-    new.set_defaults(command=new_command)
+    add_new(add_command(actions, "new", ACTIONS["new"]))
     check = add_command(actions, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
@@ -122,6 +103,29 @@ def add_parser(commands: Any) -> None:
     exporting = add_command(actions, "export", ACTIONS["export"])
     exporting.add_argument("--schema", action="store_true", help="print the JSON schema of failure.toml instead")
     exporting.set_defaults(command=export_command)
+
+
+def add_new(new: argparse.ArgumentParser) -> None:
+    """Add the arguments of `megatrix catalog new`."""
+    new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
+    new.add_argument(
+        "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
+    )
+    new.add_argument(
+        "--from",
+        dest="log",
+        metavar="SOURCE",
+        help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
+        "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
+    )
+    new.add_argument(
+        "--into",
+        metavar="DIR",
+        type=Path,
+        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; else "
+        "tests/failures of a checkout, or ./failures)",
+    )
+    new.set_defaults(command=new_command)
 
 
 def new_command(parsed: argparse.Namespace) -> int:

@@ -25,9 +25,9 @@ from typing import Any, Final, Protocol
 from matrix.ground.cases.machine_requirements import BaseOffer, unmet
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError, closest

@@ -25,7 +25,7 @@ from tests.unit.catalogs import real
 
 FOLDERS = [path.parent for path in entries()]
 IDS = {folder_name(entry.id): entry.id for entry in real().failures}
-# Files for readers, with the examples of --help, the ids that end-to-end tests need, and the findings of people's files.
+# Files for readers and examples of --help, the ids that end-to-end tests need, and the findings of people's files.
 READERS = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/", "matrix/cli/__init__.py")
 MAY_NAME = (
     *READERS,

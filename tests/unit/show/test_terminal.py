@@ -109,7 +109,7 @@ CELLS = st.text("ab \t\né", max_size=5) | st.sampled_from(["", "x" * 60, "y" * 
 def tables(draw: st.DrawFn) -> Rows:
     rows = draw(st.integers(1, 3).flatmap(lambda count: st.lists(st.tuples(*[CELLS] * count), min_size=1, max_size=3)))
     assume(any(cell.strip() for row in rows for cell in row))  # rich prints no line for a table of blanks
-    return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)), right=draw(st.booleans()))
+    return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)))
 
 
 @given(st.one_of(tables(), CELLS.map(text), CELLS.map(lambda words: Prose(words, 2)), CELLS))

@@ -134,10 +134,4 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "red or not reached",
         "without a result",
     ),
-    "completion": Command(
-        "Print a script that completes commands and options in a shell.",
-        "docs/commands.md",
-        ("completion bash", "completion zsh"),
-        "printed",
-    ),
 }

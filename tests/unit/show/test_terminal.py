@@ -20,7 +20,7 @@ from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.store.stored_run import Night
 from matrix.show.bisection import bisection_page, issue_text, render
-from matrix.show.findings import FORMATS, Findings, night_junit, of_bisection
+from matrix.show.findings import FORMATS, Findings, night_junit
 from matrix.show.run_summary import Changes, job_summary, summary
 from matrix.show.terminal import (
     RED,
@@ -242,14 +242,9 @@ def finding_in(write: Callable[[Findings], str], text: str) -> str:
     return write(hostile(text))
 
 
-def answer_in(write: Callable[[Findings], str], text: str) -> str:
-    return write(of_bisection(bisection(text)))
-
-
 # What a command prints, and may print in a job of CI; of the format github the first two colons of each line are ours.
 PRINTED: Final[dict[str, Callable[[str], str]]] = {
     **{f"findings {name}": partial(finding_in, write) for name, write in FORMATS.items()},
-    **{f"bisection {name}": partial(answer_in, write) for name, write in FORMATS.items()},
     "job summary": lambda text: job_summary(night_of(text), NOTHING_BEFORE),
     "junit": lambda text: night_junit(night_of(text)),
     "bisection issue": lambda text: issue_text(bisection(text or "x"), text, {text: text}),
@@ -257,7 +252,7 @@ PRINTED: Final[dict[str, Callable[[str], str]]] = {
     "summary terminal": lambda text: piped(*summary(night_of(text).records)),
     "json": lambda text: json_object("records/1", [{"text": text}]),
 }
-MARKDOWN: Final = ("findings markdown", "bisection markdown", "job summary", "bisection issue")
+MARKDOWN: Final = ("findings markdown", "job summary", "bisection issue")
 
 
 def commands(printed: str) -> list[str]:

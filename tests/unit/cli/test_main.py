@@ -65,7 +65,6 @@ def test_every_command_has_help(command: str, described: Command, capsys: pytest
         ("match --json /no/such.log", "the log can't be read"),
         ("contract --json --against torch", "--against needs a consumer"),
         ("check --json torch-2.4/mcore-0.8.0/te-none/driver-none", "no such base"),
-        ("sources --json list megatron", "no such source"),
         ("bisect --json", "nothing to bisect"),
     ],
 )
@@ -88,7 +87,6 @@ JSON_LINES = {
     "plan": "plan --json",
     "report": "report --json",
     "run": "run --select mcore==0.8.0 --json",
-    "sources": "sources list --json",
 }
 
 

@@ -19,7 +19,6 @@ from matrix.prove.store.history import History, with_history
 from matrix.prove.store.paths import NIGHT, Paths, write_whole
 from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import site
-from matrix.show.run_summary import Changes, changes, job_summary
 from matrix.show.stack_map import stack_map
 from matrix.show.terminal import json_object, plain, warn
 
@@ -28,7 +27,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "report")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
-    parser.add_argument("--format", choices=["markdown"], help="print the page of a CI job instead of the summary")
     parser.add_argument(
         "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
     )
@@ -50,14 +48,11 @@ def report_command(parsed: argparse.Namespace) -> int:
     paths = Paths(parsed.out)
     folder = paths.run(parsed.run or results.newest(parsed.out, NIGHT))
 
-    def render(history: History) -> tuple[Night, Changes]:
-        night = site.render(StoredRun(folder), parsed.out, history, loading.load())
-        return night, changes(night.records, history.previous(night.run))
+    def render(history: History) -> Night:
+        return site.render(StoredRun(folder), parsed.out, history, loading.load())
 
-    night, different = with_history(paths.history, render, warn)
-    if parsed.format:
-        print(job_summary(night, different), end="")
-    elif parsed.json:
+    night = with_history(paths.history, render, warn)
+    if parsed.json:
         print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)

@@ -6,7 +6,7 @@ Findings as a SARIF 2.1.0 log, for code scanning.
 
 Markdown: findings as a table.
 
-JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason.
+A night as JUnit XML, as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason.
 """
 
 from __future__ import annotations
@@ -139,29 +139,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-ENDS: Final = {Severity.ERROR: "failure", Severity.NONE: "skipped"}  # of a test case; any other passed
-
-
-def junit(findings: Findings) -> str:
-    """Return the findings as one suite: what surely breaks is a failed test case, what was not checked is skipped."""
-    ends = [ENDS.get(finding.severity, "system-out") for finding in findings.findings]
-    counts = {"tests": str(len(ends)), "failures": str(ends.count("failure")), "skipped": str(ends.count("skipped"))}
-    cases = []
-    for finding, end in zip(findings.findings, ends, strict=True):
-        place = {"file": finding.place.path, "line": str(max(finding.place.line, 1))} if finding.place else {}
-        attributes = {"type": finding.topic.id} if end == "failure" else {}
-        attributes |= {"message": finding.headline} if end != "system-out" else {}
-        cases.append(
-            _element(
-                "testcase",
-                {"classname": finding.topic.id, "name": finding.headline, **place},
-                [_element(end, attributes, text=finding.message)],
-            )
-        )
-    suite = _element("testsuite", {"name": findings.command, **counts}, cases)
-    return _document(_element("testsuites", {"name": findings.command, **counts}, [suite]))
-
-
 def night_junit(night: Night) -> str:
     """Return a night: a suite per failure and level, a test case per planned case, its axes as properties."""
     timestamp = {"timestamp": night.began[:19]} if night.began else {}
@@ -233,7 +210,6 @@ FORMATS: Final = {
     "sarif": sarif,
     "github": github,
     "markdown": markdown,
-    "junit": junit,
 }  # by their names on the command line
 
 

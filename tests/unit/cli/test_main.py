@@ -322,15 +322,6 @@ def test_a_file_as_output_folder_exits_with_2(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.ends = lambda item: STRANGE
-    main(["run"])
-    capsys.readouterr()
-
-    assert main(["report", "--format", "markdown"]) == 1
-    assert capsys.readouterr().out.startswith("## Megatrix: red")
-
-
 def test_a_report_needs_no_history(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file is kept as it is."""
     main(["run"])

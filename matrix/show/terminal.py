@@ -156,7 +156,7 @@ def warn(warning: str) -> None:
 def console(stream: TextIO, environ: Mapping[str, str]) -> Console | None:
     """Return the console of a stream; None where it is no terminal, and no variable asks for a width or for colours.
 
-    COLUMNS, FORCE_COLOR, NO_COLOR and TERM count, and a CI log is never animated.
+    COLUMNS, FORCE_COLOR, NO_COLOR and TERM count.
     """
     asked = stream.isatty() or any(environ.get(name) for name in ASKING)
     return _console(stream, environ) if asked else None
@@ -173,7 +173,6 @@ def _console(stream: TextIO, environ: Mapping[str, str]) -> Console:
         width=None if terminal or environ.get("COLUMNS", "").isdigit() else UNLIMITED,
         color_system=None if environ.get("NO_COLOR") else "auto",
         no_color=False,
-        force_interactive=None if terminal and not environ.get("GITHUB_ACTIONS") else False,
         soft_wrap=True,
         markup=False,
         emoji=False,

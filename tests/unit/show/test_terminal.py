@@ -153,22 +153,6 @@ def test_colour_depends_on_stream_and_environment(stream: io.StringIO, environ: 
     assert ("\x1b[1;31m" in rendered(target, text(("red", "bold red")))) is expected
 
 
-@pytest.mark.parametrize(
-    ("stream", "environ", "expected"),
-    [
-        (Terminal(), {}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (Terminal(), {"GITHUB_ACTIONS": "true"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, False),
-        (io.StringIO(), {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1"}, False),
-    ],
-)
-def test_only_terminals_are_animated(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
-    target = console(stream, {"TERM": "xterm", **environ})
-    assert target is not None
-    assert target.is_interactive is expected
-
-
 def test_columns_apply_to_a_pipe() -> None:
     lines = rendered(console(io.StringIO(), {"COLUMNS": "40"}), Prose("word " * 60)).splitlines()
     assert max(map(len, lines)) <= 40

@@ -30,11 +30,6 @@ def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture
     assert len(items_of(capsys.readouterr().out, "records")) == 134
 
 
-def test_map_is_written_for_both_schemes(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--out", out, "--map", f"{out}/map.svg"]) == 0
-    assert capsys.readouterr().out.split() == [f"{out}/map.svg", f"{out}/map-dark.svg"]
-
-
 @pytest.mark.parametrize("options", [(), ("--private",)])
 def test_site_has_private_failures_where_asked(out: str, tmp_path: Path, options: tuple[str, ...]) -> None:
     assert main(["report", "--out", out, "--site", str(tmp_path / "site"), *options]) == 0

@@ -60,7 +60,7 @@ PRONOUNS: Final = frozenset(WORDS.split())
 UNTESTED: Final = {
     "matrix/__main__.py": "one call, of matrix/cli/main.py",
     **dict.fromkeys(
-        [f"matrix/kit/parity/{name}.py" for name in ("boundaries", "layout_step", "local_layers")],
+        [f"matrix/kit/parity/{name}.py" for name in ("layout_step", "local_layers")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.usage import add_command, add_findings, add_out, taking
+from matrix.cli.usage import add_command, add_json, add_out, taking
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
@@ -23,7 +23,6 @@ from matrix.prove.bisection.result_summary import BisectionSummary, summarize
 from matrix.prove.execution import interrupt
 from matrix.prove.store.paths import Paths, write_whole
 from matrix.show.bisection import bisection_page, issue_text, render
-from matrix.show.findings import FORMATS, of_bisection
 from matrix.show.known import statement
 from matrix.show.terminal import Prose, json_object, say, show, warn
 
@@ -95,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-cache", dest="fresh", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     add_out(parser)
-    add_findings(parser, "bisect")
+    add_json(parser, "bisect")
 
 
 def add_parser(commands: Any) -> None:
@@ -136,8 +135,6 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         files = {"draft": str(path), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
-    elif parsed.format:
-        print(FORMATS[parsed.format](of_bisection(summary)))
     else:
         catalogued = () if command or summary.attribution else statement(bisected.subject.failure)
         show(*render(summary, str(page)), *(Prose(line, 2) for line in catalogued))

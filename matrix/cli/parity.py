@@ -203,6 +203,15 @@ def layout_lines(
 
 def core_json(result: CoreResult, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the result of one core as plain values."""
+
+    def shown(comparison: PointResult) -> dict[str, Any]:
+        return {
+            "outcome": comparison.outcome,
+            "text": comparison.text,
+            "deviations": list(map(deviation_json, comparison.deviations)),
+            "reproduce": command_line(result.core, comparison, environ),
+        }
+
     causes = [
         {
             "certainty": cause.certainty.value,
@@ -210,26 +219,13 @@ def core_json(result: CoreResult, environ: Mapping[str, str]) -> dict[str, Any]:
             "layout": str(cause.point),
             "ranks": cause.point.ranks,
             "arguments": cause.point.arguments(),
-            "outcome": cause.comparison.outcome,
-            "text": cause.comparison.text,
-            "deviations": list(map(deviation_json, cause.comparison.deviations)),
-            "reproduce": command_line(result.core, cause.comparison, environ),
+            **shown(cause.comparison),
         }
         for cause in result.causes
     ]
-    asked = [
-        {
-            "layout": str(comparison.point),
-            "outcome": comparison.outcome,
-            "text": comparison.text,
-            "deviations": list(map(deviation_json, comparison.deviations)),
-            "reproduce": command_line(result.core, comparison, environ),
-        }
-        for comparison in result.asked
-    ]
-    counts = {
-        name: getattr(result, name) for name in ("core", "base", "judged", "equal", "uncovered", "deviates", "problem")
-    }
+    asked = [{"layout": str(comparison.point), **shown(comparison)} for comparison in result.asked]
+    names = ("core", "base", "judged", "equal", "uncovered", "deviates", "problem")
+    counts = {name: getattr(result, name) for name in names}
     return {**counts, "seconds": round(result.seconds, 1), "causes": causes, "asked": asked}
 
 

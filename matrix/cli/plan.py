@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import catalog_lines, statistics
 from matrix.prove.planning.statistics import DEFAULT_TEXT, Availability, Basis
 from matrix.prove.provision import host
-from matrix.show.terminal import Part, Prose, json_object, show, table
+from matrix.show.terminal import Part, Prose, json_object, show
 
 
 def add_parser(commands: Any) -> None:
@@ -32,12 +31,9 @@ def add_parser(commands: Any) -> None:
     case_options.add_cases(parser)
     parser.add_argument(
         "--stats",
-        nargs="?",
-        const="all",
-        choices=("all", "here"),
+        action="store_true",
         help="print counts instead: the cases that run on this machine, their expected minutes, the missing "
-        "requirements, the GPUs held at once; of a night also all possible cases and the reasons, which take most of "
-        "the time: not with `--stats here`",
+        "requirements, the GPUs held at once",
     )
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=statistics.FORMATS, help="print the night as jobs of a CI service instead")
@@ -73,15 +69,13 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.stats:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
-        whole = label == "night" and parsed.stats == "all"
-        counted = statistics.statistics(catalog, planned, request.levels) if whole else []
         absent = places.missing_images(catalog, planned)
         availability = available(catalog, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
-            machine_json = {**statistics.to_json(availability), "images_to_pull": [image.tag for image in absent]}
-            print(json_object("plan-stats/1", [{"night": list(map(vars, counted)), "here": machine_json}]))
+            here = {**statistics.to_json(availability), "images_to_pull": [image.tag for image in absent]}
+            print(json_object("plan-stats/1", [{"here": here}]))
         else:
-            show(*counts(counted, availability), *pulls(absent, counted=parsed.pull))
+            show(*counts(availability), *pulls(absent, counted=parsed.pull))
         return ExitStatus.GOOD
     if parsed.format:
         if label != "night":
@@ -99,12 +93,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.GOOD
 
 
-def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterator[Part]:
-    """Yield the counts of a night as a table, then the number of cases that run on this machine."""
-    if counted:
-        names = [field.name for field in fields(statistics.Counts)]
-        yield table([[str(getattr(row, name)) for name in names] for row in counted], names, right=True)
-        yield ""
+def counts(found: Availability) -> Iterator[Part]:
+    """Yield the number of cases that run on this machine, what they take, and what the others lack."""
     yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
     if found.runs:
         yield Prose(f"expected: {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")

@@ -16,10 +16,9 @@ from matrix.ground.verdicts.trend import NO_PASTS
 from matrix.prove.execution import runner
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.history import History, with_history
-from matrix.prove.store.paths import NIGHT, Paths, write_whole
+from matrix.prove.store.paths import NIGHT, Paths
 from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import site
-from matrix.show.run_summary import Changes, changes, job_summary
 from matrix.show.stack_map import stack_map
 from matrix.show.terminal import json_object, plain, warn
 
@@ -28,15 +27,11 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "report")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
-    parser.add_argument("--format", choices=["markdown"], help="print the page of a CI job instead of the summary")
     parser.add_argument(
         "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
     )
     parser.add_argument(
-        "--private", action="store_true", help="with --site or --map: publish the failures of MEGATRIX_FAILURES, too"
-    )
-    parser.add_argument(
-        "--map", type=Path, metavar="FILE.svg", help="write the upgrade map as a picture instead, and FILE-dark.svg"
+        "--private", action="store_true", help="with --site: publish the failures of MEGATRIX_FAILURES, too"
     )
     add_out(parser)
     add_json(parser, "records")
@@ -45,19 +40,16 @@ def add_parser(commands: Any) -> None:
 
 def report_command(parsed: argparse.Namespace) -> int:
     """Write the pages and print the summary; return the exit status of the run."""
-    if parsed.site or parsed.map:
+    if parsed.site:
         return publish(parsed)
     paths = Paths(parsed.out)
     folder = paths.run(parsed.run or results.newest(parsed.out, NIGHT))
 
-    def render(history: History) -> tuple[Night, Changes]:
-        night = site.render(StoredRun(folder), parsed.out, history, loading.load())
-        return night, changes(night.records, history.previous(night.run))
+    def render(history: History) -> Night:
+        return site.render(StoredRun(folder), parsed.out, history, loading.load())
 
-    night, different = with_history(paths.history, render, warn)
-    if parsed.format:
-        print(job_summary(night, different), end="")
-    elif parsed.json:
+    night = with_history(paths.history, render, warn)
+    if parsed.json:
         print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)
@@ -65,7 +57,7 @@ def report_command(parsed: argparse.Namespace) -> int:
 
 
 def publish(parsed: argparse.Namespace) -> int:
-    """Write the site, or the picture of the map: with the results of a run where there is one.
+    """Write the site, with the results of a run where there is one.
 
     The failures of a site's own folders are not published by default.
     """
@@ -75,11 +67,6 @@ def publish(parsed: argparse.Namespace) -> int:
     night = runs.read(paths.run(run_id)) if run_id else Night("", ())
     night = replace(night, records=tuple(site.published(catalog, night.records)))
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
-    if parsed.site:
-        site.write_site(parsed.site, map, night)
-        print(plain(str(parsed.site / "index.html")))
-    if parsed.map:
-        for scheme, path in (("light", parsed.map), ("dark", parsed.map.with_stem(f"{parsed.map.stem}-dark"))):
-            write_whole(path, site.picture(map, scheme))
-            print(plain(str(path)))
+    site.write_site(parsed.site, map, night)
+    print(plain(str(parsed.site / "index.html")))
     return 0

@@ -6,13 +6,11 @@ import argparse
 import os
 import shlex
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from matrix.cli import places, results
 from matrix.cli.case_options import add_run, command_words, requested
@@ -21,7 +19,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import ExitStatus, Interrupted
 from matrix.ground.verdicts.record import SILENT, Record
-from matrix.ground.verdicts.text import one_line, visible
+from matrix.ground.verdicts.text import one_line
 from matrix.prove.authoring import claims
 from matrix.prove.bisection.probe_session import exit_code
 from matrix.prove.execution import interrupt, runner
@@ -30,12 +28,8 @@ from matrix.prove.store import stored_run
 from matrix.prove.store.history import History
 from matrix.show.run_summary import styled, without_result
 from matrix.show.site import render
-from matrix.show.terminal import Part, console, json_object, show, table, text, warn
+from matrix.show.terminal import Part, json_object, show, table, text, warn
 from matrix.show.words import is_red, label, verdict_reason
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
 OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
@@ -94,9 +88,8 @@ def executed(
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
     line = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
-    events = runner.Events(screen.show, screen.begin, warn, report, lambda *cases: screen.open(cases[0], line(*cases)))
-    with screen.animated():
-        return runner.execute(request, catalog, engine, events)
+    events = runner.Events(screen.show, warn, report, lambda *cases: screen.open(cases[0], line(*cases)))
+    return runner.execute(request, catalog, engine, events)
 
 
 def reported(night: stored_run.Night, request: runner.Request, parsed: argparse.Namespace) -> int:
@@ -127,63 +120,23 @@ def command_line(parsed: argparse.Namespace, resume: str = "") -> str:
     return f"{command} {shlex.join(command_words(parsed, resume))}"
 
 
-STATED_S: Final = 60.0  # s between statements of the remaining time, where no progress is shown
+STATED_S: Final = 60.0  # s between statements of the remaining time
 
 
 class Screen:
     """Shows a run of `total` cases on stdout."""
 
     def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._total, self._done, self._ran = total, 0, 0
-        self._now = now
+        self._total, self._done, self._ran, self._now = total, 0, 0, now
         self._began = self._stated = now()
-        self._running: dict[str, None] = {}
-        self._progress: Progress | None = None
-
-    @contextmanager
-    def animated(self) -> Iterator[None]:
-        """Show progress and the running cases below the output, where stdout is a terminal that can."""
-        target = console(sys.stdout, os.environ)
-        if not (target and target.is_interactive):
-            yield
-            return
-        from rich.console import RenderableType
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.text import Text
-
-        running = self._running
-
-        class Live(Progress):
-            def get_renderables(self) -> Iterator[RenderableType]:
-                """Yield the bar, then the running cases."""
-                yield self.make_tasks_table(self.tasks)
-                yield from (Text(visible(f"now: {key}"), overflow="fold") for key in tuple(running))
-
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn(compact=True))
-        with Live(
-            *columns,
-            console=target,
-            refresh_per_second=2,
-            speed_estimate_period=3600,  # seconds; a case may take minutes
-            redirect_stderr=sys.stderr.isatty(),
-            transient=True,
-        ) as self._progress:
-            self._progress.add_task(f"0/{self._total}", total=self._total)
-            yield
-        self._progress = None
 
     def show(self, record: Record) -> None:
-        """Print the line of a case that ended."""
-        line = self.line(record)
-        # The remaining time is that of cases that run: others take no time.
-        runs = record.verdict not in SILENT and not record.cached_from
-        self._ran += runs
-        if self._progress:
-            (task,) = self._progress.tasks
-            total = (task.total or 0) - (not runs)
-            self._progress.update(task.id, description=f"{self._done}/{self._total}", total=total, advance=int(runs))
-        show(line)
-        if not self._progress and runs and self._now() - self._stated >= STATED_S:  # a log of a CI service
+        """Print the line of a case that ended, and each minute how long the others take."""
+        show(self.line(record))
+        if record.verdict in SILENT or record.cached_from:  # the remaining time is that of cases that run
+            return
+        self._ran += 1
+        if self._now() - self._stated >= STATED_S:
             self._stated = self._now()
             seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
             show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
@@ -191,14 +144,7 @@ class Screen:
     def open(self, records: Sequence[Record], *lines: Part) -> None:
         """Count cases as done that can't run; print a line for each reason, then these."""
         self._done += len(records)
-        if self._progress:
-            (task,) = self._progress.tasks
-            self._progress.update(task.id, total=(task.total or 0) - len(records))
         show(*without_result(records), *lines)
-
-    def begin(self, key: str) -> None:
-        """Add a running case."""
-        self._running[key] = None
 
     def line(self, record: Record) -> Part:
         """Count the case as done; return what it is and how it ended, and the reason of a red one below.
@@ -206,7 +152,6 @@ class Screen:
         [ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s
         """
         self._done += 1
-        self._running.pop(record.key, None)
         count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
         duration = f"from {one_line(record.cached_from)}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
         case = f"{record.failure} {record.case} {record.level.value} {label(record.cell)}"

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import Any
 
-from matrix.cli.usage import add_command, add_json
+from matrix.cli.usage import add_command
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import SETTINGS
@@ -17,7 +17,7 @@ from matrix.prove.execution import interrupt
 from matrix.prove.provision import clones, host
 from matrix.prove.provision.host import CLONES, Configuration, variable
 from matrix.read.commands import redacted
-from matrix.show.terminal import json_object, say
+from matrix.show.terminal import say
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
@@ -32,7 +32,6 @@ def add_parser(commands: Any) -> None:
     parser.description = f"{parser.description}\n\n{ABOUT}"
     parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
-    add_json(parser, "sources")
     parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 
@@ -52,48 +51,27 @@ def sources_command(parsed: argparse.Namespace) -> int:
             clones.fetch(folder, settings.upstreams[name], needed[name], partial(step, name))
             say(f"{name}: {clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
     settings = host.load_configuration()
-    rows = [described(name, settings, needed[name]) for name in names]
-    print(json_object("sources/1", rows) if parsed.json else "\n".join(map(text, rows)))
+    print("\n".join(described(name, settings, needed[name]) for name in names))
     return ExitStatus.GOOD
 
 
-def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> dict[str, Any]:
-    """Return what is known of a clone: path, who named it, size in bytes, when it was fetched, what it lacks."""
-    path = settings.sources.get(name)
+def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> str:
+    """Return what is known of a clone as text: path, who named it, its size, when it was fetched, what it lacks."""
+    head, path = f"{name:<20}", settings.sources.get(name)
     if path is None:
-        return {"name": name, "path": None, "url": redacted(settings.upstreams[name])}
+        url = redacted(settings.upstreams[name])
+        return f"{head}none; `megatrix sources fetch` gets it from {url} (about {clones.SIZE_MB[name]} MB)"
     cached = clones.folder_of(name)
     by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else SETTINGS
     note = clones.note_of(cached) if by == "cache" else None
-    return {
-        "name": name,
-        "path": path,
-        "by": by,
-        "bytes": clones.size_of(cached) if note else None,
-        "url": note.url if note else None,
-        "fetched": note.at if note else None,
-        "lacks": sorted(set(needed) - set(note.revisions)) if note else None,
-        "gone": list(note.missing) if note else None,
-    }
-
-
-def text(row: dict[str, Any]) -> str:
-    """Return a row of `described` as text."""
-    head = f"{row['name']:<20}"
-    if row["path"] is None:
-        return (
-            f"{head}none; `megatrix sources fetch` gets it from {row['url']} (about {clones.SIZE_MB[row['name']]} MB)"
-        )
-    if not row["fetched"]:
-        return f"{head}{row['path']} (named by {row['by']})"
-    lines = [
-        f"{head}{row['path']}",
-        f"{row['bytes'] / clones.MB:.0f} MB, fetched {clones.age(row['fetched'])} ago from {row['url']}",
-    ]
-    if new := sorted(set(row["lacks"]) - set(row["gone"])):
+    if not note:
+        return f"{head}{path} (named by {by})"
+    size = clones.size_of(cached) / clones.MB
+    lines = [f"{head}{path}", f"{size:.0f} MB, fetched {clones.age(note.at)} ago from {note.url}"]
+    if new := sorted({*needed} - {*note.revisions, *note.missing}):
         lines.append(f"cases need more: {', '.join(new)}; `megatrix sources fetch` gets them")
-    if row["gone"]:
-        lines.append(f"that repository lacks {', '.join(row['gone'])}; cases that need it are unavailable")
+    if note.missing:
+        lines.append(f"that repository lacks {', '.join(note.missing)}; cases that need it are unavailable")
     return f"\n{'':<20}".join(lines)
 
 

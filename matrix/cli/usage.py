@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # main.py imports this module for --help
     from matrix.ground.catalog.reach import JobOption
     from matrix.ground.verdicts.trend import PastResult
 
-FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.show.findings
+FINDING_FORMATS: Final = ("sarif", "github", "markdown")  # of matrix.show.findings
 
 
 class Parser(argparse.ArgumentParser):

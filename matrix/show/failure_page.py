@@ -20,7 +20,7 @@ from matrix.ground.catalog.stack import GPUS, MCORE, SM, TE, TORCH, Cell
 from matrix.ground.verdicts.planned import ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.text import one_line, tail
-from matrix.ground.verdicts.trend import Flakes, PastResult, Pasts, flakes, steps, turns
+from matrix.ground.verdicts.trend import Flakes, PastResult, Pasts, flakes, turns
 from matrix.prove.authoring.examples import SHOWS, read, scrubbed
 from matrix.prove.authoring.overview import summary
 from matrix.prove.planning.cell_explanation import reported_cells
@@ -224,7 +224,6 @@ def cell_page(
         pasts=pasts,
         turns=turns,
         flakes=flakes,
-        trend=trend,
         log_of=log_of,
         rules=rules,
         unruled=sorted({failure.id for failure in catalog.failures} - {failure for failure, _, _ in rules}),
@@ -267,25 +266,3 @@ def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Groun
             for ruling, names in cases.items()
         ]
     return rules
-
-
-@dataclass(frozen=True)
-class Trend:
-    """Durations as a line, in SVG user units: its width, its points, and the x of each step."""
-
-    width: int
-    line: str
-    steps: tuple[int, ...]
-    text: str
-
-
-def trend(nights: Sequence[PastResult]) -> Trend:
-    """Return the durations of two or more nights in which a case ran; nights are 9 apart, the line is 60 high."""
-    seconds = [night.seconds for night in nights]
-    longest = max(*seconds, 0.001)
-    points = (f"{9 * number + 4},{round(56 - 52 * value / longest, 1)}" for number, value in enumerate(seconds))
-    marked = steps(seconds)
-    changes = [f"from {seconds[at - 1]:.1f} s to {seconds[at]:.1f} s at {nights[at].run}" for at in marked]
-    text = f"{min(seconds):.1f} to {longest:.1f} s in {len(nights)} runs; "
-    text += f"steps {'; '.join(changes)}" if changes else "no step"
-    return Trend(9 * len(nights), " ".join(points), tuple(9 * at + 4 for at in marked), text)

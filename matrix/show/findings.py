@@ -1,4 +1,4 @@
-"""Findings: what a command found, with its place. The formats take them alike from check, contract and bisection.
+"""Findings: what a command found, with its place. The formats take them alike from check and contract.
 
 Findings as workflow commands of GitHub Actions: annotations at their lines.
 
@@ -6,7 +6,7 @@ Findings as a SARIF 2.1.0 log, for code scanning.
 
 Markdown: findings as a table.
 
-JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason.
+A night as JUnit XML, as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.etree.ElementTree import Element, indent, tostring
 
 from matrix import __version__
@@ -33,9 +33,6 @@ from matrix.read.api.provider import PROVIDERS
 from matrix.show.check_text import WRONG, headed, summary
 from matrix.show.terminal import github_text, json_text, markdown_text, xml_document
 from matrix.show.words import MEANING, group_by, is_red, render_chain, verdict_reason
-
-if TYPE_CHECKING:  # not needed for a plan: 0.1 s
-    from matrix.prove.bisection.result_summary import BisectionSummary
 
 
 class Severity(str, Enum):
@@ -142,29 +139,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-ENDS: Final = {Severity.ERROR: "failure", Severity.NONE: "skipped"}  # of a test case; any other passed
-
-
-def junit(findings: Findings) -> str:
-    """Return the findings as one suite: what surely breaks is a failed test case, what was not checked is skipped."""
-    ends = [ENDS.get(finding.severity, "system-out") for finding in findings.findings]
-    counts = {"tests": str(len(ends)), "failures": str(ends.count("failure")), "skipped": str(ends.count("skipped"))}
-    cases = []
-    for finding, end in zip(findings.findings, ends, strict=True):
-        place = {"file": finding.place.path, "line": str(max(finding.place.line, 1))} if finding.place else {}
-        attributes = {"type": finding.topic.id} if end == "failure" else {}
-        attributes |= {"message": finding.headline} if end != "system-out" else {}
-        cases.append(
-            _element(
-                "testcase",
-                {"classname": finding.topic.id, "name": finding.headline, **place},
-                [_element(end, attributes, text=finding.message)],
-            )
-        )
-    suite = _element("testsuite", {"name": findings.command, **counts}, cases)
-    return _document(_element("testsuites", {"name": findings.command, **counts}, [suite]))
-
-
 def night_junit(night: Night) -> str:
     """Return a night: a suite per failure and level, a test case per planned case, its axes as properties."""
     timestamp = {"timestamp": night.began[:19]} if night.began else {}
@@ -236,7 +210,6 @@ FORMATS: Final = {
     "sarif": sarif,
     "github": github,
     "markdown": markdown,
-    "junit": junit,
 }  # by their names on the command line
 
 
@@ -299,25 +272,6 @@ def line_of(place: Place | None, files: Collection[str]) -> Place | None:
     if place is None or place.line:
         return place
     return Place(place.path, 1) if place.path in files else None
-
-
-def of_bisection(summary: BisectionSummary) -> Findings:
-    """Return a finding for each line of the answer; what is ambiguous is a warning."""
-    topic = FindingTopic(summary.failure, summary.title)
-    findings = []
-    if summary.attribution:
-        differ = (f"{name} {good} -> {bad}" for name, (good, bad) in summary.attribution.differ.items())
-        severity = Severity.WARNING if summary.attribution.doubtful else Severity.ERROR
-        message = f"{summary.attribution.headline}; the stacks differ in {', '.join(differ)}"
-        findings.append(ReportedFinding(topic, summary.attribution.headline, message, severity))
-    for change in summary.changes.values():
-        last_good = f"before it: {change.before}" if change.before else ""
-        candidates = f"may be: {', '.join(change.candidates)}" if change.candidates else ""
-        repeat = (f"{probe.seen.value}: {probe.reproduce}" for probe in change.ends)
-        message = "; ".join(filter(None, (change.headline, last_good, candidates, *repeat)))
-        severity = Severity.WARNING if change.ambiguous else Severity.ERROR
-        findings.append(ReportedFinding(topic, change.headline, message, severity))
-    return Findings("megatrix bisect", tuple(findings))
 
 
 SEVERITIES: Final[Mapping[FindingKind, Severity]] = {

@@ -30,7 +30,7 @@ from matrix.show.findings import night_junit
 from matrix.show.known import size
 from matrix.show.page import page
 from matrix.show.run_summary import changes, job_summary
-from matrix.show.stack_map import MEANS, SIGNS, Colour, MapCall, StackMap, known, stack_map
+from matrix.show.stack_map import MEANS, SIGNS, MapCall, StackMap, known, stack_map
 from matrix.show.terminal import json_object, json_text
 from matrix.show.words import group_by, verdict_counts
 
@@ -108,16 +108,6 @@ def map_items(map: StackMap) -> list[dict[str, Any]]:
         ).items()
     ]
     return sorted(items, key=lambda item: "call" in item)
-
-
-def picture(map: StackMap, scheme: str) -> str:
-    """Return the map of the containers shown first as SVG, for a "light" or "dark" page."""
-    rows = next(iter(map.groups.values()), ())
-    places = {
-        colour: [(x, y) for y, row in enumerate(rows) for x, cell in enumerate(row.cells) if cell.colour is colour]
-        for colour in Colour
-    }
-    return document("map.svg.j2", map=map, rows=rows, places=places, means=MEANS, scheme=scheme)
 
 
 def render(run: StoredRun, out: Path, history: History, catalog: Catalog) -> Night:

@@ -118,7 +118,6 @@ class Rows:
     rows: tuple[tuple[Styled, ...], ...]
     indent: int
     gap: int
-    right: bool
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def warn(warning: str) -> None:
 def console(stream: TextIO, environ: Mapping[str, str]) -> Console | None:
     """Return the console of a stream; None where it is no terminal, and no variable asks for a width or for colours.
 
-    COLUMNS, FORCE_COLOR, NO_COLOR and TERM count, and a CI log is never animated.
+    COLUMNS, FORCE_COLOR, NO_COLOR and TERM count.
     """
     asked = stream.isatty() or any(environ.get(name) for name in ASKING)
     return _console(stream, environ) if asked else None
@@ -174,7 +173,6 @@ def _console(stream: TextIO, environ: Mapping[str, str]) -> Console:
         width=None if terminal or environ.get("COLUMNS", "").isdigit() else UNLIMITED,
         color_system=None if environ.get("NO_COLOR") else "auto",
         no_color=False,
-        force_interactive=None if terminal and not environ.get("GITHUB_ACTIONS") else False,
         soft_wrap=True,
         markup=False,
         emoji=False,
@@ -221,10 +219,7 @@ def _least_width(part: Rows) -> int:
 def _lines(part: Rows, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            cell.rjust(width) if part.right and number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield f"{' ' * part.indent}{(' ' * part.gap).join(cells)}".rstrip(" ") + "\n"
 
 
@@ -263,7 +258,6 @@ def _renderable(part: Prose | Styled | Rows) -> RenderableType:
     for number, column in enumerate(zip(*rows, strict=True), start=1):
         wraps = number == len(rows[0])
         grid.add_column(
-            justify="right" if part.right and number > 1 else "left",
             no_wrap=not wraps,
             min_width=None if wraps else max(cell.cell_len for cell in column),
         )
@@ -296,11 +290,10 @@ def table(
     *,
     indent: int = 0,
     gap: int = 1,
-    right: bool = False,
 ) -> Rows:
     """Return a table. Its last column wraps between words, the others never do.
 
-    `gap` is the number of spaces between columns; with `right` all columns but the first are aligned to the right.
+    `gap` is the number of spaces between columns.
     """
     cells = (tuple(cell if isinstance(cell, Styled) else text(cell) for cell in row) for row in (heads, *rows) if row)
-    return Rows(tuple(cells), indent, gap, right)
+    return Rows(tuple(cells), indent, gap)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from matrix.kit.parity import campaign, layout_step
@@ -128,17 +127,16 @@ def main() -> None:
     for name, (plant, text, _) in PLANTS.items():
         point = Point.parse(text)
 
-        def run(chosen: Point, seed: int, *, record: bool, plant: Any = plant, point: Point = point) -> Any:
+        def run(chosen: Point, seed: int, *, plant: Any = plant, point: Point = point) -> Any:
             if plant is not None and chosen == point:  # not in the reference; in a rank, which is a process of its own
                 plant()
-            return original(chosen, seed, record=record)
+            return original(chosen, seed)
 
         layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed, localise=True))
+            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
-            module = asdict(answer.first) if answer.first else None
-            row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first, "module": module}
+            row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}
             sys.stdout.write(json.dumps(row) + "\n")
 
 

@@ -44,7 +44,10 @@ class Container:
     `night` is the reason why a night at level gpu has cases in it, "" if it has only those of reports and picks.
     """
 
-    NOTES: ClassVar[tuple[str, ...]] = ("torch_minor", "torch_confidence", "cuda_confidence", "component_confidence")
+    NOTES: ClassVar[tuple[str, ...]] = (
+        *("torch_minor", "torch_confidence", "cuda_confidence", "component_confidence"),
+        *("ubuntu", "base", "exists", "note", "source", "sources"),
+    )
     id: Identifier
     tag: str
     torch: VersionText | None = None
@@ -57,16 +60,10 @@ class Container:
     nccl: str | None = None
     openmpi: str | None = None
     hpcx: str | None = None
-    ubuntu: str | None = None
     flash_attn: str | None = None
     driver_requirement: str | None = None
     driver_requirement_partial: str | None = None
     megatron_core: str | None = None
-    base: str | None = None
-    exists: str | None = None
-    note: str = ""
-    source: str = ""
-    sources: tuple[str, ...] = ()
     night: str = ""
 
     def contents(self) -> Stack:
@@ -158,7 +155,7 @@ class Driver:
 
     NOTES: ClassVar[tuple[str, ...]] = (
         *("designation", "designation_source", "eol", "bundled_with_cuda", "bundled_source", "forward_compat"),
-        *("forward_compat_source", "multicast_source", "known_problem"),
+        *("forward_compat_source", "multicast_source", "known_problem", "note"),
     )
     branch: VersionText
     max_cuda_major_without_compat: str | None = None
@@ -166,7 +163,6 @@ class Driver:
     compat_cuda: Range | None = None
     too_old_for_cuda: Range | None = None
     multicast: str | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,7 +195,14 @@ class JobUse:
 class Release:
     """A release of megatron-core, Transformer Engine or torch. People alone read NOTES."""
 
-    NOTES: ClassVar[tuple[str, ...]] = ("tag_commit", "metadata_constraints", "ci_source", "ci_te", "ci_note")
+    NOTES: ClassVar[tuple[str, ...]] = (
+        "tag_commit",
+        "metadata_constraints",
+        "ci_source",
+        "ci_te",
+        "ci_note",
+        "constraints",
+    )
     version: VersionText
     pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
     on_pypi: bool = True
@@ -207,7 +210,6 @@ class Release:
     requires: Mapping[str, Range] = field(default_factory=dict)  # declared ranges of packages that a base fixes
     tag: str = ""
     tag_date: str = ""
-    constraints: str = ""
     ci_base_images: tuple[str, ...] = ()
     cuda: tuple[str, ...] = ()  # major versions for which PyPI has Transformer Engine's library (-cu12, -cu13)
 

@@ -1,11 +1,10 @@
-"""The history of one case over the nights: changes of its verdict, flakes, and steps of its duration."""
+"""The history of one case over the nights: changes of its verdict, and flakes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from types import MappingProxyType
 from typing import Final
 
@@ -13,11 +12,6 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.verdicts.record import SILENT, Verdict
 
 NIGHTS: Final = 60  # shown
-# A step: the medians of AROUND runs before and after differ by FACTOR and by LEAST_S seconds. A save and load took 1.1
-# to 1.9 s over 40 nights of one machine; a busy machine doubles the time of a single run, not the median of five.
-AROUND: Final = 5
-FACTOR: Final = 1.5
-LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,31 +81,3 @@ def turns(pasts: Sequence[PastResult]) -> list[tuple[PastResult, PastResult, boo
         for earlier, later in pairwise(ran)
         if earlier.verdict.colour != later.verdict.colour
     ]
-
-
-def steps(seconds: Sequence[float]) -> list[int]:
-    """Return the indices at which a duration steps up or down: `seconds[index]` is the first after the step."""
-    indices: list[int] = []
-    index = AROUND
-    while index <= len(seconds) - AROUND:
-        if _size(seconds, index) > 0:
-            near = range(index, min(index + AROUND, len(seconds) - AROUND + 1))
-            index = max(near, key=lambda one: _size(seconds, one))
-            indices.append(index)
-            index += AROUND
-        else:
-            index += 1
-    return indices
-
-
-def _size(seconds: Sequence[float], place: int) -> float:
-    """Return how clear the step at `place` is, 0 where there is none."""
-    window, following = seconds[place - AROUND : place], seconds[place : place + AROUND]
-    low, high = sorted((median(window), median(following)))
-    if high - low < LEAST_S or high < FACTOR * low:
-        return 0
-    # The best place has the least spread on each side.
-    spread = sum(abs(value - median(window)) for value in window) + sum(
-        abs(value - median(following)) for value in following
-    )
-    return (high - low) / (spread + 1e-9)

@@ -3,8 +3,8 @@
     python -m matrix.kit.parity.campaign [STAND_INS] < points > outcomes
 
 STAND_INS is JSON: the arguments of matrix.kit.absent_packages.install, for releases that import packages unasked.
-Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60, "localise": false}; all but `point` may be
-missing. A line of stdout answers it: the `point` and the `seed`, the `outcome`, `deviations`, `seconds` and `steps`.
+Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60}; all but `point` may be missing. A line of
+stdout answers it: the `point` and the `seed`, the `outcome`, `deviations` and `seconds`.
 
 ==========  ===========================================================================================
 outcome     meaning
@@ -42,7 +42,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -55,7 +54,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks
-from matrix.kit.parity.boundaries import Boundary, first_boundary
 from matrix.kit.parity.deviations import Deviation, compare
 from matrix.kit.parity.factors import Point, Value
 
@@ -202,31 +200,24 @@ class ParityTask:
     point: Point
     seed: int = 1
     deadline: float = DEADLINE_S
-    localise: bool = False
 
     @classmethod
     def read(cls, line: str) -> ParityTask:
         """Return the task of a line. Raises MatrixError for an impossible point, ValueError for no JSON."""
         row = json.loads(line)
         point = Point.of(row["point"]) if isinstance(row["point"], Mapping) else Point.parse(row["point"])
-        return cls(point, int(row.get("seed", 1)), float(row.get("deadline", DEADLINE_S)), bool(row.get("localise")))
+        return cls(point, int(row.get("seed", 1)), float(row.get("deadline", DEADLINE_S)))
 
 
 @dataclass(frozen=True)
 class ParityAnswer:
-    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference.
-
-    `first` is the first module that deviates, where the task asks for it.
-    """
+    """One line of stdout, but for the task's own fields. `largest` is the largest relative difference."""
 
     outcome: str
     deviations: tuple[Deviation, ...] = ()
     text: str = ""
     trace: str = ""
-    steps: int = 0
     largest: float = 0.0
-    dead: tuple[str, ...] = ()
-    first: Boundary | None = None
 
 
 @dataclass
@@ -251,10 +242,7 @@ class Comparisons:
             return ParityAnswer(
                 "deviates" if deviations else "equal",
                 deviations,
-                steps=len(reference.steps),
                 largest=max(difference.size for difference in differences),
-                dead=tuple(layout_step.zero_gradients(reference)),
-                first=localised(task) if deviations and task.localise else None,
             )
         except layout_step.HarnessError as error:
             return ParityAnswer("harness", text=str(error))
@@ -274,23 +262,11 @@ class Comparisons:
         return self.references[key]
 
 
-def localised(task: ParityTask) -> Boundary | None:
-    """Return the first module that deviates in the first step, from a run of each side that records modules."""
-    points = task.point.reference(), task.point
-    sides = [measure(point, task.seed, task.deadline, record=True) for point in points]
-    if any(isinstance(side, ParityAnswer) for side in sides):
-        return None
-    reference, ranks = ([numbers.recorder for numbers in side] for side in sides)
-    return first_boundary(task.point, reference[0], ranks)
-
-
-def measure(point: Point, seed: int, deadline_s: float, *, record: bool = False) -> Any:
+def measure(point: Point, seed: int, deadline_s: float) -> Any:
     """Return the numbers of each rank of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
-        failures = forked_ranks.run(
-            point.ranks, partial(save_numbers, point, seed, folder, record=record), folder, deadline_s
-        )
+        failures = forked_ranks.run(point.ranks, partial(save_numbers, point, seed, folder), folder, deadline_s)
         if failures:
             first = failures[0]
             return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
@@ -304,7 +280,7 @@ def load_numbers(folder: Path, rank: int) -> Any:
     return torch.load(folder / f"numbers-{rank}.pt", weights_only=False)
 
 
-def save_numbers(point: Point, seed: int, folder: Path, rank: int, *, record: bool = False) -> None:
+def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
     """Be a rank of a point: connect with the others through `folder`, train, and save the numbers there."""
     import torch
 
@@ -313,7 +289,7 @@ def save_numbers(point: Point, seed: int, folder: Path, rank: int, *, record: bo
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(point.ranks)}
     store = torch.distributed.FileStore(str(folder / "store"), point.ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
-    numbers = layout_step.run(point, seed, record=record)
+    numbers = layout_step.run(point, seed)
     torch.save(numbers, folder / f"numbers-{rank}.pt")
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
@@ -342,11 +318,7 @@ def serve(lines: TextIO, answers: TextIO) -> None:
         task = ParityTask.read(line)
         answer = campaign.judge(task)
         row = {"point": dict(task.point.chosen), "seed": task.seed, **asdict(answer)}
-        memory = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
-        )
-        row |= {"seconds": round(time.monotonic() - started, 3), "memory_mib": [kib // 1024 for kib in memory]}
+        row["seconds"] = round(time.monotonic() - started, 3)
         answers.write(json.dumps(row) + "\n")
         answers.flush()
 

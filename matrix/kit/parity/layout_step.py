@@ -17,7 +17,6 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import Range
 from matrix.kit.parity import tiny_model
-from matrix.kit.parity.boundaries import BoundaryRecorder
 from matrix.kit.parity.deviations import FLOOR, Difference
 from matrix.kit.parity.factors import GLOBAL_BATCH, Point
 from matrix.kit.parity.shards import Shard, context_positions, initial, shards
@@ -78,15 +77,11 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
         )
 
 
-def forward_step(losses: list[Any], recorder: Any, point: Point, batches: Any, model: Any) -> Any:
-    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`.
-
-    `recorder` (see boundaries) is given the places of each micro-batch.
-    """
+def forward_step(losses: list[Any], point: Point, batches: Any, model: Any) -> Any:
+    """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
     import torch
 
     batch = next(batches)
-    recorder.places = batch.places
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
     masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it
@@ -204,18 +199,14 @@ class Step:
 
 @dataclass
 class Numbers:
-    """The numbers of one rank: the whole shape of each of its parameters, its steps, what its modules recorded."""
+    """The numbers of one rank: the whole shape of each of its parameters, and its steps."""
 
     shapes: dict[str, tuple[int, ...]]
     steps: list[Step]
-    recorder: BoundaryRecorder
 
 
-def run(point: Point, seed: int, *, record: bool = False) -> Numbers:
-    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process.
-
-    With `record` one step is run, and the outputs of modules are recorded.
-    """
+def run(point: Point, seed: int) -> Numbers:
+    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process."""
     import torch
 
     tiny_model.initialize(point)
@@ -228,12 +219,10 @@ def run(point: Point, seed: int, *, record: bool = False) -> Numbers:
             shard.parameter.copy_(initial(shard, seed))
     optimizer = tiny_model.optimizer(point, chunks)
     prepare(config, chunks, optimizer, point)
-    numbers = Numbers({shard.name: shard.shape for shard in owned}, [], BoundaryRecorder())
-    if record:
-        numbers.recorder.attach(chunks)
-    for number in range(1 if record else STEPS):
+    numbers = Numbers({shard.name: shard.shape for shard in owned}, [])
+    for number in range(STEPS):
         batches = [micro_batches(point, seed, number) for _ in chunks]
-        numbers.steps.append(one_step(point, batches, chunks, optimizer, owned, numbers.recorder))
+        numbers.steps.append(one_step(point, batches, chunks, optimizer, owned))
         numbers.steps[-1].logged = logged(point, config)
     return numbers
 
@@ -249,9 +238,7 @@ def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> Non
         config.no_sync_func = syncs if len(chunks) > 1 else syncs[0]
 
 
-def one_step(
-    point: Point, batches: list[Any], chunks: list[Any], optimizer: Any, owned: list[Shard], recorder: BoundaryRecorder
-) -> Step:
+def one_step(point: Point, batches: list[Any], chunks: list[Any], optimizer: Any, owned: list[Shard]) -> Step:
     """Run forward, backward, the reduction of gradients and the optimizer's step once."""
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
@@ -260,7 +247,7 @@ def one_step(
         wrapped.zero_grad_buffer()
     optimizer.zero_grad()
     get_forward_backward_func()(
-        forward_step_func=partial(forward_step, step.losses, recorder, point),
+        forward_step_func=partial(forward_step, step.losses, point),
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=point.count("micro_batches"),
@@ -370,12 +357,6 @@ def check_reference(reference: Numbers) -> None:
         moved = any(float(values.abs().max()) > NOISE for values in gradients)
         if len(reference.steps) > 1 and moved and bool((before == after).all()):
             raise HarnessError(f"{name} has a gradient and is not updated")
-
-
-def zero_gradients(reference: Numbers) -> list[str]:
-    """Return the parameters whose gradients are zero in every step: nothing is compared for these."""
-    alive = {name for step in reference.steps for name, _, values in step.gradients if bool((values != 0).any())}
-    return sorted(reference.shapes.keys() - alive)
 
 
 def parts(ranks: Sequence[Sequence[tuple[str, Any, Any]]]) -> dict[str, Parts]:

@@ -61,7 +61,7 @@ def ignore(event: object) -> None:
 
 @dataclass(frozen=True)
 class Events:
-    """What a run calls: `show` with each record when it arrives, `begun` with the key of each case that begins.
+    """What a run calls: `show` with each record when it arrives.
 
     `open` is called first, with the cases that this machine can't run (default: `show` with each) and those that
     begin. `warn` is called with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the
@@ -69,7 +69,6 @@ class Events:
     """
 
     show: Callable[[Record], None] = ignore
-    begun: Callable[[str], None] = ignore
     warn: Callable[[str], None] = ignore
     ended: Callable[[StoredRun, History], Night] = stored_run.added
     open: Callable[[Sequence[Record], Sequence[Planned]], None] | None = None
@@ -187,7 +186,7 @@ class Work:
 
     def _run_engine(self, waiting: Sequence[Planned]) -> EngineResult:
         bases = list(dict.fromkeys(planned.cell.base for planned in waiting))
-        with Receiver(self._events.show, self._events.begun) as receiver:
+        with Receiver(self._events.show) as receiver:
             try:
                 with interrupt.after(self._request.limit_s):
                     return self._engine.run(EngineRequest(bases, self._run, self._log, receiver.address))

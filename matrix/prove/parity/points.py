@@ -285,7 +285,6 @@ class Cause:
     point: Point
     certainty: Certainty
     comparison: PointResult
-    original_point: Point
     entry: str = ""
 
     @property
@@ -330,7 +329,7 @@ class CauseSearch:
             comparison = self._both(point)
             certainty = {DEVIATES: Certainty.KNOWN, EQUAL: Certainty.VANISHED}.get(comparison.outcome)
             if certainty:
-                yield Cause(point, certainty, comparison, point, entry)
+                yield Cause(point, certainty, comparison, entry)
         for seed in range(self.seed, self.seed + self.covers):
             yield from self._uncovered_causes(Cover(self.space, seed))
 
@@ -366,8 +365,8 @@ class CauseSearch:
         first = self._judge(small)
         if first.outcome == EQUAL:  # it is not equal with the second seed alone
             certainty = Certainty.SUSPECTED if comparison.outcome == DEVIATES else Certainty.UNDECIDED
-            return Cause(point, certainty, comparison, point)
-        return Cause(small, self._certainty(first), first, point)
+            return Cause(point, certainty, comparison)
+        return Cause(small, self._certainty(first), first)
 
     def _certainty(self, first: PointResult) -> Certainty:
         if first.outcome == REFUSED:

@@ -6,6 +6,7 @@ yet, so that a search through the catalog leaves out a failure, a base or a rele
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections import Counter
@@ -89,7 +90,7 @@ def select_keywords(planned: Sequence[Planned], expression: str) -> list[Planned
 
     "-" and "_" are the same. Raises MatrixError for a bad expression, and for one that selects nothing.
     """
-    test = _Parser(expression, KEYWORD, _keyword, KEYWORDS_FORM).parse()
+    test = _parsed(expression, KEYWORD, _keyword, KEYWORDS_FORM)
     selected = [item for item in planned if test({KEY: item.key.lower().replace("-", "_")}.get)]
     if not selected:
         raise MatrixError(
@@ -215,58 +216,37 @@ def _names(cells: Iterable[Cell]) -> set[str]:
 
 def compile_expression(expression: str, vocabulary: Vocabulary) -> Test:
     """Return the expression as a test. Raises MatrixError for a bad one, also where `vocabulary` lacks a name of it."""
-    return _Parser(
-        expression, TOKEN, lambda name, operator, value: _condition(name, operator, value, vocabulary), FORM
-    ).parse()
+    return _parsed(expression, TOKEN, lambda name, operator, value: _condition(name, operator, value, vocabulary), FORM)
 
 
-class _Parser:
-    """A recursive descent parser: either = both {or both}; both = single {and single}; single = not, ( ), condition."""
+def _parsed(expression: str, token: re.Pattern[str], condition: Callable[..., Test], form: str) -> Test:
+    """Return the test of an expression: by Python's own grammar, with a name in place of each condition."""
+    conditions, source = list[Test](), []
+    for word in _words(expression, token, form):
+        if isinstance(word, tuple):
+            conditions.append(condition(*word))
+            word = f"_{len(conditions) - 1}"
+        source.append(word)
+    try:
+        return _test_of(ast.parse(" ".join(source), mode="eval").body, conditions)
+    except (SyntaxError, RecursionError, MemoryError):
+        text = "a condition, a parenthesis or a word between conditions is missing"
+        raise MatrixError(f"the selection can't be read: {text}", got=expression, expected=form) from None
 
-    def __init__(self, expression: str, token: re.Pattern[str], condition: Callable[..., Test], form: str) -> None:
-        self._expression, self._condition, self._form = expression, condition, form
-        self._words = _words(expression, token, form)[::-1]  # the next one is the last
 
-    def parse(self) -> Test:
-        test = self._either(0)
-        if self._words:
-            raise MatrixError("the selection goes on after its end", got=self._expression, expected=self._form)
-        return test
-
-    def _either(self, depth: int) -> Test:
-        terms = [self._both(depth)]
-        while self._next_is("or"):
-            terms.append(self._both(depth))
-        return terms[0] if len(terms) == 1 else lambda values: _joined((term(values) for term in terms), True)
-
-    def _both(self, depth: int) -> Test:
-        terms = [self._single(depth)]
-        while self._next_is("and"):
-            terms.append(self._single(depth))
-        return terms[0] if len(terms) == 1 else lambda values: _joined((term(values) for term in terms), False)
-
-    def _single(self, depth: int) -> Test:
-        if depth > DEEPEST:
-            raise MatrixError("the selection is nested too deeply", expected=f"at most {DEEPEST} levels of ( and not")
-        if self._next_is("not"):
-            inner = self._single(depth + 1)
-            return lambda values: None if (result := inner(values)) is None else not result
-        if self._next_is("("):
-            inner = self._either(depth + 1)
-            if not self._next_is(")"):
-                raise MatrixError("a parenthesis is not closed", got=self._expression, expected=self._form)
-            return inner
-        word = self._words[-1] if self._words else ""
-        if isinstance(word, str):
-            raise MatrixError(
-                "the selection ends too early or has a stray word", got=self._expression, expected=self._form
-            )
-        self._words.pop()
-        return self._condition(*word)
-
-    def _next_is(self, word: str) -> bool:
-        """Return whether the next word is this one, and take it."""
-        return bool(self._words) and self._words[-1] == word and bool(self._words.pop())
+def _test_of(node: ast.expr, conditions: Sequence[Test], depth: int = 0) -> Test:
+    """Return the test of a node. Raises SyntaxError for one that is no part of a selection."""
+    if depth > DEEPEST:
+        raise MatrixError("the selection is nested too deeply", expected=f"at most {DEEPEST} levels of ( and not")
+    if isinstance(node, ast.Name):
+        return conditions[int(node.id[1:])]
+    if isinstance(node, ast.UnaryOp):
+        inner = _test_of(node.operand, conditions, depth + 1)
+        return lambda values: None if (result := inner(values)) is None else not result
+    if isinstance(node, ast.BoolOp):
+        terms = [_test_of(value, conditions, depth + 1) for value in node.values]
+        return lambda values: _joined((term(values) for term in terms), isinstance(node.op, ast.Or))
+    raise SyntaxError
 
 
 def _joined(results: Iterable[bool | None], deciding: bool) -> bool | None:

@@ -1,8 +1,7 @@
-"""Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason.
+"""How many cases of a plan run on a machine, for how long: from earlier runs or by default.
 
-How many of a plan run on a machine, for how long: from earlier runs or by default. And a night as jobs of a CI service,
-one per base and kind of machine: `megatrix plan --format github` prints a matrix for `fromJson`; `--format gitlab` a
-child pipeline (JSON is YAML). Pure functions of the catalog and a planned night.
+And a night as jobs of a CI service, one per base and kind of machine: `megatrix plan --format github` prints a matrix
+for `fromJson`; `--format gitlab` a child pipeline (JSON is YAML). Pure functions of the catalog and a planned night.
 """
 
 from __future__ import annotations
@@ -10,21 +9,19 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
 from statistics import median
 from typing import Any, Final
 
-from matrix.ground.cases.cells import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.ground.cases.machine_requirements import BaseOffer, Placement, builds_te, place, unmet
 from matrix.ground.catalog import distributions
-from matrix.ground.catalog.failure import Expectation, Failure, Level
+from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.model import Catalog, Container, Image
-from matrix.ground.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, WRITER
+from matrix.ground.catalog.stack import ABSENT, DRIVER, MCORE, TE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Kind, Planned, ReasonKind
+from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.planning.packing import Demand, largest_first, schedule
 
 # s of a case that never ran. Levels contract and cpu: measured on two busy cores. Level gpu: not measured; the 10 s of
@@ -108,86 +105,6 @@ def statement(
     size = len(absent) * ENVIRONMENT_GB + len(packages) * OVERLAY_GB
     text = f"{len(waiting)} cases to run, {cached} from the cache; expected: {seconds / 60 + 0.5:.0f} min, at most"
     return f"{text} {size:.1f} GB of disk{', made: ' * bool(absent)}{', '.join(sorted(absent))}"
-
-
-OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
-ALL: Final = "all"  # name of the sum's row
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counts of the cases of one failure, or of all; a case is counted once per level.
-
-    `product`: on every base x megatron-core x Transformer Engine x driver of the catalog that the failure depends on.
-    `allowed`: those that no constraint forbids and whose packages are available. `known`: those of `allowed` that no
-    other failure masks and that have an expectation. `boundary`, `pairwise`, `picked`, `stack`: those in the night for
-    that reason, some for several; `night` counts each once.
-    """
-
-    failure: str
-    product: int
-    allowed: int
-    known: int
-    boundary: int
-    pairwise: int
-    picked: int
-    stack: int
-    night: int
-
-
-def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Level]) -> list[Counts]:
-    """Return the counts of each failure in the order of the catalog, and of all together."""
-    rows = []
-    for failure in catalog.failures:
-        planned = of(failure, night)
-        allowed, known_count = possible(catalog, failure, levels)
-        full = product(catalog, failure, levels)
-        rows.append(Counts(failure.id, full, allowed, known_count, night=len(planned), **reasons(planned)))
-    numbers = [field.name for field in fields(Counts) if field.name != "failure"]
-    return [*rows, Counts(ALL, **{name: sum(getattr(row, name) for row in rows) for name in numbers})]
-
-
-def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> tuple[int, int]:
-    """Return the number of a failure's possible cases, and of those with an expectation that nothing masks."""
-    allowed = known_count = 0
-    picked = picked_cells(catalog, failure)
-    for cell in (*picked, *(cell for cell in cells_of(catalog, failure) if cell not in picked)):
-        levels_of: dict[str, int] = {}
-        for case, _ in run_in(catalog, failure, cell, levels):
-            levels_of[case.name] = levels_of.get(case.name, 0) + 1
-        for name, count in levels_of.items():
-            allowed += count
-            unmasked = masked_by(catalog, failure, cell.stack, name) is None
-            known_count += count * (unmasked and failure.expectation(cell.stack, name) is not Expectation.UNKNOWN)
-    return allowed, known_count
-
-
-def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:
-    """Return the number of cases without any constraint."""
-    values = {BASE: len(catalog.bases), DRIVER: len(catalog.drivers)}
-    for component in VARIED:
-        package = WRITER.get(component, component)
-        values[component] = len(catalog.releases(package)) + len(failure.builds(package))
-    counted = set(levels)
-    cases = sum(len(counted.intersection(case.levels)) for case in failure.case)
-    return cases * len(package_sets(failure)) * prod(values[axis] for axis in failure.axes)
-
-
-def is_known(catalog: Catalog, item: Planned) -> bool:
-    """Return whether the case has an expectation and no other failure masks it."""
-    masked = masked_by(catalog, catalog.failure(item.failure), item.cell.stack, item.case)
-    return masked is None and item.expectation is not Expectation.UNKNOWN
-
-
-def of(failure: Failure, planned: Iterable[Planned]) -> list[Planned]:
-    """Return the cases of one failure."""
-    return [item for item in planned if item.failure == failure.id]
-
-
-def reasons(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return the number of cases in a night for each kind of reason."""
-    counted = Counter(kind for item in planned for kind in {reason.kind for reason in item.why})
-    return {kind.value: counted[kind] for kind in OF_A_NIGHT}
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,6 @@ FORMATS = {
     "--json": ('"answer": "nothing-checked"', '"breaks": false'),
     "--format=github": ("::warning ", "title=nothing-checked%3A ", NOT_CHECKED),
     "--format=sarif": ('"ruleId": "nothing-checked"', '"level": "none"', NOT_CHECKED),
-    "--format=junit": ('skipped="1"', '<skipped message="nothing-checked: ', NOT_CHECKED),
     "--format=markdown": ("| not checked | nothing-checked | ", NOT_CHECKED),
 }
 

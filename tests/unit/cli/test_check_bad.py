@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from matrix.ask.check.declaring import declared_stack
-from matrix.ask.check.files.read import read_file
+from matrix.ask.check.declaring import declared_stack, read_file
 from matrix.cli.main import main
 from matrix.ground.errors import MatrixError
 from tests.unit.catalogs import real

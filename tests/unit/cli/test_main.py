@@ -65,7 +65,6 @@ def test_every_command_has_help(command: str, described: Command, capsys: pytest
         ("match --json /no/such.log", "the log can't be read"),
         ("contract --json --against torch", "--against needs a consumer"),
         ("check --json torch-2.4/mcore-0.8.0/te-none/driver-none", "no such base"),
-        ("sources --json list megatron", "no such source"),
         ("bisect --json", "nothing to bisect"),
     ],
 )
@@ -88,7 +87,6 @@ JSON_LINES = {
     "plan": "plan --json",
     "report": "report --json",
     "run": "run --select mcore==0.8.0 --json",
-    "sources": "sources list --json",
 }
 
 
@@ -322,15 +320,6 @@ def test_a_file_as_output_folder_exits_with_2(
     given = {"run --case": [KEY], "bisect": [ENTRY.id, "--axis", "torch", "--mcore", "0.8.0"]}
     assert main([*command.split(), *given.get(command, []), "--out", str(tmp_path / "file")]) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.ends = lambda item: STRANGE
-    main(["run"])
-    capsys.readouterr()
-
-    assert main(["report", "--format", "markdown"]) == 1
-    assert capsys.readouterr().out.startswith("## Megatrix: red")
 
 
 def test_a_report_needs_no_history(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

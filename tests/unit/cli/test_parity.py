@@ -98,8 +98,8 @@ def test_core_that_does_not_exist_is_invalid_input(planted: Planted, capsys: pyt
 
 
 ROW = PointResult(SINKS, 1, DEVIATES, (NORM, replace(LOSS, size=math.inf, ratio=None)), largest=0.5)
-BREAK = Cause(SINKS, Certainty.CONFIRMED, ROW, SINKS)
-REFUSED_CAUSE = Cause(REFUSAL, Certainty.REFUSED, PointResult(REFUSAL, 1, REFUSED, text="ImportError: no"), REFUSAL)
+BREAK = Cause(SINKS, Certainty.CONFIRMED, ROW)
+REFUSED_CAUSE = Cause(REFUSAL, Certainty.REFUSED, PointResult(REFUSAL, 1, REFUSED, text="ImportError: no"))
 
 
 def text(lines: Any) -> list[str]:

@@ -25,19 +25,9 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def test_markdown_is_the_summary_of_a_job(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--out", out, "--format", "markdown"]) == 1
-    assert capsys.readouterr().out.startswith("## Megatrix: red\n")
-
-
 def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", RUN, "--out", out, "--json"]) == 1
     assert len(items_of(capsys.readouterr().out, "records")) == 134
-
-
-def test_map_is_written_for_both_schemes(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--out", out, "--map", f"{out}/map.svg"]) == 0
-    assert capsys.readouterr().out.split() == [f"{out}/map.svg", f"{out}/map-dark.svg"]
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])

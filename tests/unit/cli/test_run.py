@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,13 +15,13 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import decode
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.outcome import Outcome
-from matrix.ground.verdicts.record import Record, Verdict
+from matrix.ground.verdicts.record import Verdict
 from matrix.prove.authoring.claims import SWAPPED
 from tests.schemas import items_of
 from tests.unit.cli.small_night import KEY, STRANGE
 from tests.unit.engines import FakeEngine
 from tests.unit.show.samples import cell, record
-from tests.unit.terminals import Terminal, piped, shown, words
+from tests.unit.terminals import piped, shown, words
 
 pytestmark = pytest.mark.usefixtures("small_cli")
 
@@ -282,43 +280,9 @@ def test_cell_of_a_line_is_never_cut(width: int) -> None:
     assert max(map(len, line.splitlines())) <= max(width, len(NAME) + len("[  1/100] "))
 
 
-def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Return stdout, made a terminal of 80 columns."""
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", "xterm")
-    return stream
-
-
-def run(screen: Screen, one: Record, other: Record) -> None:
-    with screen.animated():
-        screen.begin(other.key)
-        screen.begin(one.key)
-        screen.show(one)
-
-
-def test_terminal_shows_progress_and_running_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of(monkeypatch)
-    one, other = record(), record(where=LONG)
-    run(Screen(2), one, other)
-    printed = terminal.getvalue()
-    assert "dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0" in printed
-    assert "1/2" in printed
-    assert other.cell.id in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]", "", printed.partition("1/2")[2])
-    assert f"now: {one.key}" not in printed.partition("1/2")[2]
-
-
 def test_log_and_pipe_get_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    run(Screen(2), record(), record(where=LONG))
+    Screen(2).show(record())
     assert capsys.readouterr().out == "[1/2] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 holds 1.1 s\n"
-
-
-def test_cursor_returns_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_of(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), Screen(2).animated():
-        raise KeyboardInterrupt
-    assert terminal.getvalue().rfind("\x1b[?25h") > terminal.getvalue().rfind("\x1b[?25l")
 
 
 def test_log_states_the_remaining_time_each_minute(capsys: pytest.CaptureFixture[str]) -> None:

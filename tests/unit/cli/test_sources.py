@@ -9,7 +9,6 @@ import pytest
 from matrix.cli.main import main
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
-from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
 from tests.unit.prove.provision.makers import make_clone
@@ -55,9 +54,8 @@ def test_a_named_clone_is_listed_with_its_setting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEGATRIX_MEGATRON_LM", "/mine")
-    main(["sources", "list", "megatron-lm", "--json"])
-    (row,) = items_of(capsys.readouterr().out, "sources")
-    assert (row["path"], row["by"], row["fetched"]) == ("/mine", "MEGATRIX_MEGATRON_LM", None)
+    main(["sources", "list", "megatron-lm"])
+    assert capsys.readouterr().out == "megatron-lm         /mine (named by MEGATRIX_MEGATRON_LM)\n"
 
 
 def test_a_misspelled_clone_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import GPUS, SM
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.trend import PastResult, Pasts
-from matrix.show.failure_page import cell_page, trend
+from matrix.show.failure_page import cell_page
 from tests.unit.catalogs import catalog
 from tests.unit.ground.verdicts.test_trend import nights
 from tests.unit.show.samples import LOG, changed, record
@@ -105,12 +105,6 @@ def test_each_night_has_a_bar() -> None:
         ("0", "night-0: holds"), ("9", "night-1: holds"), ("18", "night-2: regressed"), ("27", "night-3: unavailable"),
         ("36", "night-4: holds, cached"),
     ]  # fmt: skip
-
-
-def test_trend_has_a_text_and_its_steps() -> None:
-    line = trend([PastResult(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)])
-    assert line.text == "2.0 to 6.0 s in 16 runs; steps from 2.0 s to 6.0 s at night-8"
-    assert (line.width, line.steps, line.line[:19]) == (144, (76,), "4,38.7 13,38.7 22,3")
 
 
 def test_log_text_is_escaped_and_masked() -> None:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.store.stored_run import Night
-from matrix.show.findings import Findings, Severity, junit, night_junit
+from matrix.show.findings import night_junit
 from tests.profiles import tries
-from tests.unit.show.finding_samples import finding
 from tests.unit.show.samples import night, record
 from tests.unit.show.test_page import HOSTILE, poisoned
 
@@ -68,11 +67,3 @@ def test_secrets_are_masked() -> None:
 @given(st.sampled_from(list(Verdict)), st.sampled_from(HOSTILE) | st.text(st.characters()))
 def test_any_text_yields_well_formed_xml(verdict: Verdict, text: str) -> None:
     assert len(made([poisoned(record(verdict), text)]).findall(".//testcase")) == 1
-
-
-def test_only_what_surely_breaks_is_a_failed_case() -> None:
-    root = ET.fromstring(junit(Findings("megatrix check", (finding(), finding(Severity.WARNING, None)))))
-    error, warning = root.findall("testsuite/testcase")
-    assert (root.get("tests"), root.get("failures")) == ("2", "1")
-    assert (error.get("file"), error.get("line"), error.findtext("failure")) == ("a, b.py", "3", "got 100%")
-    assert (warning.get("file"), warning.findtext("system-out")) == (None, "got 100%")

@@ -20,7 +20,7 @@ from matrix.prove.store.history import History
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import Paths, write_whole
 from matrix.prove.store.stored_run import Night, StoredRun, write_plan
-from matrix.show.site import picture, published, render, write_site
+from matrix.show.site import published, render, write_site
 from tests.schemas import validator
 from tests.unit.catalogs import catalog, clause, failure, image, real
 from tests.unit.show.samples import cell, changed, night, planned, record, stack_map
@@ -105,19 +105,9 @@ def test_every_link_of_the_site_has_a_target(tmp_path: Path) -> None:
                     assert target.is_file(), (name, link)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_picture_is_well_formed_and_complete(scheme: str) -> None:
-    text = picture(stack_map(KNOWN), scheme)
-    words = [one.text for one in ET.fromstring(text).iter() if one.text]
-    assert {"ngc-24.07", "0.7.0", "0.8.0", "0.9.0", "!", "breaks"} <= {*words}
-
-
-def test_report_writes_site_and_picture_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = ["--site", str(tmp_path / "site"), "--map", str(tmp_path / "map.svg")]
-    assert main(["report", "--out", str(tmp_path / "out"), *made]) == 0
-    assert capsys.readouterr().out.split() == [
-        str(tmp_path / one) for one in ("site/index.html", "map.svg", "map-dark.svg")
-    ]
+def test_report_writes_the_site_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", str(tmp_path / "out"), "--site", str(tmp_path / "site")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "site" / "index.html")]
     assert "Without the results of a night" in (tmp_path / "site" / "index.html").read_text("utf-8")
     files = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
     assert (tmp_path / "site" / "index.html").stat().st_size < 300_000

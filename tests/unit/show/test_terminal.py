@@ -20,7 +20,7 @@ from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.store.stored_run import Night
 from matrix.show.bisection import bisection_page, issue_text, render
-from matrix.show.findings import FORMATS, Findings, night_junit, of_bisection
+from matrix.show.findings import FORMATS, Findings, night_junit
 from matrix.show.run_summary import Changes, job_summary, summary
 from matrix.show.terminal import (
     RED,
@@ -109,7 +109,7 @@ CELLS = st.text("ab \t\né", max_size=5) | st.sampled_from(["", "x" * 60, "y" * 
 def tables(draw: st.DrawFn) -> Rows:
     rows = draw(st.integers(1, 3).flatmap(lambda count: st.lists(st.tuples(*[CELLS] * count), min_size=1, max_size=3)))
     assume(any(cell.strip() for row in rows for cell in row))  # rich prints no line for a table of blanks
-    return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)), right=draw(st.booleans()))
+    return table(rows, indent=draw(st.integers(0, 3)), gap=draw(st.integers(1, 3)))
 
 
 @given(st.one_of(tables(), CELLS.map(text), CELLS.map(lambda words: Prose(words, 2)), CELLS))
@@ -151,22 +151,6 @@ def test_lines_of_text_keep_their_indentation() -> None:
 def test_colour_depends_on_stream_and_environment(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
     target = console(stream, {"TERM": "xterm-256color", **environ})
     assert ("\x1b[1;31m" in rendered(target, text(("red", "bold red")))) is expected
-
-
-@pytest.mark.parametrize(
-    ("stream", "environ", "expected"),
-    [
-        (Terminal(), {}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (Terminal(), {"GITHUB_ACTIONS": "true"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, False),
-        (io.StringIO(), {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1"}, False),
-    ],
-)
-def test_only_terminals_are_animated(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
-    target = console(stream, {"TERM": "xterm", **environ})
-    assert target is not None
-    assert target.is_interactive is expected
 
 
 def test_columns_apply_to_a_pipe() -> None:
@@ -242,14 +226,9 @@ def finding_in(write: Callable[[Findings], str], text: str) -> str:
     return write(hostile(text))
 
 
-def answer_in(write: Callable[[Findings], str], text: str) -> str:
-    return write(of_bisection(bisection(text)))
-
-
 # What a command prints, and may print in a job of CI; of the format github the first two colons of each line are ours.
 PRINTED: Final[dict[str, Callable[[str], str]]] = {
     **{f"findings {name}": partial(finding_in, write) for name, write in FORMATS.items()},
-    **{f"bisection {name}": partial(answer_in, write) for name, write in FORMATS.items()},
     "job summary": lambda text: job_summary(night_of(text), NOTHING_BEFORE),
     "junit": lambda text: night_junit(night_of(text)),
     "bisection issue": lambda text: issue_text(bisection(text or "x"), text, {text: text}),
@@ -257,7 +236,7 @@ PRINTED: Final[dict[str, Callable[[str], str]]] = {
     "summary terminal": lambda text: piped(*summary(night_of(text).records)),
     "json": lambda text: json_object("records/1", [{"text": text}]),
 }
-MARKDOWN: Final = ("findings markdown", "bisection markdown", "job summary", "bisection issue")
+MARKDOWN: Final = ("findings markdown", "job summary", "bisection issue")
 
 
 def commands(printed: str) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from matrix.ground.verdicts.record import Verdict
-from matrix.ground.verdicts.trend import AROUND, PastResult, flakes, steps, turns
+from matrix.ground.verdicts.trend import PastResult, flakes, turns
 
 
 def nights(text: str, contents: str = "") -> list[PastResult]:
@@ -46,27 +44,3 @@ def test_unknown_content_is_no_flake() -> None:
 def test_turns_report_whether_the_content_changed() -> None:
     found = [(one.run, other.run, changed) for one, other, changed in turns(nights("hhRuRh", "aabbbb"))]
     assert found == [("night-1", "night-2", True), ("night-4", "night-5", False)]
-
-
-noise = st.lists(st.floats(0.9, 1.1), min_size=2 * AROUND, max_size=60)
-
-
-@given(noise, st.floats(0.1, 100))
-def test_noise_is_no_step(seconds: list[float], scale: float) -> None:
-    assert steps([each * scale for each in seconds]) == []
-
-
-@given(st.lists(st.floats(0.95, 1.05), min_size=30, max_size=30), st.integers(AROUND, 30 - AROUND), st.booleans())
-def test_a_step_is_found_where_it_is(wobble: list[float], place: int, up: bool) -> None:
-    seconds = [each * (4 if (n >= place) is up else 2) for n, each in enumerate(wobble)]
-    assert steps(seconds) == [place]
-
-
-@given(st.integers(0, 29), noise.filter(lambda each: len(each) >= 30))
-def test_one_slow_night_is_no_step(slow: int, seconds: list[float]) -> None:
-    seconds = [each * 10 if n == slow else each for n, each in enumerate(seconds)]
-    assert steps(seconds) == []
-
-
-def test_too_few_nights_have_no_step() -> None:
-    assert steps([1.0] * 4 + [9.0] * 4) == []

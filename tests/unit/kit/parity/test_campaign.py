@@ -29,12 +29,12 @@ def test_unknown_factor_is_refused() -> None:
 
 def test_every_line_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     deviation = Deviation("norm", "", 0, 0.5, 1.5, (0,))
-    answers = {"tp=2": ParityAnswer("deviates", (deviation,), steps=2), "layers=2": ParityAnswer("equal", steps=2)}
+    answers = {"tp=2": ParityAnswer("deviates", (deviation,)), "layers=2": ParityAnswer("equal")}
     monkeypatch.setattr(Comparisons, "judge", lambda self, task: answers[str(task.point)])
     output = io.StringIO()
     campaign.serve(io.StringIO('{"point": "tp=2", "seed": 5}\n\n{"point": {}}\n'), output)
     first, second = map(json.loads, output.getvalue().splitlines())
-    assert (first["point"], first["seed"], first["outcome"], first["steps"]) == ({"tp": 2}, 5, "deviates", 2)
+    assert (first["point"], first["seed"], first["outcome"]) == ({"tp": 2}, 5, "deviates")
     assert first["deviations"] == [
         {"quantity": "norm", "parameter": "", "step": 0, "size": 0.5, "ratio": 1.5, "ranks": [0]}
     ]

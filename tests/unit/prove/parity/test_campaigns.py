@@ -81,7 +81,7 @@ def test_layout_that_a_release_lacks_is_not_judged(tmp_path: Path, planted: Plan
 
 def test_only_what_is_certain_is_a_break() -> None:
     for certainty in Certainty:
-        result = CoreResult("0.19.2", "torch", (Cause(SINKS, certainty, ROW, SINKS),), equal=1)
+        result = CoreResult("0.19.2", "torch", (Cause(SINKS, certainty, ROW),), equal=1)
         assert result.deviates is (certainty in (Certainty.CONFIRMED, Certainty.KNOWN))
         assert result.decided
     assert not CoreResult("0.19.2", "torch").decided

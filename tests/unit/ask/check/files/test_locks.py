@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ask.check.files.read import reader_of
+from matrix.ask.check.declaring import reader_of
 from matrix.ground.errors import MatrixError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ask.check.declaring import Reader, read_file, reader_of
 from matrix.ask.check.files.dockerfile import read_dockerfile
 from matrix.ask.check.files.job_yaml import read_yaml
-from matrix.ask.check.files.read import Reader, read_file, reader_of
 from matrix.ask.check.files.requirements import read_requirements, read_toml_lock
 from matrix.ask.check.files.shell import read_script
 from matrix.ground.catalog.regular_file import LARGEST

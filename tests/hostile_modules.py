@@ -50,6 +50,7 @@ QUICK: Final = (
         2,
         ("bundle", "--level", "cpu", "--python", "3.11", "--base", "torch-2.13.0", "--select", ONE, "--out", "{out}/b"),
     ),
+    (0, ("completion", "bash")),
     (0, ("fit", "torch=2.9.1", "--offline")),
     (2, ("parity", "--mcore", "no-such-core", "--layout", "tp=2", "--out", "{out}/none")),
     (2, ("debug", "no-such-case")),

@@ -141,4 +141,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         ("surface record ./TransformerEngine@v2.6", "surface pairs"),
         "recorded",
     ),
+    "completion": Command(
+        "Print a script that completes commands and options in a shell.",
+        "docs/commands.md",
+        ("completion bash", "completion zsh"),
+        "printed",
+    ),
 }

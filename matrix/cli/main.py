@@ -8,7 +8,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import TextIOWrapper
 
 from matrix import __version__
@@ -134,6 +134,15 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     command_name = next((word for word in arguments if not word.startswith("-")), "")
     if command_name and command_name not in COMMANDS:
         raise MatrixError("no such command", got=command_name, fix=closest(command_name, COMMANDS, count=1))
+    return _parser({command_name})
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser with the options of every command."""
+    return _parser(COMMANDS)
+
+
+def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
     top = Parser(
         prog="megatrix",
         description="Find what is known to break in a Megatron-LM training stack, and prove it.",
@@ -143,7 +152,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        if name == command_name:
+        if name in detailed:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=command.text)

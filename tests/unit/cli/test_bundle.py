@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import case_options
-from matrix.cli.main import main, parser
+from matrix.cli.main import main, whole_parser
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
@@ -52,7 +52,7 @@ def test_mistake_is_refused_with_a_fix(
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    return parser(["run"]).parse_args(["run", *words])
+    return whole_parser().parse_args(["run", *words])
 
 
 @pytest.fixture

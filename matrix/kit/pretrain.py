@@ -59,7 +59,7 @@ def train(rank: Rank, *options: str, sequence: int = 64) -> dict[str, Any]:
     return {"samples": names["get_args"]().consumed_train_samples}
 
 
-def train_checked(rank: Rank, *, options: str, most: float = math.inf) -> list[float]:
+def train_checked(rank: Rank, *, options: str, most: float = math.inf, sequence: int = 64) -> list[float]:
     """Train with these options; return the gradient norm of each iteration.
 
     Raises FloatingPointError for a norm that is not a number, or more than `most` times the one before, besides what
@@ -77,7 +77,7 @@ def train_checked(rank: Rank, *, options: str, most: float = math.inf) -> list[f
         return results
 
     training.train_step = watched
-    train(rank, *options.split())
+    train(rank, *options.split(), sequence=sequence)
     return norms
 
 

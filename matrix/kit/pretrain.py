@@ -100,7 +100,7 @@ def tree_of(rank: Rank) -> Path:
     if importlib.util.find_spec("transformer_engine") is None:
         raise LackError("needs Transformer Engine, as an image has it")
     tree = rank.workdir / "megatron-lm"
-    if rank.rank == 0:
+    if rank.rank == 0 and not tree.is_dir():
         made = rank.workdir / "megatron-lm.part"
         write_tree(clone, f"core_v{version('megatron-core')}", made)
         compile_helpers(made / HELPERS)

@@ -83,6 +83,7 @@ def test_ranks_share_one_tree_with_compiled_helpers(
         first = PRETRAIN.tree_of(rank(tmp_path, clone=clone))
         assert second.result() == first
     assert (first / PRETRAIN.HELPERS / f"helpers{SUFFIX}").is_file()
+    assert PRETRAIN.tree_of(rank(tmp_path, clone=clone)) == first  # as train_checked and train ask for it
 
 
 def test_helpers_that_do_not_compile_are_a_lack(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_norms_of_a_training_are_watched(clone: str, tmp_path: Path, monkeypatch
     training = SimpleNamespace(train_step=lambda: ({}, 0, False, False, 0, float("nan"), None))
     monkeypatch.setattr(PRETRAIN, "tree_of", lambda rank: tmp_path)
     monkeypatch.setattr(PRETRAIN, "importlib", SimpleNamespace(import_module=lambda name: training))
-    monkeypatch.setattr(PRETRAIN, "train", lambda rank, *options: training.train_step())
+    monkeypatch.setattr(PRETRAIN, "train", lambda rank, *options, sequence: training.train_step())
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(FloatingPointError, match="iteration 1 is nan"):
         PRETRAIN.train_checked(rank(tmp_path, clone=clone), options="--fp8-format e4m3")

@@ -317,11 +317,12 @@ class NcclSharing:
     wheel: tuple[NcclWheel, ...]
     variables: Mapping[str, str]
     mps: Mapping[str, str]
+    peers: Mapping[str, str]
     refusal: tuple[Refusal, ...]
 
-    def of_ranks(self, *, mps: bool) -> dict[str, str]:
+    def of_ranks(self, *, mps: bool = False, peers: bool = False) -> dict[str, str]:
         """Return the variables of each rank."""
-        return {**self.variables, **(self.mps if mps else {})}
+        return {**self.variables, **(self.mps if mps else {}), **(self.peers if peers else {})}
 
     @property
     def blocks(self) -> int:

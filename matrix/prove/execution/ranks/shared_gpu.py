@@ -93,7 +93,7 @@ def admitted(
 
     A daemon that someone else runs is not used: what it shows and how it ends is not known.
     """
-    variables = nccl_sharing().of_ranks(mps=placement.mps) if placement.nccl else {}
+    variables = nccl_sharing().of_ranks(mps=placement.mps, peers=placement.peers) if placement.nccl else {}
     if placement.each and not placement.mps and foreign():
         variables[PIPES] = str(folder / "no-mps")
     with contextlib.ExitStack() as held:

@@ -220,13 +220,13 @@ def test_ranks_get_the_variables_of_sharing(
 ) -> None:
     monkeypatch.setenv("PATH", control["PATH"])
     monkeypatch.setattr(shared_gpu, "foreign", lambda: "")
-    placement = Placement(1, "nccl", nccl=SharedNccl("2.30.7"), each=2, mps=mps)
+    placement = Placement(1, "nccl", nccl=SharedNccl("2.30.7"), each=2, mps=mps, peers=mps)
     with admitted(lambda variables: Held(dict(variables)), placement, tmp_path) as granted:
         assert {name: granted[name] for name in nccl_sharing().variables} == {
             **nccl_sharing().variables,
             "NCCL_MAX_CTAS": ctas,
         }
-        assert ("CUDA_MPS_PIPE_DIRECTORY" in granted) is mps
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in granted) is ("UB_SKIPMC" in granted) is mps
 
 
 def test_daemon_of_someone_else_is_not_used(

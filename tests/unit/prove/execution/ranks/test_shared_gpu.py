@@ -182,9 +182,11 @@ def test_daemon_starts_answers_and_leaves_nothing(
 def test_daemon_that_ends_is_the_reason(tmp_path: Path, control: dict[str, str]) -> None:
     lost = "the daemon of MPS ended while the case ran: MPS: Cannot find MPS control daemon process"
     killed = contextlib.ExitStack()
-    variables = killed.enter_context(daemon(tmp_path, control))
-    for pid in processes(Path(variables["CUDA_MPS_PIPE_DIRECTORY"])):
-        os.kill(pid, signal.SIGKILL)
+    pipes = Path(killed.enter_context(daemon(tmp_path, control))["CUDA_MPS_PIPE_DIRECTORY"])
+    while found := processes(pipes):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     with pytest.raises(LackError, match=lost):
         killed.close()
     assert list(tmp_path.glob("mps-*")) == []

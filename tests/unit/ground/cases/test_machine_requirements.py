@@ -464,6 +464,15 @@ def test_gpus_of_a_case(count: int, machine: Machine, expected: Placement | Lack
     assert place(on_cpu, item_of(on_cpu), machine, BASE) == Placement(0, "gloo", "")
 
 
+def test_gpu_with_few_multiprocessors_carries_few_ranks() -> None:
+    """A part of an H100 has 16; where kernels of all ranks are not on the GPU at once, they wait for each other."""
+    one = replace(ON_GPU, ranks=3, gpus=3, needs=(CaseNeed.NCCL,))
+    lack = place(one, item_of(one), gpus(1, multiprocessors=8), SHARING)
+    why = "at most 2 can share 1 GPU with 8 multiprocessors, as each uses up to 4"
+    assert isinstance(lack, Lack)
+    assert lack.text == f"needs NCCL and 3 GPUs, one for each rank; host has 1, and {why}"
+
+
 def test_ranks_share_several_gpus() -> None:
     one = replace(ON_GPU, ranks=3, gpus=3)
     assert place(one, item_of(one), gpus(2), BASE) == Placement(

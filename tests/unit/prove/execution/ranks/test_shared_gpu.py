@@ -112,6 +112,7 @@ def test_library_that_cannot_be_loaded_is_unavailable(
     [
         ("ncclInvalidUsage\nLast error:\nDuplicate GPU detected : rank 1 and rank 0", "torch 2.14 or later"),
         ("Multiple Ranks are using the same GPU/Partition.", "torch 2.14 or later"),
+        ("Cuda failure 1 'CUDA driver version is insufficient for CUDA runtime version'", "a newer driver"),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "nvidia-smi -c DEFAULT"),
         ("CUDA error: the MPS client has been terminated by the server", "run without --mps"),
         ("CUDA error: an illegal memory access was encountered", None),

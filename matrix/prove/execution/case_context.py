@@ -98,9 +98,13 @@ class Resolved:
         }
 
     def _sharing(self) -> dict[str, str]:
-        """Return how ranks share a GPU: how many, the blocks of a kernel of NCCL, MPS; {} where they do not."""
+        """Return how ranks share a GPU: how many, the blocks of a kernel of NCCL, MPS.
+
+        A rank with a GPU of its own uses the daemon of MPS that it finds.
+        """
         if not self.placement.each:
-            return {}
+            found = shared_gpu.foreign()
+            return {"MPS": f"that of someone else, in {found}"} if found else {}
         mps = self.placement.mps
         blocks = nccl_sharing().of_ranks(mps=mps)["NCCL_MAX_CTAS"] if self.placement.nccl else ""
         return {

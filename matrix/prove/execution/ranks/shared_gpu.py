@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -146,10 +146,8 @@ def control(pipes: Path, environ: Mapping[str, str], *options: str, ask: str = "
     printed = pipes / "printed"  # a file: the daemon keeps a pipe open
     try:
         with printed.open("w") as output:
-            subprocess.run(
-                [CONTROL, *options], input=f"{ask}\n", text=True, env=variables,
-                stdout=output, stderr=output, timeout=CONTROL_S, check=True,
-            )  # fmt: skip
+            program = partial(subprocess.run, [CONTROL, *options], stdout=output, stderr=output)
+            program(input=f"{ask}\n", text=True, env=variables, timeout=CONTROL_S, check=True)
     except FileNotFoundError:
         raise LackError(f"--mps needs {CONTROL} of NVIDIA's driver; none on PATH") from None
     except (OSError, subprocess.SubprocessError) as error:

@@ -205,7 +205,7 @@ def test_daemon_that_does_not_start_is_a_lack(
     assert (left(tmp_path), list(tmp_path.glob("mps-*"))) == ([], [])
 
 
-def test_daemon_of_a_killed_run_is_ended_by_the_next(tmp_path: Path, control: dict[str, str]) -> None:
+def test_next_run_ends_an_abandoned_daemon(tmp_path: Path, control: dict[str, str]) -> None:
     code = (
         "import os, sys; from pathlib import Path; from matrix.prove.execution.ranks.shared_gpu import daemon\n"
         "with daemon(Path(sys.argv[1]), os.environ): os.kill(os.getpid(), 9)"

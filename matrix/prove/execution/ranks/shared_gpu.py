@@ -27,10 +27,9 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Kind, Lack
 from matrix.kit.rank import LackError
 
-TRANSPORT: Final = re.compile(
-    r" via ([A-Z][\w.]*(?:/[\w.]+(?: pointer)?)*)"
-)  # "Channel 00 : 0[0] -> 1[0] via SHM/direct"
-START: Final = "Init START"  # of a communicator, as in NCCL 2.30
+# Lines of NCCL 2.30: "Channel 00 : 0[0] -> 1[0] via SHM/direct"; the start of a communicator, and its end.
+TRANSPORT: Final = re.compile(r" via ([A-Z][\w.]*(?:/[\w.]+(?: pointer)?)*)")
+START: Final = "Init START"
 END: Final = "Init COMPLETE"
 TRANSPORTS: Final = "NCCL transport"  # the name of the fact
 
@@ -104,6 +103,7 @@ def admitted(
 
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 CONTROL: Final = "nvidia-cuda-mps-control"  # of the driver
+NO_DAEMON: Final = "Cannot find MPS control daemon"  # printed by it, whatever its exit status
 USUAL: Final = "/tmp/nvidia-mps"  # noqa: S108  (where every process of a user finds a daemon)
 CONTROL_S: Final = 10.0  # s for the daemon to answer, and for its processes to end
 CRASHES: Final = re.compile(r"(?i)illegal memory access|device-side assert|misaligned address|launch failure")
@@ -147,11 +147,14 @@ def control(pipes: Path, environ: Mapping[str, str], *options: str, ask: str = "
     try:
         with printed.open("w") as output:
             program = partial(subprocess.run, [CONTROL, *options], stdout=output, stderr=output)
-            program(input=f"{ask}\n", text=True, env=variables, timeout=CONTROL_S, check=True)
+            ended: object = program(input=f"{ask}\n", text=True, env=variables, timeout=CONTROL_S).returncode
     except FileNotFoundError:
         raise LackError(f"--mps needs {CONTROL} of NVIDIA's driver; none on PATH") from None
     except (OSError, subprocess.SubprocessError) as error:
-        raise LackError(f"MPS: {' '.join(printed.read_text(errors='replace').split())[-300:] or error}") from None
+        ended = error
+    text = " ".join(printed.read_text(errors="replace").split())[-300:]
+    if ended or NO_DAEMON in text:
+        raise LackError(f"MPS: {text or ended}")
 
 
 def end(pipes: Path, environ: Mapping[str, str]) -> None:
@@ -188,7 +191,7 @@ def foreign() -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return str(pipes)
-    return "" if answer.returncode or "Cannot find" in answer.stdout + answer.stderr else str(pipes)
+    return "" if answer.returncode or NO_DAEMON in answer.stdout + answer.stderr else str(pipes)
 
 
 PEER_ACCESS: Final = "int cudaDeviceCanAccessPeer(int *can, int gpu, int peer) { *can = 1; return 0; }\n"

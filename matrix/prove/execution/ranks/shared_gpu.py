@@ -6,12 +6,14 @@ NCCL's log is read while the folder of a job exists; only what it shows is kept,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Kind, Lack
 from matrix.kit.rank import LackError
+from matrix.prove.provision.project import locked
 
 # Lines of NCCL 2.30: "Channel 00 : 0[0] -> 1[0] via SHM/direct"; the start of a communicator, and its end.
 TRANSPORT: Final = re.compile(r" via ([A-Z][\w.]*(?:/[\w.]+(?: pointer)?)*)")
@@ -105,6 +108,7 @@ PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 CONTROL: Final = "nvidia-cuda-mps-control"  # of the driver
 NO_DAEMON: Final = "Cannot find MPS control daemon"  # printed by it, whatever its exit status
 USUAL: Final = "/tmp/nvidia-mps"  # noqa: S108  (where every process of a user finds a daemon)
+OWNER: Final = "owner"  # in the folder of a daemon: the file that its case locks
 CONTROL_S: Final = 10.0  # s for the daemon to answer, and for its processes to end
 CRASHES: Final = re.compile(r"(?i)illegal memory access|device-side assert|misaligned address|launch failure")
 
@@ -121,16 +125,16 @@ def may_crash(failure: Failure, expectation: Expectation) -> bool:
 def daemon(folder: Path, environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Run a private daemon of MPS with its files in `folder`, and yield the variable by which ranks find it.
 
-    It ends with the context. One whose process was killed is ended by the next: the name of its folder has the pid.
+    It ends with the context. One whose process was killed is ended by the next: nothing holds the lock in its folder.
     Raises LackError where it does not start, and where it ended meanwhile.
     """
-    pipes = folder / f"mps-{os.getpid()}"
-    for old in folder.glob("mps-*"):
-        if old == pipes or not Path(f"/proc/{old.name.removeprefix('mps-')}").exists():
-            end(old, environ)
-    pipes.mkdir(mode=0o700)
     with contextlib.ExitStack() as ending:
-        ending.callback(end, pipes, environ)
+        with locked(folder / "mps.lock"):
+            for old in filter(unowned, folder.glob("mps-*")):
+                end(old, environ)
+            pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=folder))
+            fcntl.flock(ending.enter_context((pipes / OWNER).open("w")), fcntl.LOCK_EX)
+            ending.callback(end, pipes, environ)
         control(pipes, environ, "-d")
         control(pipes, environ, ask="get_server_list")
         yield {PIPES: str(pipes)}
@@ -138,6 +142,16 @@ def daemon(folder: Path, environ: Mapping[str, str]) -> Iterator[dict[str, str]]
             control(pipes, environ, ask="get_server_list")
         except LackError as lack:
             raise LackError(f"the daemon of MPS ended while the case ran: {lack}") from None
+
+
+def unowned(pipes: Path) -> bool:
+    """Return whether no process holds the lock of a daemon's folder; a pid means nothing in another container."""
+    with (pipes / OWNER).open("a") as owner:
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def control(pipes: Path, environ: Mapping[str, str], *options: str, ask: str = "") -> None:

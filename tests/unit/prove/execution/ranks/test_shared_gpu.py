@@ -162,12 +162,6 @@ def control(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
 
 
-def left(folder: Path) -> list[int]:
-    """Return the processes of daemons in a folder, once those that end have ended."""
-    time.sleep(0.2)
-    return processes(folder / f"mps-{os.getpid()}")
-
-
 @pytest.mark.parametrize("ignores", ["", "1"])
 def test_daemon_starts_answers_and_leaves_nothing(
     tmp_path: Path, control: dict[str, str], ignores: str, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +171,8 @@ def test_daemon_starts_answers_and_leaves_nothing(
     with daemon(tmp_path, {**control, "IGNORES": ignores}) as variables:
         pipes = Path(variables["CUDA_MPS_PIPE_DIRECTORY"])
         assert (pipes.parent, len(processes(pipes)) >= 2) == (tmp_path, True)
-    assert (left(tmp_path), list(tmp_path.glob("mps-*"))) == ([], [])
+    time.sleep(0.2)  # those that were killed end
+    assert (processes(pipes), list(tmp_path.glob("mps-*"))) == ([], [])
 
 
 def test_daemon_that_ends_is_the_reason(tmp_path: Path, control: dict[str, str]) -> None:
@@ -202,7 +197,7 @@ def test_daemon_that_does_not_start_is_a_lack(
 ) -> None:
     with pytest.raises(LackError, match=lack), daemon(tmp_path, control | environ):
         pytest.fail("it started")
-    assert (left(tmp_path), list(tmp_path.glob("mps-*"))) == ([], [])
+    assert list(tmp_path.glob("mps-*")) == []
 
 
 def test_next_run_ends_an_abandoned_daemon(tmp_path: Path, control: dict[str, str]) -> None:
@@ -213,8 +208,9 @@ def test_next_run_ends_an_abandoned_daemon(tmp_path: Path, control: dict[str, st
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], env={**os.environ, **control}, check=False)
     (abandoned,) = tmp_path.glob("mps-*")
     assert processes(abandoned)
-    with daemon(tmp_path, control):
+    with daemon(tmp_path, control) as first, daemon(tmp_path, control) as second:  # another's stays
         assert (processes(abandoned), abandoned.exists()) == ([], False)
+        assert all(processes(Path(pipes)) for variables in (first, second) for pipes in variables.values())
 
 
 @pytest.mark.parametrize(("mps", "ctas"), [(False, "4"), (True, "2")])

@@ -146,11 +146,11 @@ def daemon(folder: Path, environ: Mapping[str, str]) -> Iterator[dict[str, str]]
 
 def unowned(pipes: Path) -> bool:
     """Return whether no process holds the lock of a daemon's folder; a pid means nothing in another container."""
-    with (pipes / OWNER).open("a") as owner:
-        try:
+    try:
+        with (pipes / OWNER).open("a") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+    except (BlockingIOError, FileNotFoundError):  # it is in use, or its case has just ended
+        return False
     return True
 
 

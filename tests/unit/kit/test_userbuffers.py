@@ -108,7 +108,7 @@ def test_a_backend_that_torch_lacks_is_lacking(tmp_path: Path, backend: str, lib
 
 @pytest.mark.usefixtures("no_torch")
 def test_backend_is_lacking_before_upstream_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformer Engine raises RuntimeError where torch has no MPI, before a group is made: that is not its failure."""
+    """Transformer Engine raises RuntimeError where torch has no MPI: that is not the failure."""
     sys.modules["torch"].distributed.is_mpi_available = lambda: False
     monkeypatch.setattr(userbuffers, "function_of", lambda *_: lambda: pytest.fail("upstream was called"))
     with pytest.raises(LackError, match="needs MPI for this bootstrap backend"):

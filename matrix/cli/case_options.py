@@ -148,6 +148,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--time-limit": taking(
         "MINUTES", "stop after this time; cases without a result are not reached, and --resume runs them", type=float
     ),
+    "--mps": {"action": "store_true", "help": "let ranks that share a GPU do so through a private daemon of MPS"},
     "--pull": {"action": "store_true", "help": "first pull the missing images whose cases can run on this machine"},
     "--results": taking(
         "FOLDER",
@@ -252,6 +253,8 @@ def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
     request = resumed(parsed) if parsed.resume is not None else new(catalog, parsed, bundle)
     if parsed.here:  # for the rerun commands of the plan; its pytest sets the same
         environ = {RERUN: RERUN_HERE, **environ}
+    if parsed.mps:
+        environ = {**environ, "MEGATRIX_MPS": "1"}
     return replace(request, limit_s=limit_s, environ=environ)
 
 

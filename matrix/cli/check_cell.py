@@ -10,10 +10,12 @@ from matrix.ask.check import checking
 from matrix.ask.check.user_stack import UserStack
 from matrix.cli import places
 from matrix.cli.case_options import environment_cases
+from matrix.ground.cases.machine_requirements import BaseOffer, Placement, place
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.model import HOST
+from matrix.ground.catalog.model import HOST, Catalog
 from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import cell_explanation, covering, night
 from matrix.prove.provision import host
@@ -21,6 +23,15 @@ from matrix.show import check_text
 from matrix.show.terminal import json_object, show
 
 OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python")
+
+
+def state_here(catalog: Catalog, planned: Planned, machine: host.LocalSite, offer: BaseOffer) -> str:
+    """Return what this machine lacks for a case, or how its ranks share a GPU; "" where it runs on GPUs of its own."""
+    if lack := machine.lack(catalog, planned, offer):
+        return str(lack)
+    case = catalog.failure(planned.failure).case_named(planned.case)
+    placement = place(case, planned, machine.offers(planned.level), offer)
+    return f"runs: {placement.note}" if isinstance(placement, Placement) and placement.note else ""
 
 
 def check_cell(parsed: argparse.Namespace, cell: str) -> int:
@@ -38,7 +49,7 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
         catalog,
         cell,
         night.night(catalog, covering.pairwise, tuple(Level)) if cases is None else cases,
-        lambda case: str(machine.lack(catalog, case, offer(case.cell.base)) or ""),
+        lambda case: state_here(catalog, case, machine, offer(case.cell.base)),
     )
     result = checking.check(catalog, UserStack(explained.cell.stack), checking.Question(), {})
     if parsed.json:

@@ -59,7 +59,7 @@ def train(rank: Rank, *options: str, sequence: int = 64) -> dict[str, Any]:
     return {"samples": names["get_args"]().consumed_train_samples}
 
 
-def train_checked(rank: Rank, *, options: str, most: float = math.inf) -> list[float]:
+def train_checked(rank: Rank, *, options: str, most: float = math.inf, sequence: int = 64) -> list[float]:
     """Train with these options; return the gradient norm of each iteration.
 
     Raises FloatingPointError for a norm that is not a number, or more than `most` times the one before, besides what
@@ -77,7 +77,7 @@ def train_checked(rank: Rank, *, options: str, most: float = math.inf) -> list[f
         return results
 
     training.train_step = watched
-    train(rank, *options.split())
+    train(rank, *options.split(), sequence=sequence)
     return norms
 
 
@@ -100,7 +100,7 @@ def tree_of(rank: Rank) -> Path:
     if importlib.util.find_spec("transformer_engine") is None:
         raise LackError("needs Transformer Engine, as an image has it")
     tree = rank.workdir / "megatron-lm"
-    if rank.rank == 0:
+    if rank.rank == 0 and not tree.is_dir():
         made = rank.workdir / "megatron-lm.part"
         write_tree(clone, f"core_v{version('megatron-core')}", made)
         compile_helpers(made / HELPERS)

@@ -53,6 +53,9 @@ def through_megatron(
     }
 
     def start() -> None:
+        import torch
+
+        require(torch.distributed, bootstrap)  # Transformer Engine would raise RuntimeError
         stand_ins = {"get_args": lambda: types.SimpleNamespace(**arguments)}
         function_of("megatron", FILES, FUNCTION, stand_ins)()
 
@@ -130,15 +133,19 @@ def _recorded_groups(distributed: Any) -> list[str]:
     new_group = distributed.new_group
 
     def recorded(*positional: Any, **options: Any) -> Any:
-        backend = options.get("backend")
-        if backend in LIBRARIES and not getattr(distributed, f"is_{backend}_available")():
-            raise LackError(f"needs {LIBRARIES[backend]} for this bootstrap backend; this torch is built without")
+        require(distributed, options.get("backend"))
         group = new_group(*positional, **options)
         backends.append(str(distributed.get_backend(group)))
         return group
 
     distributed.new_group = recorded
     return backends
+
+
+def require(distributed: Any, backend: str | None) -> None:
+    """Raise LackError for a bootstrap backend whose library torch is built without."""
+    if backend in LIBRARIES and not getattr(distributed, f"is_{backend}_available")():
+        raise LackError(f"needs {LIBRARIES[backend]} for this bootstrap backend; this torch is built without")
 
 
 def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[str, Any]) -> Callable[..., Any]:

@@ -154,7 +154,8 @@ def _case(record: Record) -> str:
     return code(f"{label(record.cell)} {record.case} {record.level.value}")
 
 
-FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend")  # of a record
+SHARING: Final = ("ranks per GPU", "NCCL transport", "NCCL CTAs", "MPS")  # of a record whose ranks share a GPU
+FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend", *SHARING)
 
 
 def name(night: Night, gpus: Sequence[Gpu]) -> str:
@@ -208,6 +209,7 @@ def bases(ran: Sequence[Record]) -> list[list[str]]:
 
 
 DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; not used below level gpu
+SHARED: Final = (*SHARING[:1], "backend", "NCCL", *SHARING[1:])  # no GPU of its own for each rank
 # Styles of rich for the colours of verdicts and of the night.
 STYLES: Final = {
     "green": "green",
@@ -232,7 +234,7 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
         *_reds(records),
         *(_table(members) for _, members in sorted(tables.items())),
         without_result(records),
-        [Prose(drivers, 2) for drivers in _drivers(records)],
+        [Prose(facts, 2) for names in (DRIVERS, SHARED) for facts in _facts(records, names)],
     )
     for block in filter(None, blocks):
         yield from (*block, "")
@@ -262,7 +264,7 @@ def _reds(records: Sequence[Record]) -> Iterator[list[Part]]:
         for red in members:
             block.append(f"  {label(red.cell)} {red.case} {red.level.value}")
             block += [table([("note:", one_line(note))], indent=4) for note in red.notes]
-            block += [Prose(drivers, 4) for drivers in _drivers([red])]
+            block += [Prose(drivers, 4) for drivers in _facts([red], DRIVERS)]
             block.append(f"    {' '.join(visible(red.reproduce).split())}")
         yield block
 
@@ -272,15 +274,15 @@ def styled(verdict: Verdict) -> tuple[str, str]:
     return verdict.value, STYLES[verdict.colour]
 
 
-def _drivers(records: Sequence[Record]) -> list[str]:
-    """Return the drivers of the cases at level gpu, one line for each combination."""
+def _facts(records: Sequence[Record], names: Sequence[str]) -> list[str]:
+    """Return these facts of the cases at level gpu that have the first one, or any driver: a line a combination."""
     texts = (
-        ", ".join(f"{name} {record.resolved[name]}" for name in DRIVERS if name in record.resolved)
+        ", ".join(f"{name} {record.resolved[name]}" for name in names if name in record.resolved)
         for record in records
-        if record.level is Level.GPU
+        if record.level is Level.GPU and (names is DRIVERS or names[0] in record.resolved)
     )
     counts = Counter(filter(None, texts))
-    return [f"{one_line(drivers)}{f' x {count}' if len(records) > 1 else ''}" for drivers, count in counts.items()]
+    return [f"{one_line(facts)}{f' x {count}' if len(records) > 1 else ''}" for facts, count in counts.items()]
 
 
 def _table(records: Sequence[Record]) -> list[Part]:

@@ -101,6 +101,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     switch (attribute) {
     case 75: *value = 9; return 0;  /* compute capability */
     case 76: *value = 0; return 0;
+    case 16: *value = 132; return 0;  /* multiprocessors */
     case 132: *value = OFFERS >= 12010; return 0;  /* multicast */
     default: return 1;
     }

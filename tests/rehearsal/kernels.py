@@ -38,7 +38,9 @@ def install() -> None:
     def linear(module: Any, values: Any, *_: Any, **__: Any) -> Any:
         weight = torch.cat([getattr(module, name) for name in module.weight_names])
         bias = torch.cat([getattr(module, name) for name in module.bias_names]) if module.use_bias else None
-        made = functional.linear(values, weight, bias if module.apply_bias else None)
+        before, after = exchanges(module)
+        made = after(functional.linear(before(values), weight))
+        made = made + bias if bias is not None and not module.return_bias else made
         return (made, bias) if module.return_bias else made
 
     def norm_and_linear(module: Any, values: Any, *_: Any, **__: Any) -> Any:
@@ -84,6 +86,23 @@ def install() -> None:
     with contextlib.suppress(ImportError):  # TE >= 1.9
         grouped(importlib.import_module("transformer_engine.pytorch.module.grouped_linear")._GroupedLinear)
     triton()
+
+
+def exchanges(module: Any) -> tuple[Any, Any]:
+    """Return what a linear layer does with its input and its output between the ranks of its tensor parallelism."""
+
+    def alone(values: Any) -> Any:
+        return values
+
+    if module.tp_size == 1 or module.parallel_mode not in ("column", "row"):
+        return alone, alone
+    from megatron.core.tensor_parallel import mappings
+
+    if module.parallel_mode == "column":
+        whole = mappings.gather_from_sequence_parallel_region
+        return (whole if module.sequence_parallel else mappings.copy_to_tensor_model_parallel_region), alone
+    parts = mappings.reduce_scatter_to_sequence_parallel_region
+    return alone, (parts if module.sequence_parallel else mappings.reduce_from_tensor_model_parallel_region)
 
 
 def grouped(function: Any) -> None:

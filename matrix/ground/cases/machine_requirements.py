@@ -206,7 +206,7 @@ class BaseOffer:
     base; otherwise it is the catalog's. `clones` are the names of the site's clones. `toolkit` is what it builds
     releases of Transformer Engine with, besides the compiler of the machine; None where it builds none.
     `no_helper` is the reason why the overlay of megatron-core has no compiled dataset helper, "" for one that has it.
-    `nccl` is the version that its torch loads.
+    `nccl` is the version that its torch loads; `lays` is the CUDA of an image, over whose NCCL a wheel can be laid.
     """
 
     base: str
@@ -219,6 +219,12 @@ class BaseOffer:
     no_helper: str = ""
     toolkit: Toolkit | None = None
     nccl: str | None = None
+    lays: str | None = None
+
+    @property
+    def sharing(self) -> SharedNccl | None:
+        """Return the NCCL over which ranks can share a GPU, None without one."""
+        return distributions.shared_nccl(self.nccl, Toolkit(cuda=self.lays) if self.lays else self.toolkit)
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,8 @@ class Placement:
     """The GPUs that a case holds while it runs, and the backend of its process groups.
 
     `nccl` is that over which ranks share a GPU, None where each has its own or they use gloo. `peers`: a stand-in
-    answers that the GPU has access to itself, as userbuffers ask.
+    answers that the GPU has access to itself, as userbuffers ask. `each` is the number of ranks on one GPU, 0 where
+    each has its own. `mps`: they do so through a private daemon of MPS.
     """
 
     gpus: int = 0
@@ -234,6 +241,8 @@ class Placement:
     note: str = ""
     nccl: SharedNccl | None = None
     peers: bool = False
+    each: int = 0
+    mps: bool = False
 
 
 WITHOUT_GPU: Final = Placement()
@@ -255,13 +264,14 @@ def offered(
     """
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
     toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None
+    lays = cuda or spec.cuda if isinstance(spec, Container) else None
     if packages is not None and features is not None:
         nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
         nccl = nccl or (spec.nccl if isinstance(spec, Container) else None)
-        return BaseOffer(base, lack, te, True, frozenset(features), names, toolkit=toolkit, nccl=nccl)
+        return BaseOffer(base, lack, te, True, frozenset(features), names, toolkit=toolkit, nccl=nccl, lays=lays)
     if isinstance(spec, Container):
-        return BaseOffer(base, lack, spec.te, clones=names, nccl=spec.nccl)
+        return BaseOffer(base, lack, spec.te, clones=names, nccl=spec.nccl, lays=lays)
     return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)
 
 
@@ -298,22 +308,26 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
     if not has or item.gpus > item.ranks:
         return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}")
     if any(gpu.exclusive for gpu in machine.gpus):
-        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, in exclusive compute mode: ranks can't share it")
+        mode = "in exclusive compute mode: ranks can't share it; nvidia-smi -c DEFAULT"
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, {mode}")
     apart = next((why for need, why in APART.items() if need in case.needs), "")
-    sharing, nccl = distributions.nccl_sharing(), distributions.shared_nccl(offer.nccl, offer.toolkit)
-    most, shared = sharing.ranks * has, f"{item.ranks} ranks share {_count(has)}"
+    sharing, nccl = distributions.nccl_sharing(), offer.sharing
+    processors = min((gpu.multiprocessors for gpu in machine.gpus if gpu.multiprocessors), default=0)
+    carried = min(sharing.ranks, processors // sharing.blocks) if processors else sharing.ranks
+    few = f" with {processors} multiprocessors, as each uses up to {sharing.blocks}" * (carried < sharing.ranks)
+    most, shared, each = carried * has, f"{item.ranks} ranks share {_count(has)}", -(-item.ranks // has)
     if nccl and not apart and item.ranks <= most:
         peers = CaseNeed.PEERS in case.needs
         stand_in = "; stand-in: the answer that the GPU has access to itself" * peers
-        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{stand_in}", nccl, peers)
+        return Placement(has, "nccl", f"{shared} over NCCL {nccl}{stand_in}", nccl, peers, each)
     if apart or CaseNeed.NCCL in case.needs:
         why = apart or (
-            f"at most {most} can share {_count(has)}"
+            f"at most {most} can share {_count(has)}{few}"
             if nccl
             else f"NCCL {sharing.versions.text} alone lets them share it"
         )
         return Lack(Kind.NCCL, f"needs NCCL and {_count(item.gpus)}, one for each rank; {reason}, and {why}")
-    return Placement(has, "gloo", f"gloo in place of NCCL: {shared}")
+    return Placement(has, "gloo", f"gloo in place of NCCL: {shared}", each=each)
 
 
 # Why ranks of a case can't share a GPU, by what the case needs.

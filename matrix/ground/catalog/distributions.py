@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.schema import Size, VersionText, read_toml
+from matrix.ground.catalog.schema import Pattern, Size, VersionText, read_toml
 from matrix.ground.catalog.versions import NONE, Range, minor, parse
 
 FOLDER: Final = Path(__file__).parent / "facts"
@@ -300,6 +300,15 @@ class NcclWheel:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """An exception that a shared GPU causes: a text of it, why it is raised, what to do."""
+
+    text: Pattern
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class NcclSharing:
     """How several ranks share one GPU over NCCL; facts/nccl.toml describes the keys."""
 
@@ -307,6 +316,18 @@ class NcclSharing:
     ranks: int
     wheel: tuple[NcclWheel, ...]
     variables: Mapping[str, str]
+    mps: Mapping[str, str]
+    peers: Mapping[str, str]
+    refusal: tuple[Refusal, ...]
+
+    def of_ranks(self, *, mps: bool = False, peers: bool = False) -> dict[str, str]:
+        """Return the variables of each rank."""
+        return {**self.variables, **(self.mps if mps else {}), **(self.peers if peers else {})}
+
+    @property
+    def blocks(self) -> int:
+        """Return the blocks of a rank's kernel at most, each of which may take a multiprocessor."""
+        return int(self.variables["NCCL_MAX_CTAS"])
 
 
 @dataclass(frozen=True)

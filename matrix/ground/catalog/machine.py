@@ -18,8 +18,9 @@ class Gpu:
 
     `sm` is its compute capability ("9.0"), `memory` is in bytes, `multicast` the device attribute. `uuid` is its name
     in CUDA_VISIBLE_DEVICES, in every container: GPU-..., or MIG-... for a part of a GPU. `exclusive`: its compute mode
-    allows one process at a time. NVML reports `links`, the number of its NVLinks, and how many are `up`; `problem` is
-    the reason why nothing is known of it, for example a GPU that fell off the bus.
+    allows one process at a time. `multiprocessors` is their number, 0 for an unknown one. NVML reports `links`, the
+    number of its NVLinks, and how many are `up`; `problem` is the reason why nothing is known of it, for example a GPU
+    that fell off the bus.
     """
 
     name: str = ""
@@ -31,6 +32,7 @@ class Gpu:
     links: int = 0
     up: int = 0
     problem: str = ""
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)

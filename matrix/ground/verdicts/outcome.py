@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -82,7 +83,8 @@ class Outcome:
     """The outcome of a run, as it is sent between processes and stored.
 
     `rank` is the rank that the outcome is blamed on, never a peer that failed because of it.
-    `evidence` is the end of that rank's log (at most 64 KiB), for signatures of native crashes.
+    `evidence` is the end of that rank's log (at most 64 KiB), for signatures of native crashes. `resolved` is what the
+    ranks showed of their machine, such as the transport between them.
     """
 
     kind: OutcomeKind
@@ -97,3 +99,4 @@ class Outcome:
     leftovers: int = 0  # processes of the job that outlived their rank and were killed
     attempts: tuple[str, ...] = ()  # descriptions of earlier attempts of this job: a retry is evidence
     lacks: tuple[Lack, ...] = ()  # all that an unavailable case lacks, as far as that is known before it runs
+    resolved: Mapping[str, str] = field(default_factory=dict)

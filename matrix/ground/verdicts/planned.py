@@ -48,6 +48,7 @@ class Kind(str, Enum):
     LAUNCHER = "launcher"
     GPUS = "GPUs"
     NCCL = "NCCL"
+    NCCL_START = "start of NCCL"
     SM = "SM"
     MULTICAST = "multicast"
     MEMORY = "memory"

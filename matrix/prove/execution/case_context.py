@@ -20,6 +20,7 @@ from matrix.ground.cases.machine_requirements import (
     place,
     user_mode_driver,
 )
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
@@ -28,9 +29,8 @@ from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Lack, Planned
 from matrix.prove.execution.cache_key import case_key
-from matrix.prove.execution.gpus import peer_access
 from matrix.prove.execution.installation import Installation
-from matrix.prove.execution.ranks import mpirun
+from matrix.prove.execution.ranks import mpirun, shared_gpu
 from matrix.prove.execution.reproduction import DEADLINE_S, CaseContext, deadline, hidden
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.provision import case_overlays as provision
@@ -38,7 +38,6 @@ from matrix.prove.provision import host
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
-from matrix.read import package_source
 from matrix.read.machine import hardware
 from matrix.read.package_source import Source
 
@@ -95,6 +94,23 @@ class Resolved:
             "NVLink": " and ".join(links) or "unknown",
             **({"NCCL": nccl} if nccl else {}),
             "backend": f"{self.placement.backend}{', shared' * bool(self.placement.nccl)}",
+            **self._sharing(),
+        }
+
+    def _sharing(self) -> dict[str, str]:
+        """Return how ranks share a GPU: how many, the blocks of a kernel of NCCL, MPS.
+
+        A rank with a GPU of its own uses the daemon of MPS that it finds.
+        """
+        if not self.placement.each:
+            found = shared_gpu.foreign()
+            return {"MPS": f"that of someone else, in {found}"} if found else {}
+        mps = self.placement.mps
+        blocks = nccl_sharing().of_ranks(mps=mps)["NCCL_MAX_CTAS"] if self.placement.nccl else ""
+        return {
+            "ranks per GPU": str(self.placement.each),
+            **({"NCCL CTAs": blocks} if blocks else {}),
+            "MPS": "a daemon of its own" if mps else "none",
         }
 
 
@@ -104,7 +120,8 @@ class Options:
 
     With `run_folder` the session runs its part of that run's plan; without, it creates a run. `keys` limits the plan
     to these cases, unless empty. `image` is the content digest of the image of this process, `overlays` the file with
-    the overlays of its cases, `place` the name of the machine in records.
+    the overlays of its cases, `place` the name of the machine in records. `mps`: ranks share a GPU through MPS where
+    the case can't end in a crash.
     """
 
     base: str = ""
@@ -116,10 +133,11 @@ class Options:
     overlays: Path | None = None
     keys: frozenset[str] = frozenset()
     place: str = ""
+    mps: bool = False
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **options: Any) -> Options:
-        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _IMAGE, _OVERLAYS, _KEYS (JSON) and _PLACE."""
+        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _IMAGE, _OVERLAYS, _KEYS (JSON), _PLACE and _MPS."""
         variables = {"base": "BASE", "relay": "RELAY", "image": "IMAGE", "place": "PLACE"}
         folder, overlays = environ.get("MEGATRIX_RUN"), environ.get("MEGATRIX_OVERLAYS")
         return cls(
@@ -128,6 +146,7 @@ class Options:
             deadline_s=deadline(environ.get("MEGATRIX_DEADLINE", "")),
             overlays=Path(overlays) if overlays else None,
             keys=frozenset(json.loads(environ.get("MEGATRIX_KEYS", "[]"))),
+            mps=bool(environ.get("MEGATRIX_MPS")),
             **options,
         )
 
@@ -178,7 +197,7 @@ class CaseContexts:
         Where the wheel of NCCL can't be had, ranks share a GPU over gloo, if that does for the case.
         """
         machine, problem = self._host.offers(planned.level), ""
-        for offer in (self._offer, replace(self._offer, toolkit=None)):
+        for offer in (self._offer, replace(self._offer, toolkit=None, lays=None)):
             placement = place(case, planned, machine, offer)
             if isinstance(placement, Lack):
                 return WITHOUT_GPU, (), problem or str(placement)
@@ -187,8 +206,17 @@ class CaseContexts:
             except MatrixError as error:
                 problem = problem or error.brief
             else:
-                note = "; ".join(filter(None, (placement.note, problem)))
-                return replace(placement, note=note), libraries, ""
+                asked = self._options.mps and bool(placement.nccl)
+                mps = asked and not shared_gpu.may_crash(self._catalog.failure(planned.failure), planned.expectation)
+                remarks = (
+                    placement.note,
+                    "through MPS" * mps,
+                    "without MPS: it may end in a crash, which ends the other ranks" * (asked and not mps),
+                    f"the daemon of MPS in {shared_gpu.foreign()}, which someone else runs, is not used"
+                    * bool(placement.each and shared_gpu.foreign()),
+                    problem,
+                )
+                return replace(placement, note="; ".join(filter(None, remarks)), mps=mps), libraries, ""
         return WITHOUT_GPU, (), problem
 
     def _laid_out(self, planned: Planned) -> tuple[tuple[Overlay, ...], tuple[Overlay, ...], str]:
@@ -227,12 +255,16 @@ class CaseContexts:
         """Return what ranks that share a GPU load before torch. Raises MatrixError where it can't be made."""
         libraries = list[Path]()
         if placement.nccl and placement.nccl.wheel:
-            source = package_source.pinned(placement.nccl.wheel)
-            spec = OverlaySpec((source,), self._environment.minor, {}, self._environment.path)
-            libraries += Overlays(default_root()).provide(spec).path.glob(NCCL)
+            libraries += (overlay.path / NCCL for overlay in self._preloaded(placement.nccl.wheel))
         if placement.peers:
-            libraries.append(peer_access(default_root()))
+            libraries.append(shared_gpu.peer_access(default_root()))
         return tuple(map(str, libraries))
+
+    def _preloaded(self, wheel: str) -> tuple[Overlay, ...]:
+        if self._options.overlays:
+            return self._provided(wheel)
+        specs = provision.preloaded_specs(wheel, self._environment)
+        return tuple(map(Overlays(default_root()).provide, specs))
 
     def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""
@@ -254,7 +286,11 @@ class CaseContexts:
                 if spec.sources not in self._overlays:
                     self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
             return tuple(self._overlays[spec.sources] for spec in specs)
-        provided = self._provisions.get(planned.key, Provision(reason="no overlays were provided for this case"))
+        return self._provided(planned.key)
+
+    def _provided(self, key: str) -> tuple[Overlay, ...]:
+        """Return the overlays of the file for a case or a wheel. Raises MatrixError where it has none."""
+        provided = self._provisions.get(key, Provision(reason="no overlays were provided for this case"))
         if provided.reason:
             raise MatrixError(provided.reason)
         return provided.overlays

@@ -14,7 +14,6 @@ import hashlib
 import os
 import select
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from matrix.prove.provision import host
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
-PEER_ACCESS: Final = "int cudaDeviceCanAccessPeer(int *can, int gpu, int peer) { *can = 1; return 0; }\n"
 GATE: Final = "gate"  # the lock of the process that decides
 CLAIM: Final = "claim-4"  # the start of a claim's name: its form, so that another version ignores it
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
@@ -277,24 +275,3 @@ def unusable(path: Path, error: OSError | ValueError) -> MatrixError:
     """Return the error for a folder of locks, or a claim in it, that can't be used."""
     got = getattr(error, "strerror", None) or f"not a claim: {error}"
     return MatrixError("the GPU locks can't be used", where=str(path), got=got, fix=FIX)
-
-
-def peer_access(folder: Path) -> Path:
-    """Return a library in `folder` that answers for CUDA that a GPU has access to a peer; compile it if it is missing.
-
-    CUDA denies a GPU access to itself, and Transformer Engine then refuses userbuffers. Memory of one GPU is shared
-    between processes all the same (an H100, Transformer Engine 2.20.2). Raises MatrixError without a compiler.
-    """
-    library = folder / f"peer-access-{hashlib.sha256(PEER_ACCESS.encode()).hexdigest()[:12]}.so"
-    if not library.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        making = library.with_name(f"{library.name}.{os.getpid()}")
-        words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(making)]
-        try:
-            subprocess.run(words, input=PEER_ACCESS, text=True, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            got = getattr(error, "stderr", "") or error
-            fix = "install a C compiler (Debian, Ubuntu: apt-get install gcc)"
-            raise MatrixError("userbuffers on a shared GPU need a library that is compiled", got=got, fix=fix) from None
-        making.rename(library)
-    return library

@@ -49,7 +49,7 @@ SETTINGS: Final = {
     "USER": "megatrix",  # torch requires a user name, and the image has none for docker's --user
 }
 # The only variables of the environment that are passed into the container.
-PASSED: Final = (SITE, "MEGATRIX_DEADLINE", "MEGATRIX_COMMAND")
+PASSED: Final = (SITE, "MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_MPS")
 
 
 class Start(Protocol):
@@ -320,12 +320,21 @@ class Images:
         image, contents, cases = ref(self._catalog, base), self._look(base), request.pending(base)
         overlays = Overlays(default_root(self._environ), self._run, partial(self._build_in, image))
         settings, path = host.load_configuration(self._environ), folder / f"overlays-{base}.json"
-        provisions = provision.provide(cases, contents, settings, overlays)
+        provisions = provision.provide(cases, contents, settings, overlays, self._preloaded(base, contents, cases))
         provision.write(path, provisions)
         workers = self._workers if XDIST in contents.packages else 1
         work = ContainerJob(image, contents.image, folder, path, cases, request.environ, workers)
         for job in containers(self._catalog, work, settings.sources):
             yield run_container(self._tool, job, self._environ, request.log, self._start)
+
+    def _preloaded(self, base: str, contents: PythonEnvironment, cases: Sequence[Planned]) -> list[str]:
+        """Return the wheel of NCCL where some ranks share a GPU over it."""
+        demands = [case.gpus for case in cases if case.level is Level.GPU and case.ranks > 1]
+        if max(demands, default=0) <= len(host.look().offers(Level.GPU).gpus or ()):
+            return []
+        packages, features, cuda = contents.packages, contents.features, contents.torch_cuda
+        nccl = offered(self._catalog, base, packages=packages, features=features, cuda=cuda).sharing
+        return [nccl.wheel] if nccl and nccl.wheel else []
 
     def _build_in(self, image: Ref, command: Sequence[str], folder: Path) -> CommandResult:
         """Run a build in an image, where `folder` is writable."""

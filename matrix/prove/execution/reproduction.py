@@ -249,7 +249,7 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, contex
         other=judgement.other,
         reproduce=context.reproduce,
         notes=(*planned.notes, *context.notes, *outcome.attempts),
-        resolved=context.resolved or {},
+        resolved={**(context.resolved or {}), **outcome.resolved},
         content=context.content,
         run=context.run,
         started=started,

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 
-from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution import interrupt
 from matrix.prove.execution.case_context import CaseContexts, Options
-from matrix.prove.execution.gpus import Pool, pool_of
+from matrix.prove.execution.gpus import Pool, locks, pool_of
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.preflights import read_case
 from matrix.prove.execution.ranks.rank_spec import RankJob
+from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import Reproduction, ReproductionRequest
@@ -128,8 +128,7 @@ class Session:
                 return self.supervisor.run(job)
             case = failure.case_named(planned.case)
             demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
-            variables = nccl_sharing().variables if placement.nccl else {}
-            return self.supervisor.run(job, partial(self.gpus.admit, demand, variables))
+            return self.supervisor.run(job, partial(admitted, partial(self.gpus.admit, demand), placement, locks()))
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)

@@ -17,14 +17,14 @@ from matrix.ground.verdicts.planned import Planned
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of the night; `lack` names what this machine lacks for it, "" where it can run."""
+    """A case of the night; `lack` names what this machine lacks for it, or how it runs, "" where it simply can."""
 
     planned: Planned
     lack: str
 
     @property
     def here(self) -> str:
-        """Return "runs", or what this machine lacks for the case."""
+        """Return "runs", with how its ranks share a GPU, or what this machine lacks for the case."""
         return self.lack or "runs"
 
     def to_json(self) -> dict[str, Any]:

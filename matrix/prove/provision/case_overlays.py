@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,16 +122,29 @@ def provide(
     environment: PythonEnvironment,
     configuration: Configuration,
     overlays: Overlays,
+    wheels: Iterable[str] = (),
 ) -> dict[str, Provision]:
-    """Return the provision of each case and of its writer by key; missing overlays are created."""
+    """Return the provision of each case and of its writer by key; missing overlays are created.
+
+    `wheels` ("NAME==VERSION") have provisions of their own, by these texts: what ranks load before torch.
+    """
+    asked: dict[str, Callable[[], tuple[OverlaySpec, ...]]] = {
+        case.key: partial(overlay_specs, case, environment, configuration)
+        for case in (part for planned in cases for part in (planned, planned.writer) if part)
+    }
+    asked |= {wheel: partial(preloaded_specs, wheel, environment) for wheel in wheels}
     provided = {}
-    for case in (part for planned in cases for part in (planned, planned.writer) if part):
+    for key, specs in asked.items():
         try:
-            specs = overlay_specs(case, environment, configuration)
-            provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
+            provided[key] = Provision(tuple(map(overlays.provide, specs())))
         except MatrixError as error:
-            provided[case.key] = Provision(reason=error.brief)
+            provided[key] = Provision(reason=error.brief)
     return provided
+
+
+def preloaded_specs(wheel: str, environment: PythonEnvironment) -> tuple[OverlaySpec, ...]:
+    """Return the overlay of a wheel that ranks load before torch, and that is on no path of theirs."""
+    return (OverlaySpec((package_source.pinned(wheel),), environment.minor, {}, environment.path),)
 
 
 def overlay_digest(spec: OverlaySpec) -> str:

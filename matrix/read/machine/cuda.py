@@ -12,7 +12,7 @@ from matrix.ground.catalog.machine import Cuda, Gpu
 
 LIBRARY: Final = "libcuda.so.1"
 # CUdevice_attribute of cuda.h.
-MAJOR, MINOR, MULTICAST, COMPUTE_MODE = 75, 76, 132, 20
+MAJOR, MINOR, MULTICAST, COMPUTE_MODE, MULTIPROCESSORS = 75, 76, 132, 20, 16
 EXCLUSIVE: Final = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 NAME_BYTES: Final = 256
 NOT_INITIALIZED: Final = 3  # CUDA_ERROR_NOT_INITIALIZED
@@ -76,7 +76,8 @@ def _gpu(driver: Any, index: int) -> Gpu:
     driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     sm = f"{_attribute(driver, MAJOR, device)}.{_attribute(driver, MINOR, device)}"
     multicast, mode = bool(_attribute(driver, MULTICAST, device)), _attribute(driver, COMPUTE_MODE, device)
-    return Gpu(name.value.decode(), sm, size.value, multicast, _uuid(driver, device), mode == EXCLUSIVE)
+    gpu = Gpu(name.value.decode(), sm, size.value, multicast, _uuid(driver, device), mode == EXCLUSIVE)
+    return replace(gpu, multiprocessors=_attribute(driver, MULTIPROCESSORS, device))
 
 
 def _uuid(driver: Any, device: ctypes.c_int) -> str:

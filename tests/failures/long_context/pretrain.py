@@ -1,7 +1,7 @@
 """Level gpu: Megatron-LM's own pretrain_gpt.py with a tiny model at the report's length.
 
-One rank ran on an H100 with megatron-core 0.16.1 and 0.17.1; more ranks never did. On the host it takes 8*S^2 bytes for
-each rank's worker: it runs in a memory cgroup only.
+One rank ran on an H100 with megatron-core 0.16.1 and 0.17.1, two that shared it with 0.17.1. On the host it takes 8*S^2
+bytes for each rank's worker: it runs in a memory cgroup only.
 """
 
 from __future__ import annotations

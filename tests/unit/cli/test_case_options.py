@@ -180,3 +180,9 @@ def test_break_swaps_expectations_of_one_failure(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_its_plan(option: str) -> None:
     with pytest.raises(MatrixError, match="a resumed run keeps its plan"):
         case_options.resumed(parsed("--resume", "20260101", option))
+
+
+@pytest.mark.parametrize(("words", "variable"), [((), None), (("--mps",), "1")])
+def test_mps_reaches_the_processes_of_the_run(tmp_path: Path, words: tuple[str, ...], variable: str | None) -> None:
+    request = case_options.requested(KNOWN, parsed("--case", KEY, "--out", str(tmp_path), *words))
+    assert request.environ.get("MEGATRIX_MPS") == variable

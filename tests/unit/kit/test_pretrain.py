@@ -83,6 +83,7 @@ def test_ranks_share_one_tree_with_compiled_helpers(
         first = PRETRAIN.tree_of(rank(tmp_path, clone=clone))
         assert second.result() == first
     assert (first / PRETRAIN.HELPERS / f"helpers{SUFFIX}").is_file()
+    assert PRETRAIN.tree_of(rank(tmp_path, clone=clone)) == first  # as train_checked and train ask for it
 
 
 def test_helpers_that_do_not_compile_are_a_lack(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_norms_of_a_training_are_watched(clone: str, tmp_path: Path, monkeypatch
     training = SimpleNamespace(train_step=lambda: ({}, 0, False, False, 0, float("nan"), None))
     monkeypatch.setattr(PRETRAIN, "tree_of", lambda rank: tmp_path)
     monkeypatch.setattr(PRETRAIN, "importlib", SimpleNamespace(import_module=lambda name: training))
-    monkeypatch.setattr(PRETRAIN, "train", lambda rank, *options: training.train_step())
+    monkeypatch.setattr(PRETRAIN, "train", lambda rank, *options, sequence: training.train_step())
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(FloatingPointError, match="iteration 1 is nan"):
         PRETRAIN.train_checked(rank(tmp_path, clone=clone), options="--fp8-format e4m3")

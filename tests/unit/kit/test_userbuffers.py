@@ -107,6 +107,15 @@ def test_a_backend_that_torch_lacks_is_lacking(tmp_path: Path, backend: str, lib
 
 
 @pytest.mark.usefixtures("no_torch")
+def test_backend_is_lacking_before_upstream_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformer Engine raises RuntimeError where torch has no MPI: that is not the failure."""
+    sys.modules["torch"].distributed.is_mpi_available = lambda: False
+    monkeypatch.setattr(userbuffers, "function_of", lambda *_: lambda: pytest.fail("upstream was called"))
+    with pytest.raises(LackError, match="needs MPI for this bootstrap backend"):
+        userbuffers.through_megatron(Rank(0, 2, "cuda", "file:///store", tmp_path), bootstrap="mpi")
+
+
+@pytest.mark.usefixtures("no_torch")
 def test_userbuffers_are_destroyed_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     base = types.SimpleNamespace(destroy_ub=lambda: calls.append("destroyed"))

@@ -32,7 +32,7 @@ def test_page_has_machine_packages_and_counts() -> None:
         "- kernel driver: 550.54.14",
         "- 1 of 2 cases ran in 1 minutes; 4 GPU-minutes, 50% of those of the machine",
     ]
-    assert f"| `{RAN.cell.base}` | 1 | 2.4.0 | - | 2.20.5 | - | - | nccl |" in page
+    assert f"| `{RAN.cell.base}` | 1 | 2.4.0 | - | 2.20.5 | - | - | nccl | - | - | - | - |" in page
     counts = {line.split("|")[1].strip(): line for line in page if line.startswith(f"| `{RAN.failure}` |")}
     assert counts[f"`{RAN.failure}`"].count(" 1 ") == 1
     assert "| unavailable | 1 |" in "\n".join(page)

@@ -59,6 +59,17 @@ def test_drivers_are_counted() -> None:
     assert "  host driver 550.54.14, user-mode driver 550.54.14 (the host driver itself) x 3" in lines
 
 
+def test_ranks_that_share_a_gpu_are_named() -> None:
+    """Their results are not those of separate GPUs."""
+    sharing = {"ranks per GPU": "2", "backend": "nccl, shared", "NCCL": "2.32.3, preloaded"}
+    shown = {"NCCL transport": "SHM/direct", "NCCL CTAs": "4", "MPS": "none"}
+    own = record(case="own", level=Level.GPU, resolved={"backend": "nccl", "NCCL": "2.20.5"})
+    lines = summary([record(level=Level.GPU, resolved=sharing | shown), own], width=140).splitlines()
+    facts = "ranks per GPU 2, backend nccl, shared, NCCL 2.32.3, preloaded"
+    expected = f"  {facts}, NCCL transport SHM/direct, NCCL CTAs 4, MPS none x 1"
+    assert [line for line in lines if "backend" in line] == [expected]
+
+
 def test_driver_is_not_shown_below_level_gpu() -> None:
     resolved = {"host driver": "535.129.03"}
     records = [record(verdict, resolved=resolved) for verdict in (Verdict.HOLDS, Verdict.REGRESSED)]

@@ -60,7 +60,7 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
             dict.fromkeys(rank.hidden, cast(ModuleType, None))
         )  # None makes the import raise ModuleNotFoundError
         for library in spec["libraries"]:
-            ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_GLOBAL)  # symbols of libraries loaded later resolve to it
+            preload(library)
         body = imported(spec["target"])
         if spec["nccl"]:
             prove_nccl(spec["nccl"])
@@ -85,6 +85,14 @@ def open_streams() -> None:
     """
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, "utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+
+
+def preload(library: str) -> None:
+    """Load a library, to which the symbols of later ones resolve. Raises LackError where it can't be loaded."""
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+    except OSError as error:
+        raise LackError(f"ranks share a GPU, and a library that they need can't be loaded: {error}") from None
 
 
 def prove_nccl(expected: str) -> None:

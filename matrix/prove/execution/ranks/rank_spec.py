@@ -15,6 +15,7 @@ from matrix.ground.catalog.failure import LAUNCHERS, NO_LIMITS, Limits
 from matrix.ground.errors import MatrixError
 from matrix.kit.rank import Rank
 from matrix.prove.execution.ranks import mpirun, variables
+from matrix.prove.execution.ranks.shared_gpu import log_file
 
 DEVICES: Final = ("cpu", "cuda")
 OVERTIME_S: Final = 5.0  # s: the longest stop after the deadline or a Ctrl-C
@@ -158,7 +159,11 @@ class GroupRequest:
             "target": job.target,
             "kwargs": dict(job.kwargs),
             # A killed rank leaves a lock where it compiled an extension (core 0.15 does at its import).
-            "env": {"TORCH_EXTENSIONS_DIR": f"{folder}/extensions", **environment(job, number, port)},
+            "env": {
+                "TORCH_EXTENSIONS_DIR": f"{folder}/extensions",
+                **environment(job, number, port),
+                **({"NCCL_DEBUG_FILE": log_file(folder, number)} if job.nccl else {}),
+            },
             "path": [*job.path, *self.path],
             "preloaded": [] if job.fresh else list(self.preloaded),
             "fresh": job.fresh,

@@ -35,6 +35,7 @@ from matrix.prove.execution.ranks.overlay_server import OverlayServers
 from matrix.prove.execution.ranks.rank_group import RankGroup
 from matrix.prove.execution.ranks.rank_main import imported
 from matrix.prove.execution.ranks.rank_spec import Admission, GroupRequest, RankJob, Timeouts
+from matrix.prove.execution.ranks.shared_gpu import of_shared, read_log
 from matrix.prove.store.secrets import masked_outcome, values
 from matrix.read import kernel
 from matrix.read.commands import python_code
@@ -124,8 +125,10 @@ class Supervisor(AbstractContextManager["Supervisor"]):
                     limit_s = self._timeouts.sweep_s
                     leftovers = end_below(self._server.pid, kill_s=limit_s, spared=self._overlays.pids)
                     group.close()
+            log = read_log(Path(folder))
         outcome = outcome_of(group, job, rise(kills, oom_kills(group=cgroup)), lost)
         notes = tuple(filter(None, (self._server.note * (not job.fresh), overlay.note if overlay else "")))
+        outcome = of_shared(outcome, log) if job.nccl else outcome
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
         return masked_outcome(outcome, secrets)
 

@@ -68,7 +68,7 @@ def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
 
 OLD, TORCH_12_1 = SharedNccl("2.32.3", "nvidia-nccl-cu12==2.32.3"), Toolkit(cuda="12.1")
 EACH = "one for each rank"
-GLOO = Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")
+GLOO = Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU", each=2)
 OVER = "2 ranks share 1 GPU over NCCL"
 
 
@@ -80,19 +80,25 @@ OVER = "2 ranks share 1 GPU over NCCL"
         (Machine(), BASE, Placement(2, "nccl")),  # what a node offers is not known here
         (gpus(1), BASE, GLOO),
         (gpus(1), replace(BASE, nccl="2.29.7"), GLOO),
-        (gpus(1), replace(BASE, nccl="2.30.7"), Placement(1, "nccl", f"{OVER} 2.30.7", SharedNccl("2.30.7"))),
+        (gpus(1), replace(BASE, nccl="2.30.7"), Placement(1, "nccl", f"{OVER} 2.30.7", SharedNccl("2.30.7"), each=2)),
         (
             gpus(1),
             replace(BASE, toolkit=Toolkit()),
-            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD),
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD, each=2),
         ),  # not made yet
         (gpus(1), replace(BASE, toolkit=Toolkit(cuda="none")), GLOO),
         (gpus(1), replace(BASE, toolkit=Toolkit(cuda="11.8")), GLOO),
         (
             gpus(1),
             replace(BASE, nccl="2.20.5", toolkit=TORCH_12_1),
-            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD),
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD, each=2),
         ),
+        (
+            gpus(1),
+            replace(BASE, nccl="2.22.3", lays="12.6.2.004"),  # an image
+            Placement(1, "nccl", f"{OVER} 2.32.3, preloaded", OLD, each=2),
+        ),
+        (gpus(1, multiprocessors=7), replace(BASE, nccl="2.30.7"), GLOO),
     ],
 )
 def test_ranks_have_gpus_of_their_own_or_share(machine: Machine, offer: BaseOffer, expected: Placement) -> None:
@@ -141,7 +147,10 @@ def test_ranks_that_cannot_share_say_why(
         (
             ON_GPU,
             gpus(1, exclusive=True),
-            (Kind.GPUS, "needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it"),
+            (
+                Kind.GPUS,
+                "needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it; nvidia-smi -c DEFAULT",
+            ),
         ),
         (ON_GPU, gpus(2, exclusive=True), None),
         (replace(ON_GPU, gpus=8), gpus(2), (Kind.GPUS, "needs 8 GPUs; host has 2")),  # those of a report
@@ -455,10 +464,19 @@ def test_gpus_of_a_case(count: int, machine: Machine, expected: Placement | Lack
     assert place(on_cpu, item_of(on_cpu), machine, BASE) == Placement(0, "gloo", "")
 
 
+def test_gpu_with_few_multiprocessors_carries_few_ranks() -> None:
+    """A part of an H100 has 16; where kernels of all ranks are not on the GPU at once, they wait for each other."""
+    one = replace(ON_GPU, ranks=3, gpus=3, needs=(CaseNeed.NCCL,))
+    lack = place(one, item_of(one), gpus(1, multiprocessors=8), SHARING)
+    why = "at most 2 can share 1 GPU with 8 multiprocessors, as each uses up to 4"
+    assert isinstance(lack, Lack)
+    assert lack.text == f"needs NCCL and 3 GPUs, one for each rank; host has 1, and {why}"
+
+
 def test_ranks_share_several_gpus() -> None:
     one = replace(ON_GPU, ranks=3, gpus=3)
     assert place(one, item_of(one), gpus(2), BASE) == Placement(
-        2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs"
+        2, "gloo", "gloo in place of NCCL: 3 ranks share 2 GPUs", each=2
     )
 
 

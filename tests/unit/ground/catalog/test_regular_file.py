@@ -48,6 +48,7 @@ OWN: Final = {
     "matrix/cli/results.py": (1, "the summary that this process wrote"),
     "matrix/prove/execution/gpus.py": (3, "claims and their pipes: opened without following links, and checked there"),
     "matrix/prove/execution/inside.py": (1, "a log that this process wrote"),
+    "matrix/prove/execution/ranks/shared_gpu.py": (3, "logs in a folder of this process; the kernel's files"),
     "matrix/prove/execution/ranks/supervisor.py": (1, "the kernel's files"),
     "matrix/prove/execution/ranks/descendants.py": (2, "the kernel's files"),
     "matrix/prove/execution/ranks/forkserver.py": (1, "a pipe that this process made"),

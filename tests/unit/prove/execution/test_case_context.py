@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.catalog.distributions import nccl_sharing
-from matrix.ground.catalog.failure import GIB, CaseNeed, Level
+from matrix.ground.catalog.failure import GIB, CaseNeed, Expectation, Level, Signature
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST
+from matrix.ground.catalog.schema import Identifier
 from matrix.ground.catalog.stack import WRITER_TE
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution import case_context, installation
@@ -20,11 +21,13 @@ from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.reproduction import DEADLINE_S
 from matrix.prove.execution.session import Session
 from matrix.prove.planning.case_request import cases_here, with_host
+from matrix.prove.provision import case_overlays as provision
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.case_overlays import Provision
 from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.overlays import Overlay, OverlaySpec
-from tests.unit.catalogs import case, catalog, failure, real, wheels
+from matrix.show.run_summary import SHARING
+from tests.unit.catalogs import case, catalog, failure, image, planned, real, wheels
 from tests.unit.prove.execution.sessions import CASE, ON_GPUS, OWN, fallback, of_host, on_gpus, provided
 
 
@@ -103,8 +106,10 @@ def test_missing_mpirun_is_unavailable_with_the_package(folder: Path, monkeypatc
 
 
 def test_keys_and_place_are_read_from_the_environment() -> None:
-    options = Options.from_environment({"MEGATRIX_KEYS": '["a", "b"]', "MEGATRIX_PLACE": "node n535: driver535"})
-    assert (options.keys, options.place) == (frozenset({"a", "b"}), "node n535: driver535")
+    environ = {"MEGATRIX_KEYS": '["a", "b"]', "MEGATRIX_PLACE": "node n535: driver535", "MEGATRIX_MPS": "1"}
+    options = Options.from_environment(environ)
+    assert (options.keys, options.place, options.mps) == (frozenset({"a", "b"}), "node n535: driver535", True)
+    assert not Options.from_environment({}).mps
 
 
 @pytest.mark.usefixtures("no_overlays")
@@ -158,6 +163,47 @@ def test_ranks_share_the_gpu_over_a_preloaded_nccl(folder: Path, monkeypatch: py
     assert job.env == {"CUDA_VISIBLE_DEVICES": "GPU-0", **nccl_sharing().variables}
     assert "2 ranks share 1 GPU over NCCL 2.32.3, preloaded" in record.notes
     assert (record.resolved["NCCL"], record.resolved["backend"]) == ("2.32.3, preloaded", "nccl, shared")
+    assert [record.resolved[name] for name in SHARING if name in record.resolved] == ["2", "4", "none"]
+
+
+@pytest.mark.usefixtures("no_overlays")
+@pytest.mark.parametrize(
+    ("signature", "mps", "note"),
+    [
+        ({"exception": "AssertionError"}, "a daemon of its own", "through MPS"),
+        ({"signal": "SIGSEGV"}, "none", "without MPS: it may end in a crash, which ends the other ranks"),
+    ],
+)
+def test_mps_is_for_cases_without_a_crash(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, signature: dict[str, str], mps: str, note: str
+) -> None:
+    monkeypatch.setattr(case_context, "Overlays", lambda root: Wheels(folder))
+    entry = failure(case=(case(),), signature=(Signature(Identifier("one"), **signature),))  # type: ignore[arg-type]
+    monkeypatch.setattr(installation, "load", lambda: catalog(entry, wheels=(wheels("2.4.0"),)))
+    current, _ = on_gpus(folder, 1)
+    current.options = replace(current.options, mps=True)
+    context = current.reproduction(replace(ON_GPUS, expectation=Expectation.BROKEN))._context
+    current.close()
+    assert (context.resolved or {})["MPS"] == mps
+    assert f"2 ranks share 1 GPU over NCCL 2.32.3, preloaded; {note}" in context.notes
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_image_shares_over_the_wheel_of_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network, nothing else is laid over it; where the wheel can't be had, gloo does for this case."""
+    known = catalog(failure(), containers=(replace(image("ngc-24.07", "2.4.0a0"), cuda="12.5.1.007", nccl="2.22.3"),))
+    monkeypatch.setattr(installation, "load", lambda: known)
+    wheel, overlay = "nvidia-nccl-cu12==2.32.3", Overlay(folder / "nccl", "ab", {})
+    for given, backend in ((Provision((overlay,)), "nccl"), (Provision(reason="no index"), "gloo")):
+        provision.write(folder / "overlays.json", {CASE.key: Provision(), wheel: given})
+        current, _ = on_gpus(folder, 1)
+        current.options = Options("ngc-24.07", folder, overlays=folder / "overlays.json", image="sha256:ab")
+        current.installation = replace(current.installation, base="ngc-24.07")
+        case_here = planned(known, base="ngc-24.07", level=Level.GPU, ranks=2, gpus=2)
+        context = current.reproduction(case_here)._context
+        current.close()
+        library = str(folder / "nccl" / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
+        assert (context.placement.backend, context.libraries) == (backend, (library,) * (backend == "nccl"))
 
 
 @pytest.mark.usefixtures("no_overlays")

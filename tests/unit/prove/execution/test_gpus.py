@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError
-from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, locks, peer_access
+from matrix.prove.execution.gpus import CLAIM, GATE, GpuClaim, Pool, locks
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.project import ROOT
 
@@ -270,21 +269,6 @@ def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
     variables = {"NCCL_MAX_CTAS": "4"}
     with Pool(NAMES, tmp_path).take(Demand(1)), Pool(NAMES, tmp_path).admit(Demand(2), variables) as of_ranks:
         assert of_ranks == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", **variables}
-
-
-def test_stand_in_answers_that_a_gpu_has_access(tmp_path: Path) -> None:
-    """Compiled once; CUDA itself answers 0 for a GPU and itself."""
-    library = peer_access(tmp_path / "cache")
-    written = library.stat().st_mtime_ns
-    answer = ctypes.c_int()
-    assert ctypes.CDLL(str(peer_access(tmp_path / "cache"))).cudaDeviceCanAccessPeer(ctypes.byref(answer), 0, 0) == 0
-    assert (answer.value, library.stat().st_mtime_ns) == (1, written)
-
-
-def test_stand_in_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MatrixError, match="userbuffers on a shared GPU need a library"):
-        peer_access(tmp_path / "cache")
 
 
 def test_no_gpu_is_held_outside_an_admission(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.cases.machine_requirements import BaseOffer
 from matrix.ground.catalog.failure import CaseNeed, Level, Limits
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.schema import Size
 from matrix.ground.verdicts.planned import Lack, Planned
@@ -27,6 +27,8 @@ from matrix.prove.execution.gpus import JOB_WAIT_S, WAIT_S
 from matrix.prove.execution.inside import COLLECT_S, Images, limit_s, pull, to_pull
 from matrix.prove.execution.ranks.rank_spec import OVERTIME_S
 from matrix.prove.provision import case_overlays as provision
+from matrix.prove.provision import host
+from matrix.prove.provision.host import LocalSite
 from matrix.prove.provision.image_builds import Builder
 from matrix.prove.provision.overlays import Overlay
 from matrix.prove.provision.project import ROOT
@@ -214,6 +216,20 @@ def test_image_with_xdist_runs_cases_at_once(make: Make, packages: dict[str, str
     image_run.run()
     command = image_run.started[0]
     assert command[command.index("tests/failures") + 3 :] == given
+
+
+@pytest.mark.parametrize(("gpus", "wheels"), [(1, ["nvidia-nccl-cu12==2.32.3"]), (2, [])])
+def test_image_gets_the_nccl_of_shared_gpus(
+    make: Make, monkeypatch: pytest.MonkeyPatch, gpus: int, wheels: list[str]
+) -> None:
+    """Its container has no network: the wheel is made beside its overlays, where ranks share a GPU alone."""
+    cards = tuple(Gpu("H100", uuid=f"GPU-{place}") for place in range(gpus))
+    site = LocalSite(Machine("550.54.14", gpus), user_mode=lambda: Cuda("12.4", gpus=cards))
+    monkeypatch.setattr(host, "look", lambda: site)
+    known = catalog(failure(), containers=(replace(image("ngc-24.07", "2.4.0a0"), cuda="12.5.1", nccl="2.22.3"),))
+    item = planned(known, base="ngc-24.07", level=Level.GPU, ranks=2, gpus=2)
+    contents = PythonEnvironment("3.10.12", {"torch": "2.4.0a0"}, ["cuda"])
+    assert Images(known, make().environ)._preloaded("ngc-24.07", contents, [item]) == wheels
 
 
 def test_missing_images_are_pulled_once(make: Make) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Nvml
+from matrix.prove.execution.ranks import shared_gpu
 from matrix.read.machine import hardware
 from tests.unit.prove.execution.sessions import BASE, CASE, ON_GPUS, OWN, on_gpus
 
@@ -29,6 +30,23 @@ def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.Monk
         "backend": "nccl",
         "host driver": "535.129.03",
     }
+
+
+@pytest.mark.usefixtures("no_overlays")
+@pytest.mark.parametrize(
+    ("gpus", "mps", "note"),
+    [(2, "that of someone else, in /tmp/mps", False), (1, "none", True)],
+)
+def test_daemon_of_someone_else_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, mps: str, note: bool
+) -> None:
+    """Ranks that share a GPU do not use it; any other process of CUDA does, unasked."""
+    monkeypatch.setattr(shared_gpu, "foreign", lambda: "/tmp/mps")
+    current, _ = on_gpus(folder, gpus)
+    record = current.reproduction(ON_GPUS).run()
+    current.close()
+    assert record.resolved["MPS"] == mps
+    assert any("in /tmp/mps, which someone else runs, is not used" in text for text in record.notes) is note
 
 
 @pytest.mark.usefixtures("no_overlays")

@@ -63,6 +63,30 @@ def test_one_card_runs_cases_of_34_entries() -> None:
     assert Kind.TE in bare.lacks
 
 
+@pytest.mark.parametrize(
+    ("torch", "numpy", "te", "nccl", "cuda"),
+    [
+        ("2.11.0+cu130", "2.5.2", "2.20.2", "2.28.9", "13.0"),
+        ("2.15.0+cu132", "2.5.5", "2.20.2", "2.30.7", "13.2"),
+        ("2.4.0+cu121", "1.26.4", "1.9.0", "2.20.5", "12.1"),
+    ],
+)
+def test_one_card_leaves_few_cases_for_nccl(torch: str, numpy: str, te: str, nccl: str, cuda: str) -> None:
+    """Before ranks shared a GPU over NCCL it was 136, 136 and 184 cases; each that is left has its reason."""
+    package = f"nvidia-nccl-cu{cuda.partition('.')[0]}"
+    packages = {"torch": torch, "numpy": numpy, "transformer-engine": te, package: nccl}
+    catalog = with_host(load(), packages, "3.10" if numpy < "2" else "3.12")
+    features = [*FEATURES, "compiled-te"]
+    offer = offered(catalog, "host", packages=packages, features=features, clones=CLONES, cuda=cuda)
+    cards = (Gpu(*H100, 80 * GIB, False, "GPU-0", multiprocessors=132),)
+    machine = Machine("580.82.07", 1, Cuda("13.0", gpus=cards), memory=126 * GIB)
+    cases = cases_here(catalog, "host", packages, [Level.GPU])
+    lacks = [lack for item in cases if (lack := unmet(catalog, item, offer, machine)) and lack.kind is Kind.NCCL]
+    reasons = ("multicast joins different GPUs", "tested for multicast", "at most 4 can share 1 GPU")
+    assert 0 < len(lacks) <= 30
+    assert [lack.text for lack in lacks if not any(reason in lack.text for reason in reasons)] == []
+
+
 @pytest.mark.parametrize(("line", "te"), [("1.9", "1.9.0"), ("1.10", "1.10.0")])
 def test_nvcc_makes_cases_of_a_release_possible(line: str, te: str) -> None:
     """On an environment of wheels: both sides of a report. Without nvcc they name the fix."""

@@ -57,8 +57,8 @@ def last(driver: Driver) -> Cuda:
 
 
 def test_a_driver_reports_its_version_and_gpus() -> None:
-    found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
-    gpu = Gpu("NVIDIA H100", "9.0", 80 * GIB, multicast=True, uuid=f"GPU-{UUID}")
+    found = last(Driver({75: 9, 76: 0, 132: 1, 16: 132}, count=2))
+    gpu = Gpu("NVIDIA H100", "9.0", 80 * GIB, multicast=True, uuid=f"GPU-{UUID}", multiprocessors=132)
     assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
 
 

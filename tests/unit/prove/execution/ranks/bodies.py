@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -371,3 +372,10 @@ def say_and_raise(rank: Rank, words: str) -> NoReturn:
     """Print a text, and raise it."""
     sys.stdout.write(f"{words}\n")
     raise ValueError(words)
+
+
+def start_nccl(rank: Rank, waits: Sequence[int] = ()) -> None:
+    """Start a communicator of the library that is loaded; then wait in some ranks."""
+    ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD).ncclCommInitRank(rank.world_size, rank.rank)
+    if rank.rank in waits:
+        time.sleep(FOREVER)

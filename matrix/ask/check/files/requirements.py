@@ -280,7 +280,9 @@ def _requirement(text: str, place: Place) -> Declared:
         found = from_location(parsed.url, place)
         version, limits = (found.version, found.limits) if found else ("", "")
         return Declared(pins=(pin(parsed.name, version, place, limits),))
-    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
+    pinned = (one.version for one in parsed.specifier if one.operator in ("==", "==="))
+    # ==2.8.0.* has no other release than 2.8.0; ==2.8.* may have.
+    exact = [text for text in (re.sub(r"^(\d+\.\d+\.\d+)\.\*$", r"\1", text) for text in pinned) if is_version(text)]
     limits = "" if exact else str(parsed.specifier)
     return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
 

@@ -179,7 +179,7 @@ VALUED: Final = frozenset(
     | {"--cert", "--client-cert", "--python", "--torch-backend"}
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
-TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
+TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+(?!\d)\w*)$")
 # A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there. A run of word
 # characters is tried once, from its first letter: other starts in it would end alike, in quadratic time.
 WHEEL: Final = re.compile(

@@ -180,7 +180,7 @@ class Automaton:
 
 @dataclass
 class Growth:
-    """The choices that an expression leaves open, found in its automaton. `strings` are what repeats in a nasty text."""
+    """The choices that an expression leaves open, found in its automaton; `strings` are those of nasty texts."""
 
     automaton: Automaton
     ends: frozenset[int]
@@ -375,7 +375,7 @@ def of_module(path: Path) -> Iterator[Expression]:
         flags = 0
         for value in words if METHODS[node.func.attr] == "" or node.keywords else ():
             with suppress(Exception):
-                flags |= int(eval(compile(ast.Expression(value), place, "eval"), vars(module)))  # noqa: S307
+                flags |= int(eval(compile(ast.Expression(value), place, "eval"), vars(module)))
         for method in sorted(methods) if pattern is not None else ():
             yield Expression(f"{place}:{node.lineno}", pattern or "", flags, method)
 
@@ -389,7 +389,7 @@ def _text(node: ast.expr, module: Any) -> str | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return (_text(node.left, module) or "x") + (_text(node.right, module) or "x")
     with suppress(Exception):
-        value = eval(compile(ast.Expression(node), "", "eval"), dict(vars(module)))  # noqa: S307
+        value = eval(compile(ast.Expression(node), "", "eval"), dict(vars(module)))
         return value if isinstance(value, str) else None
     return None
 
@@ -397,19 +397,16 @@ def _text(node: ast.expr, module: Any) -> str | None:
 def main() -> None:
     """Print the table, worst first."""
     rows = []
-    for expression in expressions():
-        degree, strings = growth(expression.pattern, expression.flags, expression.method)
-        ratio, seconds = measured(expression, strings, SIZES.get(degree or 0, 100))
-        rows.append((seconds, ratio, degree, expression))
-    print(
-        f"{len(rows)} expressions\n\n| expression | where | method | degree | t(4n) / t(n) | ms at 4n |\n|---|---|---|---|---|---|"
-    )
-    for seconds, ratio, degree, one in sorted(rows, key=lambda row: -row[0]):
+    for one in expressions():
+        degree, strings = growth(one.pattern, one.flags, one.method)
+        ratio, seconds = measured(one, strings, SIZES.get(degree or 0, 100))
         text = one.pattern if len(one.pattern) < 70 else f"{one.pattern[:67]}..."
         text = text.replace("|", "\\|").replace("\n", "\\n").replace("`", "'")
-        print(
-            f"| `{text}` | {one.place} | {one.method} | {degree or 'exponential'} | {ratio:.1f} | {1000 * seconds:.2f} |"
-        )
+        stated = f"{degree or 'exponential'} | {ratio:.1f} | {1000 * seconds:.2f}"
+        rows.append((seconds, f"| `{text}` | {one.place} | {one.method} | {stated} |"))
+    heading = "| expression | where | method | degree | t(4n) / t(n) | ms at 4n |\n|---|---|---|---|---|---|"
+    table = "\n".join(row for _, row in sorted(rows, reverse=True))
+    sys.stdout.write(f"{len(rows)} expressions\n\n{heading}\n{table}\n")
 
 
 if __name__ == "__main__":

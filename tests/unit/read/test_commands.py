@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator

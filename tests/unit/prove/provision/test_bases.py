@@ -182,7 +182,10 @@ def test_unfinished_environment_is_made_anew(uv: Uv, tmp_path: Path, damaged: st
     assert of(uv, tmp_path).provide("torch-2.4.0").path == made
     assert not (made.parent / "left").exists()
     record = json.loads((made.parents[1] / module.RECORD).read_text())
-    assert record == {"requirements": ["torch==2.4.0", "numpy<2", *CELL_REQUIRES], "files": ["bin/python", "pyvenv.cfg"]}
+    assert record == {
+        "requirements": ["torch==2.4.0", "numpy<2", *CELL_REQUIRES],
+        "files": ["bin/python", "pyvenv.cfg"],
+    }
 
 
 def test_environment_of_an_earlier_version_is_used(uv: Uv, tmp_path: Path) -> None:

@@ -298,9 +298,7 @@ def test_damaged_bundle_is_not_started(folder: Path) -> None:
         bundle_folder.start(folder, [])
 
 
-def test_environment_of_a_bundle_is_kept_whole(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_of_a_bundle_is_kept_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A purge of some of its files makes it anew; those of the bundles that were used longest ago are removed."""
     made: list[Path] = []
 

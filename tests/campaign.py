@@ -46,14 +46,14 @@ READING: Final = tuple(
 READ: Final = (*READING, ("check", "mcore=0.8.0", "torch=2.4.1"), ("explain", SAVE), ("upgrade", "--help"))
 NIGHT: Final = (
     "--select",
-    f"failure=={SAVE} and case!=train-loop and base==torch-2.13.0 and mcore>=0.8 and mcore<0.10",
+    f"failure=={SAVE} and case!=train-loop and base==torch-2.4.0 and mcore>=0.7 and mcore<0.10",
 )
 MAKING: Final = (
     "run",
     "--no-cache",
     "--json",
     "--select",
-    f"failure=={SAVE} and case==tp2 and mcore==0.9.0 and base==torch-2.13.0",
+    f"failure=={SAVE} and case==tp2 and mcore==0.8.0 and base==torch-2.13.0",
 )
 
 
@@ -147,7 +147,8 @@ HOSTS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
         "PYTEST_THEME": "none", "LC_ALL": "C", "LANG": "tr_TR.UTF-8", "TZ": "Pacific/Kiritimati", "TERM": "dumb",
         "COLUMNS": "1", "NO_COLOR": "1", "RANK": "3", "WORLD_SIZE": "8", "SLURM_JOB_ID": "1",
         "OMPI_COMM_WORLD_RANK": "1", "MASTER_ADDR": "unknown.invalid", "CUDA_VISIBLE_DEVICES": "7",
-        "OMP_NUM_THREADS": "0", "LD_LIBRARY_PATH": "{new}", "XDG_CACHE_HOME": "{new}/cache", "UV_OFFLINE": "1", "UV_CACHE_DIR": "{new}/uv",
+        "OMP_NUM_THREADS": "0", "LD_LIBRARY_PATH": "{new}",
+        "XDG_CACHE_HOME": "{new}/cache", "UV_OFFLINE": "1", "UV_CACHE_DIR": "{new}/uv",
         "PIP_INDEX_URL": "file:///nonexistent", "GIT_DIR": "{new}/nowhere", "HTTPS_PROXY": "http://127.0.0.1:9",
     }.items()},
     "no HOME": ({"HOME": "/nonexistent"}, ""),

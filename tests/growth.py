@@ -97,7 +97,7 @@ class Automaton:
         if kind == "BRANCH":
             return frozenset().union(*(self.sequence(part, before) for part in value[1]))
         if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            return self.repeat(*value, before)
+            return self.repeat(value[0], value[1], value[2], before)
         if kind == "AT":
             return self.at(str(value), before)
         if kind in ("ASSERT", "ASSERT_NOT"):
@@ -359,21 +359,21 @@ def of_module(path: Path) -> Iterator[Expression]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
             used[node.value.id].add(METHODS[node.attr])
-    names = {id(part): target.id for node in ast.walk(tree)
-             for target in (getattr(node, "targets", None) or [getattr(node, "target", None)])
-             if isinstance(target, ast.Name) and getattr(node, "value", None) for part in ast.walk(node.value)}  # fmt: skip
+    names = dict[int, str]()  # the variable of each expression that is assigned to one
     for node in ast.walk(tree):
-        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-        if not is_call or getattr(node.func.value, "id", "") != "re" or node.func.attr not in METHODS:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            names |= {id(part): target.id for part in ast.walk(node.value) if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
-        methods = (
-            {METHODS[node.func.attr]} if METHODS[node.func.attr] else used.get(names.get(id(node), "")) or {SEARCH}
-        )
-        module = sys.modules.get(name) or importlib.import_module(name)
-        pattern = _text(node.args[0], module)
+        if getattr(node.func.value, "id", "") != "re" or node.func.attr not in METHODS:
+            continue
+        direct, module = METHODS[node.func.attr], sys.modules.get(name) or importlib.import_module(name)
+        methods = {direct} if direct else used.get(names.get(id(node), "")) or {SEARCH}
+        pattern, flags = _text(node.args[0], module), 0
         words = [*(word.value for word in node.keywords if word.arg == "flags"), *node.args[1:]]
-        flags = 0
-        for value in words if METHODS[node.func.attr] == "" or node.keywords else ():
+        for value in words if not direct or node.keywords else ():
             with suppress(Exception):
                 flags |= int(eval(compile(ast.Expression(value), place, "eval"), vars(module)))
         for method in sorted(methods) if pattern is not None else ():

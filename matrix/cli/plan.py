@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import catalog_lines, statistics
 from matrix.prove.planning.statistics import DEFAULT_TEXT, Availability, Basis
@@ -64,7 +65,10 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
     here = [item for item in planned if item.cell.base == HOST and not uv_variable(os.environ)]
     laid = Overlays(default_root())
     unlaid = case_overlays.unlaid(here, installed.current(), settings, laid) if here else frozenset()
-    return statistics.availability(known, planned, offer, machines, results.durations(known, out), parallel, unlaid)
+    rest = [item for item in planned if item.key not in unlaid]
+    counted = statistics.availability(known, rest, offer, machines, results.durations(known, out), parallel)
+    missing = {**counted.missing, Kind.UV: len(unlaid)} if unlaid else counted.missing
+    return replace(counted, planned=len(planned), missing=missing)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:

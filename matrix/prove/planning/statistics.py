@@ -158,12 +158,8 @@ def availability(
     machines: Mapping[Level, Machine],
     durations: Durations,
     parallel: Parallel,
-    without_uv: Collection[str] = (),
 ) -> Availability:
-    """Return the availability of cases. `machines` is what the machine offers at each level.
-
-    The cases of the keys `without_uv` need uv, which is missing.
-    """
+    """Return the availability of cases. `machines` is what the machine offers at each level."""
     missing: Counter[Kind] = Counter()
     basis: Counter[Basis] = Counter()
     placed: dict[str, list[Placement]] = {}
@@ -171,8 +167,8 @@ def availability(
     builds: dict[tuple[str, str], TeBuild] = {}
     for item in items:
         lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
-        if lack or item.key in without_uv:
-            missing[lack.kind if lack else Kind.UV] += 1
+        if lack:
+            missing[lack.kind] += 1
             continue
         jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
         for side in (side for side in (item, item.writer) if side and builds_te(side, offer(base))):

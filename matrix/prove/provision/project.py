@@ -27,8 +27,8 @@ from typing import Final
 
 from matrix import PACKAGE, __version__
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.errors import MatrixError
 from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.errors import MatrixError
 from matrix.prove.store.paths import flush, write_whole
 
 

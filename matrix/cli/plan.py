@@ -67,8 +67,8 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
     unlaid = case_overlays.unlaid(here, installed.current(), settings, laid) if here else frozenset()
     rest = [item for item in planned if item.key not in unlaid]
     counted = statistics.availability(known, rest, offer, machines, results.durations(known, out), parallel)
-    missing = {**counted.missing, Kind.UV: len(unlaid)} if unlaid else counted.missing
-    return replace(counted, planned=len(planned), missing=missing)
+    lacking = {**counted.missing, Kind.UV: len(unlaid)} if unlaid else counted.missing
+    return replace(counted, planned=len(planned), missing=lacking)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ from matrix.cli.usage import add_command, add_json, add_out
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import encode
-from matrix.ground.catalog.model import Catalog, Container
+from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import catalog_lines, statistics
 from matrix.prove.planning.statistics import DEFAULT_TEXT, Availability, Basis
-from matrix.prove.provision import host
+from matrix.prove.provision import case_overlays, host
+from matrix.prove.provision.indexes import uv_variable
+from matrix.prove.provision.overlays import Overlays
+from matrix.read.machine import installed
 from matrix.show.terminal import Part, Prose, json_object, show
 
 
@@ -57,7 +62,13 @@ def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Co
 
     machines = {level: machine.offers(level) for level in {item.level for item in planned}}
     parallel = statistics.Parallel(jobs, places.workers_for(planned, machine), jobs)
-    return statistics.availability(known, planned, offer, machines, results.durations(known, out), parallel)
+    here = [item for item in planned if item.cell.base == HOST and not uv_variable(os.environ)]
+    laid = Overlays(default_root())
+    unlaid = case_overlays.unlaid(here, installed.current(), settings, laid) if here else frozenset()
+    rest = [item for item in planned if item.key not in unlaid]
+    counted = statistics.availability(known, rest, offer, machines, results.durations(known, out), parallel)
+    lacking = {**counted.missing, Kind.UV: len(unlaid)} if unlaid else counted.missing
+    return replace(counted, planned=len(planned), missing=lacking)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +20,8 @@ from matrix.read.kernel import die_with_parent
 NOT_STARTED = 127  # exit status of a shell for a missing command
 STOP_S: Final = 4.0  # s for an interrupted command to undo what it did, such as debootstrap's mounts
 TIMED_OUT = 124  # exit status of timeout(1)
+MOST: Final = 64 * 2**20  # bytes of a stream; the history of 10,000 commits has 2 MB
+BLOCK: Final = 2**16  # bytes, of a pipe
 # `python -c` searches the current folder for modules first. That folder may be anyone's, so it is left out; Python 3.10
 # has no option for this (-P is of 3.11).
 _ISOLATED: Final = "import sys; sys.path[:1] == [''] and sys.path.pop(0)"
@@ -80,8 +84,9 @@ def run(
 ) -> CommandResult:
     """Run a process with empty standard input. The code is 127 for a missing tool and 124 on timeout, as in a shell.
 
-    After a timeout or a Ctrl-C its process group is interrupted, and STOP_S later killed. With `follow`, for a process
-    with one thread, the command also ends where this process is killed.
+    It is 124 also for a process that prints more than MOST, of which nothing is returned. After a timeout or a Ctrl-C
+    its process group is interrupted, and STOP_S later killed. With `follow`, for a process with one thread, the command
+    also ends where this process is killed.
     """
     try:
         process = subprocess.Popen(
@@ -90,8 +95,6 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
             start_new_session=True,  # a group of its own, which is ended with its children
             preexec_fn=partial(die_with_parent, os.getpid()) if follow else None,
         )
@@ -99,17 +102,44 @@ def run(
         return CommandResult(NOT_STARTED, err=str(error))
     with process:
         try:
-            out, err = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+            out, err = _printed(process, seconds)
+        except (subprocess.TimeoutExpired, OverflowError) as error:
             _end(process)
-            return CommandResult(TIMED_OUT, err=f"no result within {seconds} s")
+            endless = isinstance(error, OverflowError)
+            return CommandResult(TIMED_OUT, err=f"{error}" if endless else f"no result within {seconds} s")
         except BaseException:
             _end(process)
             raise
     return CommandResult(process.returncode, out, err)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _printed(process: subprocess.Popen[bytes], seconds: float | None) -> tuple[str, ...]:
+    """Return what a process prints on both streams until it ends.
+
+    Raises TimeoutExpired, and OverflowError above MOST.
+    """
+    ends = None if seconds is None else time.monotonic() + seconds
+    printed = {stream: bytearray() for stream in (process.stdout, process.stderr) if stream}
+    with selectors.DefaultSelector() as pipes:
+        for stream in printed:
+            pipes.register(stream, selectors.EVENT_READ)
+        while pipes.get_map():
+            ready = pipes.select(ends and max(ends - time.monotonic(), 0))
+            if ends and time.monotonic() >= ends:
+                raise subprocess.TimeoutExpired(process.args, seconds or 0)
+            for key, _ in ready:
+                block = os.read(key.fd, BLOCK)
+                printed[key.fileobj] += block  # type: ignore[index]
+                if not block:
+                    pipes.unregister(key.fileobj)
+                elif len(printed[key.fileobj]) > MOST:  # type: ignore[index]
+                    raise OverflowError(f"printed more than {MOST >> 20} MiB")
+    process.wait(ends and max(ends - time.monotonic(), 0))
+    texts = (text.decode("utf-8", "replace") for text in printed.values())
+    return tuple(text.replace("\r\n", "\n").replace("\r", "\n") for text in texts)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its group: what it wrote can be deleted then."""
     with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)

@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
+from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, run
 
 # Seconds for one answer of git; listing 10,000 commits takes 0.3 s. Without a limit a FIFO in a clone blocks for ever.
 ANSWER_S: Final = 120.0
 OBJECT_S: Final = 20.0  # for a commit's id or one object, also on a slow file system
+LARGEST: Final = 2**28  # bytes of an object; zeros of 10 GB are 10 MB in a clone
 MOST: Final = 200_000  # files and folders of a commit; Megatron-LM has 3,000
 OPTIONS: Final = (
     *("--no-pager", "--no-replace-objects", "--no-optional-locks", "--literal-pathspecs"),
@@ -62,36 +64,33 @@ class Repository(AbstractContextManager["Repository"]):
             self._reader.communicate()
             self._reader = None
 
-    def git(self, *arguments: str, seconds: float = ANSWER_S) -> subprocess.CompletedProcess[str]:
+    def git(self, *arguments: str, seconds: float = ANSWER_S) -> CommandResult:
         """Run a plumbing command that reads. Raises MatrixError without git, a repository, or an answer in time."""
-        try:
-            text = {"encoding": "utf-8", "errors": "replace"}
-            options: dict[str, Any] = {**text, "env": self._environment(), "stdin": subprocess.DEVNULL}
-            command = ["git", *OPTIONS, *arguments]
-            return subprocess.run(command, capture_output=True, timeout=seconds, check=False, **options)
-        except OSError as error:
-            raise _without_git(error) from None
-        except subprocess.TimeoutExpired:
-            raise self._unreadable(f"no answer of git {arguments[0]} within {seconds:.0f} s") from None
+        result = run(["git", *OPTIONS, *arguments], environment=self._environment(), seconds=seconds)
+        if result.code == NOT_STARTED:
+            raise _without_git(result.err)
+        if result.code == TIMED_OUT:
+            raise self._unreadable(f"no answer of git {arguments[0]}: {result.err}")
+        return result
 
     def commit(self, revision: str) -> str:
         """Return the id of a revision's commit, "" where the clone has none."""
         output = self.git("rev-parse", "--verify", "--quiet", f"{revision}^0", seconds=OBJECT_S)
-        return "" if output.returncode else output.stdout.strip()
+        return "" if output.code else output.out.strip()
 
     def refs(self) -> list[str]:
         """Return the short names of the branches and tags. Raises MatrixError where this is no clone."""
         names = self.git("for-each-ref", "--format=%(refname:short)")
-        if names.returncode:
-            raise self._unreadable(names.stderr.strip())
-        return names.stdout.split()
+        if names.code:
+            raise self._unreadable(names.err.strip())
+        return names.out.split()
 
     def history(self, form: str, *arguments: str) -> list[list[str]]:
         """Return the commits that `git rev-list` lists: the fields of each, which a NUL separates in `form`."""
         listing = self.git("rev-list", f"--format={form}", *arguments)
-        if listing.returncode:
-            raise MatrixError("git cannot list this history", where=self.path, got=listing.stderr.strip())
-        return [line.split("\0") for line in listing.stdout.split("\n") if "\0" in line]
+        if listing.code:
+            raise MatrixError("git cannot list this history", where=self.path, got=listing.err.strip())
+        return [line.split("\0") for line in listing.out.split("\n") if "\0" in line]
 
     def text(self, commit: str) -> Callable[[str], str | None]:
         """Return a function of a path: the text of that file in a commit, None without one."""
@@ -150,7 +149,7 @@ class Repository(AbstractContextManager["Repository"]):
         Their repositories are in the clone's own git folder, where `git submodule update --init` puts them.
         """
         lacks = []
-        for line in self.git("ls-tree", commit, f"{folder}/").stdout.splitlines():
+        for line in self.git("ls-tree", commit, f"{folder}/").out.splitlines():
             kind, _, path = line.partition("\t")
             inner = Path(self._environment()["GIT_DIR"], "modules", path)
             if not kind.startswith("160000"):
@@ -191,6 +190,9 @@ class Repository(AbstractContextManager["Repository"]):
             raise MatrixError("git cannot read this object", where=self.path, got="git cat-file ended", fix=INCOMPLETE)
         if len(head) != 3 or not head[2].isdigit():
             return None  # "NAME missing"
+        if int(head[2]) > LARGEST:
+            reader.kill()
+            raise self._unreadable(f"{name} has {int(head[2]):,} bytes; {LARGEST:,} are read at most")
         content = reader.stdout.read(int(head[2]))
         reader.stdout.read(1)
         return head[0].decode(), content
@@ -243,5 +245,5 @@ def _entries(size: int, tree: bytes) -> Iterator[tuple[str, bool, str]]:
         offset = end + 1 + size
 
 
-def _without_git(error: OSError) -> MatrixError:
+def _without_git(error: object) -> MatrixError:
     return MatrixError("git is required to read a clone", got=error, fix="install git, or give a folder or wheel")

@@ -242,7 +242,7 @@ def _wide(target: Console, part: Part) -> str:
     width = max(target.width, Measurement.get(target, target.options.update(width=UNLIMITED), shown).minimum)
     with target.capture() as captured:
         target.print(Segments(target.render(shown, target.options.update(width=width))), end="")
-    return re.sub(" +$", "", captured.get(), flags=re.MULTILINE)
+    return re.sub("(?<! ) +$", "", captured.get(), flags=re.MULTILINE)
 
 
 def _renderable(part: Prose | Styled | Rows) -> RenderableType:

@@ -37,7 +37,7 @@ def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> 
         runpy.run_path(str(ROOT / "toxfile.py"))
 
 
-@pytest.mark.parametrize("name", ["tests", "nightly-checks"])
+@pytest.mark.parametrize("name", ["tests", "{nightly-checks,campaign}"])
 def test_own_tests_get_few_variables(name: str) -> None:
     """PYTEST_ADDOPTS, a job's WORLD_SIZE and the like would change what they show."""
     assert "*" not in SETTINGS[f"testenv:{name}"]["pass_env"].split()

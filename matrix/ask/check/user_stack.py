@@ -40,7 +40,7 @@ COMMAND_LINE: Final = Place("command line")  # of a version that the user types
 RELEASE_TAG: Final = re.compile(r"^(?:core_[vr]|v)(?=\d)")
 RECORDED: Final = (TORCH, MCORE, TE, DRIVER, SM, *WRITER)  # components whose versions the catalog lists
 WORD_END: Final = re.compile(r"\s+|,(?=\s*[A-Za-z])")  # the comma of a range is followed by an operator
-OPERATOR: Final = re.compile(r"\s*(===?|[<>~!]=|[<>=])\s*")
+OPERATOR: Final = re.compile(r"(?<!\s)\s*(===?|[<>~!]=|[<>=])\s*")
 BOUND: Final = re.compile(rf"([A-Za-z][\w.-]*?){OPERATOR.pattern}(\S+)")
 FORM: Final = (
     '"mcore=0.9.0 te>=2.8,<2.12 torch=newest gpu=H100 driver=535"; base=ngc-24.07 stands for the torch and TE of an '

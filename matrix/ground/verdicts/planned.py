@@ -46,6 +46,7 @@ class Kind(str, Enum):
     CLONE = "clone"
     HELPER = "dataset helper"
     LAUNCHER = "launcher"
+    UV = "uv"
     GPUS = "GPUs"
     NCCL = "NCCL"
     NCCL_START = "start of NCCL"

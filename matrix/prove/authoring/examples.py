@@ -29,7 +29,7 @@ _PLACES: Final = (
     (re.compile(r"/[^\s\"']*?/overlays/[0-9a-f]+"), "/overlay"),
     (re.compile(r"/[^\s\"']*?/site-packages"), "/site-packages"),
     (re.compile(r"/[^\s\"']*?/lib/python3\.\d+/(?!site-packages)"), "/python/"),
-    (re.compile(r"/[^\s\"']*?/(?=(?:matrix|tests/failures)/[\w/]+\.py)"), "/megatrix/"),
+    (re.compile(r"/[^\s\"']*?/(?=(?:matrix|tests/failures)/[\w/]{1,255}\.py)"), "/megatrix/"),
     (re.compile(r"/[^\s\"']*?/runs/\d{8}T\d{12}Z-[\w-]+"), "/run"),
     (re.compile(r"/tmp/[\w./-]*"), "/tmp/..."),  # noqa: S108  (a pattern, not a path that is used)
 )

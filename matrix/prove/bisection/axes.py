@@ -104,7 +104,7 @@ class Clone(AbstractContextManager["Clone"]):
 
     def fork(self, one: str, other: str) -> str:
         """Return the merge base of two commits, "" where the histories are unrelated."""
-        return self._repository.git("merge-base", one, other).stdout.strip()
+        return self._repository.git("merge-base", one, other).out.strip()
 
     def files(self, commit: str, part: Callable[[str], bool]) -> dict[str, str]:
         """Return path -> blob id of the package's files that `part` selects."""

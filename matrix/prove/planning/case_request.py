@@ -160,8 +160,9 @@ def _requested(
         return of_keys(request.keys, {item.key: item for item in candidates}, catalog), "case"
     if request.compiled or request.sources.keys() - {"source"}:
         raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
-    if request.smoke and request.sources:
-        raise MatrixError("--smoke is a part of the night", got="--smoke with --mcore", fix="leave one out")
+    if request.sources and (part := _given(request, "--smoke", "--within")):
+        fix = "--select in place of --within" if request.within else "leave one out"
+        raise MatrixError(f"{part[0]} is a part of the night", got=f"{part[0]} with --mcore", fix=fix)
     if core := request.sources.get("source"):
         package = inspect("source", core)
         text = package.release or package.source

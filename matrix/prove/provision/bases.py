@@ -4,7 +4,8 @@ A missing Python is downloaded by uv, which honours its own variables: UV_PYTHON
 UV_PYTHON_DOWNLOADS_JSON_URL, UV_PYTHON_INSTALL_DIR, UV_OFFLINE, UV_PYTHON_DOWNLOADS, a proxy, certificates.
 
 The folder of a base is shared by every run on this machine, and named by the base and the digest of what it is made of.
-It is complete when it has its record, which is written last; what a killed process left is made anew.
+It is complete when it has its record, which is written last, and the files in that; what a killed process or a purge
+left is made anew. Its releases must have the content that they had before.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import Final
 from matrix.ground.catalog.folders import SETTINGS, default_root
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog, ReaderBase, Wheels
-from matrix.ground.catalog.regular_file import read_regular_text
+from matrix.ground.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import host, project
 from matrix.prove.provision.host import Configuration
 from matrix.prove.provision.indexes import run_uv, uv
-from matrix.prove.provision.project import locked, prune, remove
+from matrix.prove.provision.project import keep_contents, locked, names_of, prune, remove
 from matrix.prove.store.paths import flush
 from matrix.read.commands import Runner, python_code, run
 from matrix.read.machine import hardware, installed
@@ -247,6 +248,16 @@ def has_driver(proc: Path = Path("/proc")) -> bool:
     return (proc / "driver" / "nvidia").exists() or not hardware.there()
 
 
+def _whole(folder: Path) -> bool:
+    """Return whether an environment has its record, its interpreter, and the files that the record names, if any."""
+    try:
+        record = json.loads(read_regular_text(folder / RECORD))
+    except (UnreadableError, ValueError):
+        return False
+    missing = {*record["files"]}.difference(names_of(folder)) if isinstance(record, dict) else ()
+    return not missing and (folder / "bin" / "python").exists()
+
+
 class Bases:
     """The bases of wheels of a catalog and their environments under `root`; `say` receives notices of downloads."""
 
@@ -313,9 +324,8 @@ class Bases:
         return self._pythons.find((*self._made[id].pythons, *self._made[id].fallbacks))
 
     def _complete(self, folder: Path) -> PythonEnvironment | None:
-        """Return the contents of an environment whose record was written, and whose interpreter is still there."""
-        complete = (folder / RECORD).is_file() and (folder / "bin" / "python").exists()
-        if folder not in self._contents and complete and (environment := installed.at(folder)):
+        """Return the contents of an environment whose record was written, and whose files are still there."""
+        if folder not in self._contents and _whole(folder) and (environment := installed.at(folder)):
             self._contents[folder] = environment
         return self._contents.get(folder)
 
@@ -330,7 +340,10 @@ class Bases:
                 excluded.flush()
                 excludes = ["--excludes", excluded.name] if names else []
                 self._uv(id, "pip", "install", "--python", str(folder / "bin" / "python"), *excludes, *packages)
-            (folder / RECORD).write_text(json.dumps(packages, indent=1) + "\n", encoding="utf-8")
+            for site in folder.glob("lib/python3.*/site-packages"):
+                keep_contents(self.root.parent / "contents" / "bases", site)
+            record = {"requirements": packages, "files": names_of(folder)}
+            (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             flush(folder / RECORD)
         except BaseException:
             remove(folder)

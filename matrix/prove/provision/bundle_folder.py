@@ -19,6 +19,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -26,9 +27,11 @@ from typing import Final
 
 from matrix.ground.catalog.codec import MalformedError, decode_json, encode
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import NO_INDEX
+from matrix.prove.provision.project import locked, names_of, prune, remove
+from matrix.prove.store.paths import write_whole
 from matrix.read.commands import python_module, run
 
 MANIFEST: Final = "bundle.json"
@@ -48,6 +51,8 @@ SOURCES: Final = {
 LARGEST: Final = 2**40  # bytes of a file: 1 TiB
 MOST_PARTS: Final = 10_000  # of a file
 LOCK: Final = ".lock"  # suffix of the empty files that lock clones
+COMPLETE: Final = "complete"  # in the environment of a bundle: the names of its files, written last
+KEPT_BUNDLES: Final = 3  # environments of bundles, by last use: a run of another one may be going on
 PROJECT: Final = "wheels/megatrix-"  # the start of the name of this project's wheel
 
 
@@ -370,18 +375,35 @@ def _installed(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> Path
     """Return the megatrix of the bundle's own environment, which is made in the cache if it is missing there."""
     wheels, made_of = folder / "wheels", (sys.executable, *sorted(file.sha256 for file in bundle.files.values()))
     home = default_root(environ) / "bundles" / hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
-    mark = home / "complete"
-    if not mark.is_file():
-        shutil.rmtree(home, ignore_errors=True)
-        visible = ["--system-site-packages"] if bundle.base == HOST else []
-        pip = next(wheels.glob("pip-*.whl"))
-        # Debian's Python is without ensurepip: pip runs from its wheel.
-        _run(python_module(sys.executable, "venv", "--without-pip", *visible, str(home)), environ)
-        options = ["--isolated", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index"]
-        options += ["--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
-        _run(python_module(sys.executable, "pip", *options, folder=pip), environ)
-        mark.touch()
+    if not _complete(home):
+        with locked(home.with_name(f"{home.name}.lock")):
+            if not _complete(home):
+                _install(home, wheels, bundle, environ)
+    with suppress(OSError):  # a read-only cache
+        os.utime(home)  # the time of its last use
     return home / "bin" / "megatrix"
+
+
+def _complete(home: Path) -> bool:
+    """Return whether an environment has all files that it was made with: a purge of old files takes some."""
+    try:
+        return not {*read_regular(home / COMPLETE).decode().splitlines()}.difference(names_of(home))
+    except (UnreadableError, UnicodeDecodeError):
+        return False
+
+
+def _install(home: Path, wheels: Path, bundle: Bundle, environ: Mapping[str, str]) -> None:
+    """Make the environment of a bundle; the caller holds its lock. The least recently used others are removed."""
+    remove(home)
+    prune(home.parent, (path for path in home.parent.iterdir() if path.is_dir() and path != home), KEPT_BUNDLES - 1)
+    visible = ["--system-site-packages"] if bundle.base == HOST else []
+    pip = next(wheels.glob("pip-*.whl"))
+    # Debian's Python is without ensurepip: pip runs from its wheel.
+    _run(python_module(sys.executable, "venv", "--without-pip", *visible, str(home)), environ)
+    options = ["--isolated", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index"]
+    options += ["--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
+    _run(python_module(sys.executable, "pip", *options, folder=pip), environ)
+    write_whole(home / COMPLETE, "\n".join(names_of(home)))
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.provision.host import Configuration
-from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify
+from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify, intact
 from matrix.prove.provision.te_wheels import ReleaseBuild, release_build, toolkit
 from matrix.read import package_source
 from matrix.read.commands import STOP_S, python_code
@@ -145,6 +145,27 @@ def provide(
 def preloaded_specs(wheel: str, environment: PythonEnvironment) -> tuple[OverlaySpec, ...]:
     """Return the overlay of a wheel that ranks load before torch, and that is on no path of theirs."""
     return (OverlaySpec((package_source.pinned(wheel),), environment.minor, {}, environment.path),)
+
+
+def unlaid(
+    cases: Iterable[Planned], environment: PythonEnvironment, configuration: Configuration, overlays: Overlays
+) -> frozenset[str]:
+    """Return the keys of the cases of which an overlay is still to be made, for which uv is needed."""
+    made: dict[str, bool] = {}
+
+    def lacks(case: Planned) -> bool:
+        for spec in overlay_specs(case, environment, configuration):
+            digest = overlay_digest(spec)
+            if not made.setdefault(digest, intact(overlays.root / digest) is not None):
+                return True
+        return False
+
+    keys = set()
+    for item in cases:
+        with contextlib.suppress(MatrixError):  # the run states it
+            if any(map(lacks, filter(None, (item, item.writer)))):
+                keys.add(item.key)
+    return frozenset(keys)
 
 
 def overlay_digest(spec: OverlaySpec) -> str:

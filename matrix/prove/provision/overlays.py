@@ -31,7 +31,7 @@ from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.indexes import run_uv
-from matrix.prove.provision.project import locked, making
+from matrix.prove.provision.project import keep_contents, locked, making
 from matrix.prove.provision.te_wheels import build_helper, compiler
 from matrix.read.commands import CommandResult, Runner, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack
@@ -234,6 +234,8 @@ class Overlays:
                 got=result.complaint,
                 fix="check the version, and that the package index is reachable",
             )
+        if "==" in wanted:  # a release: a wheel of a user may have the version of one
+            keep_contents(self.root.parent / "contents" / "overlays", folder, wanted.partition("==")[0])
 
 
 def install_wheels(

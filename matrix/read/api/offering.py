@@ -34,7 +34,7 @@ from matrix.read.api.self_calls import use_within
 PYBIND_NAME = re.compile(
     r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL
 )
-COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
+COMPILED_IMPORT = re.compile(r"^[ \t]*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
 FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module
 ALIASED = "_VariableFunctions.pyi"  # a stub without the other names of parameters that numpy has: axis, x
 UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -101,6 +102,7 @@ KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
 # Seconds for a query: 0.1 s without a driver, one or two with one, about ten for eight GPUs without a persistence
 # daemon.
 ANSWER_S: Final = 30.0
+MOST_PRINTED: Final = 2**24  # bytes; the facts have 2 kB
 GONE_S: Final = 1.0  # seconds for a killed process to end; one that hangs in the kernel driver never does
 
 
@@ -198,6 +200,7 @@ def user_mode() -> Cuda:
 def main(parent: int, library: str) -> None:
     """Print the facts of a library: a line of JSON whenever more is known."""
     die_with_parent(parent)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED, MOST_PRINTED))  # a library may print without end
     for facts in LIBRARIES[library]():
         sys.stdout.write(json.dumps({library: asdict(facts)}) + "\n")
         sys.stdout.flush()
@@ -284,7 +287,7 @@ def driver_of(proc: Path = Path("/proc")) -> str | None:
     """Return the kernel driver's version from /proc, None where it is missing."""
     version = proc / "driver" / "nvidia" / "version"
     text = version.read_text() if version.is_file() else ""
-    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    match = re.search(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match[1] if match else None
 
 

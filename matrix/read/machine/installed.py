@@ -126,7 +126,8 @@ def packages_in(*folders: str) -> dict[str, str]:
     """Return name -> version of the packages in these folders; the first one found of a name wins."""
     packages: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=list(folders)):
-        packages.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution.version)
+        if distribution.metadata["Name"]:  # None where the metadata is gone: a purge, a removal that was killed
+            packages.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution.version)
     return packages
 
 

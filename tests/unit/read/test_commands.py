@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bases
 from matrix.prove.provision.project import ROOT
+from matrix.read import commands
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, python_code, python_module, redacted, run
 from tests.unit.processes import ended
 
@@ -40,10 +40,17 @@ def test_ctrl_c_ends_what_a_tool_started(tmp_path: Path, monkeypatch: pytest.Mon
         pids.append((tmp_path / "child").read_text())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    monkeypatch.setattr(commands, "_printed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", f"sh -c 'trap \"\" INT; echo $$ > {tmp_path}/child; sleep 60' & wait"])
     assert ended(int(pids[0]))
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_endless_output_is_cut(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "MOST", 2**20)
+    result = run(["sh", "-c", f"yes {stream}"], seconds=60)
+    assert (result.code, result.out, result.err) == (TIMED_OUT, "", "printed more than 1 MiB")
 
 
 def test_undecodable_bytes_are_replaced() -> None:

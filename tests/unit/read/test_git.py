@@ -112,6 +112,15 @@ def test_object_that_blocks_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
         repository.object(id)
 
 
+def test_object_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros take little of a clone, and all of the memory when they are read."""
+    clone = make_clone(tmp_path / "clone")
+    monkeypatch.setattr("matrix.read.git.LARGEST", 100)
+
+    with pytest.raises(MatrixError, match="read at most"), Repository(clone) as repository:
+        repository.object("HEAD")
+
+
 def test_git_file_with_a_nul_is_no_clone(tmp_path: Path) -> None:
     (tmp_path / ".git").write_bytes(b"gitdir: \0")
     with pytest.raises(MatrixError, match="not a git repository"):

@@ -125,7 +125,7 @@ class _Stage:
             if fields.get("type", "bind") == "bind" and target:
                 source = next((fields[key] for key in ("source", "src") if key in fields), ".")
                 files.copy([source, target], self._source(fields.get("from", ""), stages))
-        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^\s*\1\s*$", operands, re.DOTALL | re.MULTILINE)
+        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^[ \t]*\1[ \t]*$", operands, re.DOTALL | re.MULTILINE)
         if document and not document[2].startswith("#!"):
             return self._execute((), document[2], line + 1, files)
         return self._execute(_json_words(operands), operands, line, files)

@@ -109,7 +109,7 @@ def _argument(name: str, value: Any) -> list[str]:
 TABLE: Final = Path(matrix.ground.catalog.__file__).parent / "facts" / "job_kinds.toml"
 # Lines that only a script has.
 SCRIPT_TEXT: Final = re.compile(
-    r"\A\s*#!|^\s*(?:pip3?|uv pip|python3? -m pip|conda) install |^\s*torchrun ", re.MULTILINE
+    r"\A\s*#!|^[ \t]*(?:pip3?|uv pip|python3? -m pip|conda) install |^[ \t]*torchrun ", re.MULTILINE
 )
 DEEPEST: Final = 40  # levels below which no container is looked for; a CronJob has 9
 MOST: Final = 10_000  # texts at a path of one unit; aliases of aliases repeat them without end
@@ -290,7 +290,7 @@ class _Unit:
     def _variables(self) -> Iterator[tuple[str, str]]:
         for name, path in self.paths.sets.items():
             for _, text in self._texts((path,)):
-                if number := re.search(r"\d+$", text):
+                if number := re.search(r"(?<!\d)\d+$", text):
                     yield name, number[0]
         for table in (node for path in self.paths.env for node in self.node.at(path)):
             for key, node in table.items():

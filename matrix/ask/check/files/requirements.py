@@ -179,7 +179,7 @@ VALUED: Final = frozenset(
     | {"--cert", "--client-cert", "--python", "--torch-backend"}
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
-TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
+TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+(?!\d)\w*)$")
 # A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there. A run of word
 # characters is tried once, from its first letter: other starts in it would end alike, in quadratic time.
 WHEEL: Final = re.compile(
@@ -280,7 +280,9 @@ def _requirement(text: str, place: Place) -> Declared:
         found = from_location(parsed.url, place)
         version, limits = (found.version, found.limits) if found else ("", "")
         return Declared(pins=(pin(parsed.name, version, place, limits),))
-    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
+    pinned = (one.version for one in parsed.specifier if one.operator in ("==", "==="))
+    # ==2.8.0.* has no other release than 2.8.0; ==2.8.* may have.
+    exact = [text for text in (re.sub(r"^(\d+\.\d+\.\d+)\.\*$", r"\1", text) for text in pinned) if is_version(text)]
     limits = "" if exact else str(parsed.specifier)
     return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
 

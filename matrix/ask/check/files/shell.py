@@ -520,7 +520,7 @@ class _Scanner:
 
     def _skip_documents(self) -> None:
         for end in self._documents:
-            last_line = re.compile(rf"^\s*{re.escape(end)}\s*$", re.MULTILINE).search(self._text, self._at)
+            last_line = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*$", re.MULTILINE).search(self._text, self._at)
             self._read.append((self._at, self._text[self._at : last_line.start() if last_line else None]))
             self._at = last_line.end() if last_line else len(self._text)
         self._documents.clear()

@@ -122,6 +122,7 @@ def test_source_under_test_should_work(source: str, expect: Expectation | None, 
         ({"here": True, "sources": {"te_source": "x"}}, ["--here with --te"]),
         ({"here": True, "on_cluster": True}, ["--here with --engine slurm"]),
         ({"here": True, "smoke": 9}, ["--here with --smoke"]),
+        ({"within": "x", "sources": {"source": "./new"}}, ["--within is a part of the night", "--select in place"]),
         ({"smoke": 9, "sources": {"source": "./new"}}, ["--smoke is a part of the night", "--smoke with --mcore"]),
     ],
 )

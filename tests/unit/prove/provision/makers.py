@@ -30,6 +30,7 @@ def make_wheel(
     python: str = "",
     requires: Sequence[str] = (),
     files: Sequence[str] = (),
+    code: str = "",
 ) -> Path:
     """Write a wheel as small as uv and zipfile accept; `files` are the paths of further, empty files."""
     info = f"{name}-{version}.dist-info"
@@ -39,12 +40,12 @@ def make_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("megatron/core/__init__.py", f"__version__ = {version!r}\n")
+        file.writestr("megatron/core/__init__.py", f"__version__ = {version!r}\n{code}")
         for path in files:
             file.writestr(path, "")
         file.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", "")
+        file.writestr(f"{info}/RECORD", "megatron/core/__init__.py,,\n")
     return wheel
 
 

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import platform
+import shutil
 import sys
 import sysconfig
 import tarfile
@@ -55,6 +56,7 @@ class Uv:
         self.fails, self.interrupts = "", ""
         self.commands: list[str] = []
         self.excluded: list[str] = []
+        self.installs: dict[str, str] = {}  # files of torch 2.4.0
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
@@ -69,6 +71,12 @@ class Uv:
             make_environment(Path(command[-1]), {})
             (Path(command[-1]) / "bin").mkdir()
             (Path(command[-1]) / "bin" / "python").touch()
+            record = "".join(f"{name},,\n" for name in self.installs)
+            wheel = {"torch-2.4.0.dist-info/WHEEL": "Tag: cp310\n", "torch-2.4.0.dist-info/RECORD": record}
+            for name, text in {**self.installs, **(wheel if record else {})}.items():
+                path = Path(command[-1], "lib/python3.10/site-packages", name)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
         elif "--excludes" in command:
             self.excluded += Path(command[command.index("--excludes") + 1]).read_text().split()
         return CommandResult(0)
@@ -163,17 +171,42 @@ def test_settings_are_those_of_the_run(uv: Uv, tmp_path: Path) -> None:
     assert of_run.root == tmp_path / "bases"
 
 
-@pytest.mark.parametrize("damage", ["record", "python"])
-def test_unfinished_environment_is_made_anew(uv: Uv, tmp_path: Path, damage: str) -> None:
-    """Of a killed process, or whose interpreter is gone."""
+@pytest.mark.parametrize("damaged", [module.RECORD, "bin/python", "pyvenv.cfg"])
+def test_unfinished_environment_is_made_anew(uv: Uv, tmp_path: Path, damaged: str) -> None:
+    """Of a killed process, or of which a purge has removed a file, such as its interpreter."""
     made = of(uv, tmp_path).provide("torch-2.4.0").path
     assert made
-    (made if damage == "python" else made.parents[1] / module.RECORD).unlink()
+    (made.parents[1] / damaged).unlink()
     (made.parent / "left").touch()
     assert of(uv, tmp_path).installed("torch-2.4.0") is None
     assert of(uv, tmp_path).provide("torch-2.4.0").path == made
     assert not (made.parent / "left").exists()
-    assert json.loads((made.parents[1] / module.RECORD).read_text())[0] == "torch==2.4.0"
+    record = json.loads((made.parents[1] / module.RECORD).read_text())
+    assert record == {
+        "requirements": ["torch==2.4.0", "numpy<2", *CELL_REQUIRES],
+        "files": ["bin/python", "pyvenv.cfg"],
+    }
+
+
+def test_environment_of_an_earlier_version_is_used(uv: Uv, tmp_path: Path) -> None:
+    """Its record names no files."""
+    made = of(uv, tmp_path).provide("torch-2.4.0").path
+    assert made
+    (made.parents[1] / module.RECORD).write_text('["torch==2.4.0"]')
+    assert of(uv, tmp_path).installed("torch-2.4.0")
+
+
+def test_other_content_of_a_release_is_refused(uv: Uv, tmp_path: Path) -> None:
+    made = of(uv, tmp_path).provide("torch-2.4.0").path
+    assert made
+    shutil.rmtree(made.parents[1])
+    uv.installs = {"torch/__init__.py": "good"}
+    of(uv, tmp_path).provide("torch-2.4.0")
+    shutil.rmtree(made.parents[1])
+    uv.installs = {"torch/__init__.py": "evil"}
+    with pytest.raises(MatrixError, match="another content under the same version"):
+        of(uv, tmp_path).provide("torch-2.4.0")
+    assert not made_in(tmp_path)
 
 
 @pytest.mark.parametrize("step", ["venv", "pip install"])

@@ -296,3 +296,30 @@ def test_damaged_bundle_is_not_started(folder: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(SystemExit, match="not a bundle"):
         bundle_folder.start(folder, [])
+
+
+def test_environment_of_a_bundle_is_kept_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A purge of some of its files makes it anew; those of the bundles that were used longest ago are removed."""
+    made: list[Path] = []
+
+    def install(command: list[str], environ: object) -> None:
+        if "venv" in command[2]:
+            made.append(Path(command[-1]))
+            (made[-1] / "bin").mkdir(parents=True)
+            (made[-1] / "bin/python").touch()
+        else:
+            (made[-1] / "bin/megatrix").touch()
+
+    monkeypatch.setattr(bundle_folder, "_run", install)
+    (folder / "wheels/pip-25.whl").touch()
+    environ, bundle = {"MEGATRIX_CACHE": str(tmp_path / "cache")}, bundle_folder.read(folder)
+    megatrix = bundle_folder._installed(folder, bundle, environ)
+    assert bundle_folder._installed(folder, bundle, environ) == megatrix
+    megatrix.unlink()
+    assert bundle_folder._installed(folder, bundle, environ).is_file()
+    assert len(made) == 2
+    for number in range(4):
+        os.utime(made[-1], (number, number))
+        other = replace(bundle, files={"start.py": BundleFile(number, str(number))})
+        bundle_folder._installed(folder, other, environ)
+    assert [path.exists() for path in made] == [False, False, False, True, True, True]

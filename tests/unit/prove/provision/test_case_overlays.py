@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.case_overlays import OverlayBuilder, overlay_digest, overlay_specs, replaced
+from matrix.prove.provision.case_overlays import OverlayBuilder, overlay_digest, overlay_specs, replaced, unlaid
 from matrix.prove.provision.host import Configuration
 from matrix.prove.provision.overlays import Overlays, OverlaySpec, intact
 from matrix.read.package_source import Source, SourceKind, parse
 from tests import compiled
 from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.prove.provision.makers import FolderUv, make_wheel
 
 CASE = planned(catalog(failure()))
 PYTHON = Path("/base/bin/python")
@@ -29,6 +31,15 @@ def test_a_release_becomes_an_overlay() -> None:
     (source,) = spec.sources
     assert (source.kind, source.package, source.revision) == (SourceKind.PYPI, "megatron-core", "0.8.0")
     assert (spec.python, spec.base, spec.interpreter) == ("3.10", {"torch": "2.4.0", "numpy": "1.26.4"}, PYTHON)
+
+
+def test_case_without_its_overlay_needs_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(tmp_path / "wheels", "0.8.0")
+    monkeypatch.setenv("UV", "/tools/uv")
+    overlays = Overlays(tmp_path, FolderUv(tmp_path / "wheels", tmp_path / "log"))
+    assert unlaid([CASE, replace(CASE, level=Level.CONTRACT)], BASE, NOWHERE, overlays) == {CASE.key}
+    overlays.provide(*overlay_specs(CASE, BASE, NOWHERE))
+    assert unlaid([CASE], BASE, NOWHERE, overlays) == frozenset()
 
 
 def test_te_of_the_cell_becomes_an_overlay() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import uv
 from matrix.prove.provision.overlays import (
@@ -120,6 +122,25 @@ def test_a_failed_installation_leaves_no_folder(tmp_path: Path, index: FolderUv)
     assert "error: no solution" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert [path.name for path in (tmp_path / "cache/overlays").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_other_content_of_a_release_is_refused(tmp_path: Path, index: FolderUv) -> None:
+    """After a purge of the cache: by the index that has changed, not by a user's wheel of that version."""
+    made = Overlays(tmp_path, index).provide(SPEC).path
+    shutil.rmtree(made)
+    Overlays(tmp_path, index).provide(SPEC)
+    wheel = make_wheel(index.wheels, "0.9.0", code="import os\n")
+    shutil.rmtree(made)
+
+    with pytest.raises(MatrixError, match="another content under the same version") as refused:
+        Overlays(tmp_path, index).provide(SPEC)
+    Overlays(tmp_path, index).provide(replace(SPEC, sources=(parse(str(wheel), MCORE),)))
+
+    assert refused.value.where == "megatron_core-0.9.0"
+    assert not made.exists()
+    (record,) = (tmp_path / "contents" / "overlays").iterdir()
+    record.unlink()  # the fix that the error names
+    assert Overlays(tmp_path, index).provide(SPEC).path == made
 
 
 def test_files_of_a_killed_process_are_removed(tmp_path: Path, index: FolderUv) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.cases.machine_requirements import BaseFeature
-from matrix.read.machine.installed import FEATURES, NVCC, PASSED, at, features_in, here
+from matrix.read.machine.installed import FEATURES, NVCC, PASSED, at, features_in, here, packages_in
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,11 @@ def test_features_are_read_from_files(tmp_path: Path, file: str, feature: BaseFe
     found = at(tmp_path)
     assert found is not None
     assert found.features == [*expected, *here()]
+
+
+def test_package_without_metadata_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "gone-1.0.dist-info").mkdir()
+    assert packages_in(str(tmp_path)) == {}
 
 
 def test_nvcc_is_a_feature_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

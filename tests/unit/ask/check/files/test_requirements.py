@@ -48,6 +48,7 @@ def versions(found: Declared) -> dict[str, str]:
         ("./wheels/megatron_core-0.14.0.tar.gz", {"megatron-core": "0.14.0"}),
         ("-e git+https://github.com/NVIDIA/Megatron-LM@core_r0.8.0", {"megatron-core": "0.8.0"}),
         ("torch==2.4.* # any patch", {"torch": ""}),
+        ("torch==2.4.1.*", {"torch": "2.4.1"}),
         ("--extra-index-url https://x.invalid/simple", {}),
         ("torch==2.4.1 --hash=sha256:00 --hash sha256:01", {"torch": "2.4.1"}),
     ],

@@ -134,7 +134,8 @@ class KindSighting:
     """A kind of failure in a log, at its first line, with what its pattern captured.
 
     `frame` is the deepest frame of Megatron's stack on the traceback. `of_stack`: it shows by itself that the stack
-    ran.
+    ran. `is_own`: raised outside of the stack, and no module that it names is of it: the program's own code, or a fault
+    of a call into the stack.
     """
 
     kind: FailureKind
@@ -144,6 +145,7 @@ class KindSighting:
     frame: Frame | None = None
     of_stack: bool = False
     times: int = 1
+    is_own: bool = False
 
     @property
     def groups(self) -> dict[str, str]:
@@ -318,7 +320,9 @@ class KindIndex:
             if shown:
                 frame = self.stack_frame(raised.frames)
                 text = _SPACE.sub(" ", f"{raised.type}: {raised.message}")
-                return self._sighting(kind, sign, shown, text, frame)
+                sighting = self._sighting(kind, sign, shown, text, frame)
+                is_own = bool(raised.frames) and not self._is_of_stack(raised.frames[-1].file)
+                return replace(sighting, is_own=is_own and not any(map(self._is_module, sighting.groups.values())))
         return None
 
     def shown_by_text(self, text: str) -> Iterator[tuple[int, KindSighting]]:

@@ -84,3 +84,6 @@ WINDOW: Final = "flash-attn-window"
 
 LIBRARIES: Final = "te-cuda-libraries"
 """Transformer Engine 2.16.0 with nvidia-cublas before 13.2."""
+
+ATTENTION_OFF: Final = "fused-attention-off"
+"""Its rules of the GPU 12.0 agree with tests/te_attention.toml, which is read from Transformer Engine's sources."""

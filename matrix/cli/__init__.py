@@ -87,7 +87,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "report": Command(
         "Rebuild the pages of a finished run and print its summary.",
         "docs/runs.md",
-        ("report", "report --format markdown"),
+        ("report", "report --site site"),
         "green",
         "red or not reached",
         "without a result",

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from matrix.ask.check.kind_answer import KindAnswer, answer
+from matrix.ask.check.kind_answer import KindAnswer, answer, says_something
 from matrix.ask.check.log_reading import read_log
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog.codec import encode
@@ -39,6 +39,7 @@ def match_command(parsed: argparse.Namespace) -> int:
     """Print the known failures and the kinds of failure in the logs; return 1 where nothing is answered."""
     matched = read_log(*parsed.logs)
     answers = [answer(sighting, kind_table(), matched.versions) for sighting in matched.kinds]
+    answers = [answered for answered in answers if says_something(answered)]
     if parsed.json:
         print(json_object("match/1", **to_json(matched, answers)))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matrix.ask.check.answer import MEGATRON, CheckAnswer, CheckResult
 from matrix.ask.check.remedies import UpgradeStep
@@ -15,9 +15,11 @@ from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title, in_order
 from matrix.ground.errors import ExitStatus
 from matrix.kit.preflight import Answer
-from matrix.prove.planning.cell_explanation import Explanation, FailureInCell
 from matrix.show.known import advice, title
 from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
+
+if TYPE_CHECKING:
+    from matrix.prove.planning.cell_explanation import Explanation, FailureInCell
 
 
 def explained_cell(explanation: Explanation) -> Iterator[Part]:

@@ -30,6 +30,7 @@ OF_NEW_STRING: Final = (
 )
 BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
+OF_NAMES: Final = frozenset({"module", "callable", "owner"})  # groups whose names may be those of any program
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
 
 
@@ -62,7 +63,7 @@ class KindAnswer:
 
 def answer(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> KindAnswer:
     """Return what can be computed for a kind in a log. `seen`: the versions that the log names."""
-    rows = [row for part in _parts(sighting.groups, table, seen) for row in part]
+    rows = [row for part in _parts(sighting, table, seen) for row in part]
     components = [f"{component_title(name)} {' and '.join(seen.of(name))}" for name in seen.texts]
     axis = table.axis_of(sighting.frame.file) if sighting.frame else ""
     groups = sighting.groups | {name: text for name, text in ((VERSIONS, ", ".join(components)), (AXIS, axis)) if text}
@@ -75,11 +76,17 @@ def _once(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
+def says_something(answered: KindAnswer) -> bool:
+    """Return whether an answer is one: of a name in the program's own code, only what was computed says something."""
+    return bool(answered.facts) or not (answered.sighting.is_own and OF_NAMES & answered.sighting.groups.keys())
+
+
 Rows = Iterator[tuple[str, str]]  # a fact and a command, "" for none
 
 
-def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iterator[Rows]:
+def _parts(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> Iterator[Rows]:
     """Yield the facts of each captured group that a table or a recorded API explains."""
+    groups = sighting.groups
     if binary := groups.get("binary"):
         yield _of_binary(binary, table)
     for name, text in groups.items():
@@ -89,7 +96,7 @@ def _parts(groups: dict[str, str], table: KindTable, seen: VersionsSeen) -> Iter
     if module := groups.get("module"):
         yield _of_module(module, groups.get("name", ""), table, seen)
     if "callable" in groups and "keyword" in groups:
-        yield _of_keyword(groups["callable"], groups["keyword"], seen)
+        yield _of_keyword(groups["callable"], groups["keyword"], seen, is_own=sighting.is_own)
     if "tried" in groups and "reserved" in groups:
         yield iter([(_of_memory(groups["tried"], groups["reserved"]), "")])
     if "owner" in groups and "attribute" in groups:
@@ -134,10 +141,12 @@ def _of_module(module: str, name: str, table: KindTable, seen: VersionsSeen) -> 
         if provider.owns(module)
     }
     if row:  # where some releases lack it, the one to install follows
-        is_partial = any(exists is False for releases in by_provider.values() for _, exists in releases)
+        recorded = {exists for releases in by_provider.values() for _, exists in releases} - {None}
+        is_partial, is_within = False in recorded, not recorded and module not in row.modules
+        lacking = "; the package is installed, and its release lacks the module" * (is_within and not name)
         yield (
-            f"{module} belongs to {row.title}{': ' * bool(row.note)}{row.note}",
-            "" if name or is_partial else row.install,
+            f"{module} belongs to {row.title}{lacking}{': ' * bool(row.note)}{row.note}",
+            "" if name or is_partial or is_within else row.install,
         )
     for provider, releases in by_provider.items():
         yield from _by_release(provider, f"{module}.{name}" if name else module, releases, seen)
@@ -155,11 +164,11 @@ def _elsewhere(provider: Provider, module: str, name: str) -> list[str]:
     return places[:ELSEWHERE]
 
 
-def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
+def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen, *, is_own: bool = False) -> Rows:
     """Yield the releases whose function or class of this name takes a keyword.
 
     Of a class that no recorded API has, those whose class with the end of its name takes it: frameworks name theirs so.
-    Failing that, the releases of which any function takes it.
+    Failing that, where the stack made the call (not `is_own`), the releases of which any function takes it.
     """
     owner, _, method = callable_name.rpartition(".")
     for name in (owner, _namesake(owner)) if owner else ("",):
@@ -170,7 +179,7 @@ def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen) -> Rows:
                     yield f"{owner} is of another package; it may be made after {name} of {provider.title}", ""
                 yield from _by_release(provider, f"{name}{'.' * bool(name)}{method}({keyword}=)", releases, seen)
                 return
-    for provider in PROVIDERS.values():
+    for provider in () if is_own else PROVIDERS.values():
         releases = [(surface.version, _mentions(surface, keyword)) for surface in all_surfaces(provider)]
         if "_" in keyword and {True, False} <= {taken for _, taken in releases}:
             title = f"the parameter {keyword}, of any function or class,"

@@ -33,7 +33,7 @@ from matrix.ground.catalog.stack import (
     known_component,
     short,
 )
-from matrix.ground.catalog.versions import Range, is_version, parse
+from matrix.ground.catalog.versions import Range, inside, is_version, parse
 from matrix.ground.errors import MatrixError, closest
 
 COMMAND_LINE: Final = Place("command line")  # of a version that the user types
@@ -306,11 +306,12 @@ def decide(catalog: Catalog, user: UserStack, component: str, bound: Bound) -> b
     if component == BASE:
         torches = [base.contents().version(TORCH) for base in catalog.bases.values() if base.id in bound]
         return None if any(allows(user, TORCH, torch or "") for torch in torches) else False
-    versions = possible(catalog, user, component, bound.text if isinstance(bound, Range) else "")
-    inside = [version for version in versions if version in bound]
-    if versions and not inside:
+    text = bound.text if isinstance(bound, Range) else ""
+    versions = possible(catalog, user, component, text)
+    allowed = inside(text, tuple(versions)) if text else [version for version in versions if version in bound]
+    if versions and not allowed:
         return False
-    return True if versions and inside == versions and user.limits.get(component) else None
+    return True if versions and len(allowed) == len(versions) and user.limits.get(component) else None
 
 
 def possible(catalog: Catalog, user: UserStack, component: str, bound: str = "") -> list[str]:

@@ -10,17 +10,18 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matrix.ground.cases.cells import CLONE
-from matrix.ground.catalog import distributions
-from matrix.ground.catalog.distributions import SharedNccl, Toolkit
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level
-from matrix.ground.catalog.machine import Cuda, Machine
+from matrix.ground.catalog.machine import Cuda, Machine, Toolkit
 from matrix.ground.catalog.model import Catalog, Container, Driver, Image, Wheels
 from matrix.ground.catalog.stack import ABSENT, CUDA, DRIVER, SM, TE, TOOLKIT, Stack
 from matrix.ground.catalog.versions import NONE, minor, parse
 from matrix.ground.verdicts.planned import Kind, Lack, Planned
+
+if TYPE_CHECKING:
+    from matrix.ground.catalog.distributions import SharedNccl
 
 
 class Fit(str, Enum):
@@ -303,6 +304,8 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
         return WITHOUT_GPU
     if machine.gpus is None or len(machine.gpus) >= item.gpus:
         return Placement(item.gpus, "nccl")
+    from matrix.ground.catalog import distributions
+
     has = len(machine.gpus)
     reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
     if not has or item.gpus > item.ranks:
@@ -401,6 +404,8 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
         return None
     text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
     if required and offer.toolkit and builds_te(item, offer):
+        from matrix.ground.catalog import distributions
+
         why = distributions.build_lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
         return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE:

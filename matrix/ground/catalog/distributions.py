@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog.codec import decode
+from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.schema import Pattern, Size, VersionText, read_toml
 from matrix.ground.catalog.versions import NONE, Range, minor, parse
 
@@ -205,19 +206,6 @@ class TeBuilds:
     library: tuple[CompiledLibrary, ...]
     requirement: tuple[ExtensionRequirement, ...]
     unimportable: tuple[Unimportable, ...]
-
-
-@dataclass(frozen=True)
-class Toolkit:
-    """What a base builds with; None is unknown.
-
-    `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `cuda` is that of the base's torch, "none"
-    for a build without.
-    """
-
-    nvcc: str | None = None
-    cuda: str | None = None
-    torch: str | None = None
 
 
 @dataclass(frozen=True)

@@ -441,16 +441,24 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
     }
 
 
-def preflight_options(*folders: Path) -> list[PreflightOptions]:
+@dataclass(frozen=True)
+class _Preflights:
+    options: tuple[PreflightOptions, ...]
+
+
+def preflight_options(*folders: Path) -> tuple[PreflightOptions, ...]:
     """Return the table of each failure in these folders (default: `roots`) that has preflight.py; no code is executed.
 
     Raises MatrixError for a table that can't be read.
     """
-    paths = [
-        path for folder in folders or roots() for path in entries(folder) if path.with_name("preflight.py").is_file()
-    ]
-    paths = [path for path in paths if not is_draft(path)]
-    return [decode(PreflightOptions, read_toml(path).get("preflight", {}), f"{path}: preflight") for path in paths]
+    folders = folders or tuple(roots())
+    paths = [path for folder in folders for path in entries(folder) if path.with_name("preflight.py").is_file()]
+
+    def read() -> _Preflights:
+        tables = ((path, read_toml(path).get("preflight", {})) for path in paths if not is_draft(path))
+        return _Preflights(tuple(decode(PreflightOptions, table, f"{path}: preflight") for path, table in tables))
+
+    return kept(_Preflights, name_of(*folders, Path("preflights")), lambda: paths, read).options
 
 
 @dataclass(frozen=True)

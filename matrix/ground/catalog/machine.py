@@ -167,3 +167,16 @@ class PythonEnvironment:
     def minor(self) -> str:
         """Return the minor version: "3.10"."""
         return ".".join((self.python or "").split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """What a base builds with; None is unknown.
+
+    `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `cuda` is that of the base's torch, "none"
+    for a build without.
+    """
+
+    nvcc: str | None = None
+    cuda: str | None = None
+    torch: str | None = None

@@ -5,10 +5,8 @@ Without evidence that Megatron's stack ran, an error message may come from any o
 
 from __future__ import annotations
 
-import builtins
 import re
 import shlex
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -52,25 +50,6 @@ _CORE_NAMES: Final = re.compile(
     r"|_extra_state/shard_\d"
 )
 _LONGEST: Final = 64  # characters of the end of a part that may hold the start of such a text
-_NAME: Final = re.compile(r"[\w.]+")
-_OF_PACKAGE: Final = re.compile(r"\w[._]\w|[a-z][A-Z]")
-_OF_PYTHON: Final = frozenset([*dir(builtins), *dir(types)])
-# Names that programs without the stack print in the same messages: of PyTorch's data loader, allocator and builder of
-# extensions, of setuptools, transformers, MPI and the standard library.
-_OF_OTHERS: Final = re.compile(
-    r"DataLoader|DefaultCPUAllocator|torch_\w*|_get_cuda_arch_flags|pkg_resources|additional_special_tokens"
-    r"|P?MPI_\w+|mpi4py|popen_fork\.py|__\w+__"
-)
-
-
-def names_in(text: str) -> set[str]:
-    """Return the names of a package in a text: `item.index.fqn`, not `NoneType`."""
-    return {name for name in _NAME.findall(text) if _OF_PACKAGE.search(name)} - _OF_PYTHON
-
-
-def is_of_stack(text: str) -> bool:
-    """Return whether what a signature compares names something that programs without the stack do not print."""
-    return any(not _OF_OTHERS.fullmatch(name) for name in names_in(text))
 
 
 def evidence_in(text: str) -> str:
@@ -155,7 +134,8 @@ class KindSighting:
     """A kind of failure in a log, at its first line, with what its pattern captured.
 
     `frame` is the deepest frame of Megatron's stack on the traceback. `of_stack`: it shows by itself that the stack
-    ran.
+    ran. `is_own`: raised outside of the stack, and no module that it names is of it: the program's own code, or a fault
+    of a call into the stack.
     """
 
     kind: FailureKind
@@ -165,6 +145,7 @@ class KindSighting:
     frame: Frame | None = None
     of_stack: bool = False
     times: int = 1
+    is_own: bool = False
 
     @property
     def groups(self) -> dict[str, str]:
@@ -339,7 +320,9 @@ class KindIndex:
             if shown:
                 frame = self.stack_frame(raised.frames)
                 text = _SPACE.sub(" ", f"{raised.type}: {raised.message}")
-                return self._sighting(kind, sign, shown, text, frame)
+                sighting = self._sighting(kind, sign, shown, text, frame)
+                is_own = bool(raised.frames) and not self._is_of_stack(raised.frames[-1].file)
+                return replace(sighting, is_own=is_own and not any(map(self._is_module, sighting.groups.values())))
         return None
 
     def shown_by_text(self, text: str) -> Iterator[tuple[int, KindSighting]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from matrix.ground.catalog.failure import Expectation, Failure, Signature
+from matrix.ground.catalog.failure import Expectation, Failure, Ruling, Signature
 from matrix.ground.catalog.kinds import Clue, KindTable
 from matrix.ground.catalog.reach import Reach, Reached
 from matrix.ground.catalog.stack import Stack, component_title
@@ -240,23 +240,26 @@ class _Evidence:
 
     def rule_out(self) -> None:
         """Count as similar what the log itself contradicts."""
-        stack = self.versions.stack
         for key, occurrences in [*self.matches.items()]:
             entry, fault = min(occurrences.values(), key=lambda occurrence: occurrence[1].line)
-            if contradiction := self._contradiction(entry, stack):
+            if contradiction := self._contradiction(entry):
                 del self.matches[key]
                 self.vague.append(Similar(entry.failure, fault, contradiction))
                 for chain in self.chains.values():
                     chain.known.discard(entry.failure.id)
 
-    def _contradiction(self, entry: Entry, stack: Stack) -> str:
+    def bearing(self, failure: Failure) -> tuple[Stack, Ruling, Reached]:
+        """Return the versions that the log names, what a failure's rules say of them, and how its options reach it."""
+        stack = self.versions.stack
+        return stack, failure.ruling(stack), self.arguments.reach(failure, stack)
+
+    def _contradiction(self, entry: Entry) -> str:
         """Return what in the log rules a failure out, its versions, its options or a line; "" for nothing."""
-        ruling = entry.failure.ruling(stack)
+        stack, ruling, reach = self.bearing(entry.failure)
         if ruling.expectation is Expectation.WORKS and ruling.rule:
             components = [name for name in ruling.rule.components if name in stack.versions]
             titles = " and ".join(f"{component_title(name)} {stack[name]}" for name in components)
             return f"works with {titles}, which the log names: {ruling.rule.reason}"
-        reach = self.arguments.reach(entry.failure, stack)
         if reach.reach is Reach.AVOIDED and not (entry.signature.keys > 1 and not entry.signature.shared):
             return _on_options(reach)  # other programs raise the same; of two keys, the error itself is stronger
         pattern = entry.signature.not_with
@@ -550,15 +553,14 @@ def _known(evidence: _Evidence) -> list[Sighting]:
     """Return of each failure in the log its best sighting: certain before likely, complete before lacking, first."""
     codes = {crash.exit_code for crash in evidence.crashes.values() if crash.exit_code is not None}
     sightings: dict[str, Sighting] = {}
-    stack = evidence.versions.stack
     for (_, _, lacks, _), occurrences in evidence.matches.items():
         entry, fault = occurrences[min(occurrences)]
         signature = entry.signature
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        reach = evidence.arguments.reach(entry.failure, stack)
-        versions_decide = entry.failure.expectation(stack) is Expectation.BROKEN
+        _, ruling, reach = evidence.bearing(entry.failure)
+        versions_decide = ruling.expectation is Expectation.BROKEN
         alone = not signature.shared or (versions_decide and reach.reach is Reach.REACHED)
         certain = confirmed and signature.keys > 1 and alone and reach.reach is not Reach.AVOIDED
         sighting = Sighting(entry.failure, signature, fault, certain, len(occurrences), lacks, _on_options(reach))

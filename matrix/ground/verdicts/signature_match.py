@@ -14,8 +14,8 @@ from typing import Final
 from matrix.ground.catalog.failure import Failure, Signature
 from matrix.ground.catalog.schema import literals, long_texts, longest_text
 from matrix.ground.verdicts.crash import crashes
-from matrix.ground.verdicts.kind_match import is_of_stack, names_in
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.text import is_of_stack, names_in
 
 BEGUN: Final = 16  # characters of a message that is cut which must agree with a signature
 ALIKE: Final = 0.8  # share of a signature's words that a similar message has

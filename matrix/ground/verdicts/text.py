@@ -6,7 +6,9 @@ characters are newline and tab; the caller escapes it for its format (HTML, XML)
 
 from __future__ import annotations
 
+import builtins
 import re
+import types
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
@@ -137,3 +139,24 @@ def _bounded(text: str, count: int, *, end: bool) -> str:
     if counts:
         parts.insert(0 if end else len(parts), f"[... {' and '.join(counts)} left out]")
     return "\n".join(parts)
+
+
+_DOTTED: Final = re.compile(r"[\w.]+")
+_OF_PACKAGE: Final = re.compile(r"\w[._]\w|[a-z][A-Z]")
+_OF_PYTHON: Final = frozenset([*dir(builtins), *dir(types)])
+# Names that programs without the stack print in the same messages: of PyTorch's data loader, allocator and builder of
+# extensions, of setuptools, transformers, MPI and the standard library.
+_OF_OTHERS: Final = re.compile(
+    r"DataLoader|DefaultCPUAllocator|torch_\w*|_get_cuda_arch_flags|pkg_resources|additional_special_tokens"
+    r"|P?MPI_\w+|mpi4py|popen_fork\.py|__\w+__"
+)
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of a package in a text: `item.index.fqn`, not `NoneType`."""
+    return {name for name in _DOTTED.findall(text) if _OF_PACKAGE.search(name)} - _OF_PYTHON
+
+
+def is_of_stack(text: str) -> bool:
+    """Return whether what a signature compares names something that programs without the stack do not print."""
+    return any(not _OF_OTHERS.fullmatch(name) for name in names_in(text))

@@ -14,8 +14,9 @@ from typing import Final
 
 from matrix.ground.cases.cells import CLONE, excluded
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered
-from matrix.ground.catalog.distributions import Toolkit, nccl_sharing
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Level
+from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.ground.catalog.schema import Identifier, VersionText
 from matrix.ground.catalog.stack import MCORE, TE, WRITER_MCORE

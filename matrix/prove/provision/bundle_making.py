@@ -22,7 +22,7 @@ from typing import Final
 
 from matrix import __version__
 from matrix.ground.catalog import distributions
-from matrix.ground.catalog.distributions import Toolkit
+from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE

@@ -29,7 +29,7 @@ from typing import Final
 
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import PythonEnvironment, Toolkit
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import pip_environment
 from matrix.prove.provision.project import locked, making
@@ -236,7 +236,7 @@ def release_build(te: str, environment: PythonEnvironment, sms: Collection[str])
     Raises MatrixError where it can't be built or imported.
     """
     torch, cuda, nvcc = environment.packages.get("torch", ""), environment.torch_cuda or "", nvcc_version()
-    why = distributions.build_lack(te, distributions.Toolkit(nvcc, cuda or None, torch))
+    why = distributions.build_lack(te, Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
     site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}

@@ -271,3 +271,34 @@ def test_kind_without_an_answer_exits_with_1(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "a.log").write_text(f"{HEADER}{frame}RuntimeError: CUDA error: device-side assert triggered\n")
     assert main(["match", str(tmp_path / "a.log")]) == 1
     assert "KIND device-assert" in capsys.readouterr().out
+
+
+JOB = "+ torchrun --nproc_per_node 4 pretrain_gpt.py --tensor-model-parallel-size 2 --seq-length 2048\n"
+STEP = (
+    '  File "/opt/Megatron-LM/megatron/core/pipeline_parallel/schedules.py", line 7, in forward_step\n    step(model)\n'
+)
+SCRIPT = '  File "/data/bakery/oven.py", line 3, in bake\n    heat(dough)\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "kinds"),
+    [
+        ("ModuleNotFoundError: No module named 'bakery_tools'", []),
+        ("ImportError: cannot import name 'knead' from 'bakery' (/data/bakery/__init__.py)", []),
+        ("AttributeError: module 'bakery' has no attribute 'RECIPE'", []),
+        ("TypeError: heat() got an unexpected keyword argument 'max_degrees'", []),
+        ("TypeError: Oven.__init__() missing 1 required positional argument: 'racks'", []),
+        ("AttributeError: 'MegatronOvenWorker' object has no attribute 'racks'", []),
+        ("ModuleNotFoundError: No module named 'megatron.core.no_such'", ["module-missing"]),
+        ("TypeError: GPTModel.__init__() got an unexpected keyword argument 'no_such'", ["unexpected-keyword"]),
+        ("AttributeError: module 'transformer_engine.pytorch' has no attribute 'no_such'", ["name-missing"]),
+    ],
+)
+@pytest.mark.parametrize("frames", [SCRIPT, STEP + SCRIPT])
+def test_own_names_of_a_program_are_no_kind(
+    error: str, kinds: list[str], frames: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(JOB + HEADER + frames + error + "\n")
+    main(["match", str(path), "--json"])
+    assert [kind["kind"] for kind in json.loads(capsys.readouterr().out)["kinds"]] == kinds

@@ -123,6 +123,15 @@ def test_nearest_release_is_installed() -> None:
     assert "==2.1.0" in answered("transformer_engine 2.4.0", **window).commands[0]
 
 
+@pytest.mark.parametrize(
+    ("module", "installs"), [("megatron.bridge", True), ("megatron.bridge.models.no_such_provider", False)]
+)
+def test_part_of_a_package_needs_another_release(module: str, installs: bool) -> None:
+    found = answered(module=module)
+    assert any(command.endswith(" megatron-bridge") for command in found.commands) == installs
+    assert ("its release lacks the module" in " ".join(found.facts)) != installs
+
+
 def test_new_place_of_a_name_is_stated() -> None:
     window = {"module": "transformer_engine.pytorch.attention", "name": "check_set_window_size"}
     assert "dot_product_attention.utils.check_set_window_size" in answered(**window).facts[-1]

@@ -31,9 +31,9 @@ from matrix.ground.cases.machine_requirements import (
     unmet,
     user_mode_driver,
 )
-from matrix.ground.catalog.distributions import SharedNccl, Toolkit
+from matrix.ground.catalog.distributions import SharedNccl
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level, Limits
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Toolkit
 from matrix.ground.catalog.model import Container, Driver, Image, RequiredModule
 from matrix.ground.catalog.schema import Identifier, Size
 from matrix.ground.catalog.stack import ABSENT, DRIVER, UNKNOWN, Stack

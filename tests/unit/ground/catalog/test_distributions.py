@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from matrix.ground.catalog import distributions
-from matrix.ground.catalog.distributions import AttachedWheels, IndexedRelease, Toolkit, read_builds, read_distributions
+from matrix.ground.catalog.distributions import AttachedWheels, IndexedRelease, read_builds, read_distributions
+from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.schema import VersionText
 from matrix.ground.catalog.stack import MCORE, TE, TORCH
 from matrix.ground.catalog.versions import Range, parse

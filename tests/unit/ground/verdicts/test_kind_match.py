@@ -350,6 +350,7 @@ def test_odd_logs_are_read_without_errors(parts: list[str]) -> None:
         "AttributeError: 'NoneType' object has no attribute 'size'",
         "AttributeError: 'Tensor' object has no attribute 'to_local'",
         "AttributeError: 'Parameter' object has no attribute 'main_grad'",
+        "AssertionError",
     ],
 )
 def test_messages_of_python_are_no_refusals(error: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ground.verdicts.kind_match import EvidenceScan, evidence_in, is_of_stack, names_core
+from matrix.ground.verdicts.kind_match import EvidenceScan, evidence_in, names_core
+from matrix.ground.verdicts.text import is_of_stack
 
 
 @pytest.mark.parametrize(

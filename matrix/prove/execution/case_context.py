@@ -103,8 +103,8 @@ class Resolved:
         A rank with a GPU of its own uses the daemon of MPS that it finds.
         """
         if not self.placement.each:
-            found = shared_gpu.foreign()
-            return {"MPS": f"that of someone else, in {found}"} if found else {}
+            daemon = shared_gpu.foreign()
+            return {"MPS": f"that of someone else, in {daemon}"} if daemon else {}
         mps = self.placement.mps
         blocks = nccl_sharing().of_ranks(mps=mps)["NCCL_MAX_CTAS"] if self.placement.nccl else ""
         return {
@@ -206,12 +206,14 @@ class CaseContexts:
             except MatrixError as error:
                 problem = problem or error.brief
             else:
-                asked = self._options.mps and bool(placement.nccl)
-                mps = asked and not shared_gpu.may_crash(self._catalog.failure(planned.failure), planned.expectation)
+                requested = self._options.mps and bool(placement.nccl)
+                mps = requested and not shared_gpu.may_crash(
+                    self._catalog.failure(planned.failure), planned.expectation
+                )
                 remarks = (
                     placement.note,
                     "through MPS" * mps,
-                    "without MPS: it may end in a crash, which ends the other ranks" * (asked and not mps),
+                    "without MPS: it may end in a crash, which ends the other ranks" * (requested and not mps),
                     f"the daemon of MPS in {shared_gpu.foreign()}, which someone else runs, is not used"
                     * bool(placement.each and shared_gpu.foreign()),
                     problem,

@@ -128,13 +128,13 @@ def provide(
 
     `wheels` ("NAME==VERSION") have provisions of their own, by these texts: what ranks load before torch.
     """
-    asked: dict[str, Callable[[], tuple[OverlaySpec, ...]]] = {
+    requests: dict[str, Callable[[], tuple[OverlaySpec, ...]]] = {
         case.key: partial(overlay_specs, case, environment, configuration)
         for case in (part for planned in cases for part in (planned, planned.writer) if part)
     }
-    asked |= {wheel: partial(preloaded_specs, wheel, environment) for wheel in wheels}
+    requests |= {wheel: partial(preloaded_specs, wheel, environment) for wheel in wheels}
     provided = {}
-    for key, specs in asked.items():
+    for key, specs in requests.items():
         try:
             provided[key] = Provision(tuple(map(overlays.provide, specs())))
         except MatrixError as error:

@@ -80,7 +80,7 @@ def lack_of(outcome: Outcome, log: NcclLog) -> Lack | None:
         return Lack(Kind.NCCL_START, f"NCCL did not start in {seconds:.0f} s in {ranks}, which share a GPU: {fix}")
     text = "\n".join(raised.message for raised in outcome.chain)
     refusals = nccl_sharing().refusal if outcome.kind is OutcomeKind.RAISED else ()
-    refusal = next((one for one in refusals if re.search(one.text, text)), None)
+    refusal = next((refusal for refusal in refusals if re.search(refusal.text, text)), None)
     return Lack(Kind.NCCL, f"{refusal.why}: {refusal.fix}") if refusal else None
 
 
@@ -100,8 +100,8 @@ def admitted(
         variables[PIPES] = str(folder / "no-mps")
     with contextlib.ExitStack() as held:
         granted = held.enter_context(admit(variables))
-        own = held.enter_context(daemon(folder, os.environ)) if placement.mps else {}
-        yield {**granted, **own}
+        mps = held.enter_context(daemon(folder, os.environ)) if placement.mps else {}
+        yield {**granted, **mps}
 
 
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
@@ -116,8 +116,11 @@ CRASHES: Final = re.compile(r"(?i)illegal memory access|device-side assert|misal
 def may_crash(failure: Failure, expectation: Expectation) -> bool:
     """Return whether a case may end by a fault of the GPU or a signal: MPS then ends the other ranks with it."""
     return expectation is not Expectation.WORKS and any(
-        one.signal or one.stack or one.exit_code or CRASHES.search(f"{one.message} {one.log}")
-        for one in failure.signature
+        signature.signal
+        or signature.stack
+        or signature.exit_code
+        or CRASHES.search(f"{signature.message} {signature.log}")
+        for signature in failure.signature
     )
 
 
@@ -130,8 +133,8 @@ def daemon(folder: Path, environ: Mapping[str, str]) -> Iterator[dict[str, str]]
     """
     with contextlib.ExitStack() as ending:
         with locked(folder / "mps.lock"):
-            for old in filter(unowned, folder.glob("mps-*")):
-                end(old, environ)
+            for abandoned in filter(unowned, folder.glob("mps-*")):
+                end(abandoned, environ)
             pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=folder))
             fcntl.flock(ending.enter_context((pipes / OWNER).open("w")), fcntl.LOCK_EX)
             ending.callback(end, pipes, environ)
@@ -186,11 +189,11 @@ def end(pipes: Path, environ: Mapping[str, str]) -> None:
 
 def processes(pipes: Path) -> list[int]:
     """Return the processes that use the daemon of a folder, by the variable in their environment."""
-    mark, found = f"{PIPES}={pipes}".encode(), list[int]()
+    mark, pids = f"{PIPES}={pipes}".encode(), list[int]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            found += [int(path.parent.name)] * (mark in path.read_bytes().split(b"\0"))
-    return found
+            pids += [int(path.parent.name)] * (mark in path.read_bytes().split(b"\0"))
+    return pids
 
 
 @cache

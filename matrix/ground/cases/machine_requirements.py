@@ -225,6 +225,8 @@ class BaseOffer:
     @property
     def sharing(self) -> SharedNccl | None:
         """Return the NCCL over which ranks can share a GPU, None without one."""
+        from matrix.ground.catalog import distributions
+
         return distributions.shared_nccl(self.nccl, Toolkit(cuda=self.lays) if self.lays else self.toolkit)
 
 

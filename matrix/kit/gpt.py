@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from matrix.kit import megatron
@@ -226,6 +227,11 @@ def required() -> Iterator[None]:
         while cause is not None:
             if isinstance(cause, ModuleNotFoundError) and cause.name in STORES:
                 raise LackError(f"needs {cause.name} to save: pip install '{STORES[cause.name]}'") from error
+            # 0.5 registers no strategy without both: KeyError(('zarr', 1)).
+            absent = [name for name in ("zarr", "tensorstore") if find_spec(name) is None]
+            if isinstance(cause, KeyError) and absent and "'zarr'" in str(cause):
+                words = " ".join(f"'{STORES[name]}'" for name in absent)
+                raise LackError(f"needs {' and '.join(absent)} to save: pip install {words}") from error
             cause = cause.__cause__
         raise
 

@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import site
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -396,14 +397,26 @@ def _install(home: Path, wheels: Path, bundle: Bundle, environ: Mapping[str, str
     """Make the environment of a bundle; the caller holds its lock. The least recently used others are removed."""
     remove(home)
     prune(home.parent, (path for path in home.parent.iterdir() if path.is_dir() and path != home), KEPT_BUNDLES - 1)
-    visible = ["--system-site-packages"] if bundle.base == HOST else []
-    pip = next(wheels.glob("pip-*.whl"))
-    # Debian's Python is without ensurepip: pip runs from its wheel.
-    _run(python_module(sys.executable, "venv", "--without-pip", *visible, str(home)), environ)
+    make_environment(home, environ, visible=bundle.base == HOST)
+    pip = next(wheels.glob("pip-*.whl"))  # Debian's Python is without ensurepip: pip runs from its wheel
     options = ["--isolated", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index"]
     options += ["--find-links", str(wheels), "megatrix[desk]", "pytest-xdist"]
     _run(python_module(sys.executable, "pip", *options, folder=pip), environ)
     write_whole(home / COMPLETE, "\n".join(names_of(home)))
+
+
+def make_environment(home: Path, environ: Mapping[str, str], *, visible: bool) -> None:
+    """Make an environment without pip; `visible`: it has the packages of this Python, too."""
+    nested = sys.prefix != sys.base_prefix
+    system = ["--system-site-packages"] if visible and not nested else []
+    _run(python_module(sys.executable, "venv", "--without-pip", *system, str(home)), environ)
+    if visible and nested:
+        # The option would show what the Python has that made this virtual environment. addsitedir reads the folders'
+        # own .pth files, too: those of editable installations, and of an environment that was made here.
+        folders = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
+        (packages,) = home.glob("lib/python*/site-packages")
+        text = "".join(f"import site; site.addsitedir({folder!r})\n" for folder in folders)
+        (packages / "host.pth").write_text(text, encoding="utf-8")
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -110,12 +110,14 @@ class Forkserver:
                 os.kill(self.pid, signal.SIGKILL)
             self.stop()
             raise
-        status = os.read(self.lifeline, 64)
+        status, _, threads = os.read(self.lifeline, forkserver_child.STATUS).decode(errors="replace").partition("\n")
         names = ", ".join(modules)
         self.note = self.note or {
             forkserver_child.READY: "",
             forkserver_child.STARTED_CUDA: f"an import of {names} started CUDA; the forkserver runs without them",
-            forkserver_child.STARTED_THREADS: f"an import of {names} left a thread; the forkserver runs without them",
+            forkserver_child.STARTED_THREADS: (
+                f"an import of {names} left a thread ({threads}); the forkserver runs without them"
+            ),
         }.get(status, f"the forkserver died while it imported {names}; it runs without them")
         return status == forkserver_child.READY
 

@@ -18,8 +18,12 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.machinery import ExtensionFileLoader, PathFinder, SourceFileLoader
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,9 +39,21 @@ from matrix.read import kernel
 from matrix.read.commands import python_code
 from matrix.read.machine import cuda
 
-# Written to the lifeline after the preload; the last two by an overlay server alone.
-READY, STARTED_CUDA, STARTED_THREADS, FAILED, CHANGED = b"ready\n", b"cuda\n", b"threads\n", b"failed\n", b"changed\n"
+# Written to the lifeline after the preload, the last two by an overlay server alone; which threads follows the second.
+READY, STARTED_CUDA, STARTED_THREADS, FAILED, CHANGED = "ready", "cuda", "threads", "failed", "changed"
+STATUS: Final = 4096  # bytes at most
+# They are read once, at the import: libgomp, OpenBLAS (numpy) and MKL start their pools then; torch._inductor starts a
+# process that compiles, and a thread that reads from it. Since torch 2.11 at the latest, only where triton is installed.
+SINGLE: Final = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCH_WARM_POOL": "0",  # of torch 2.4 and later
+}
+OTHER: Final = "no import"  # of threads that a function starts
+# Threads that a fork may lack, by name. jemalloc holds their locks over a fork, and the child begins without them.
+FORKED_WITHOUT: Final = ("jemalloc_bg_thd",)
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "modules": []}
+Broken = dict[str, str]  # the error of an import, by module
 FRESH: Final = (
     "import sys; sys.path[:] = {path!r}; from matrix.prove.execution.ranks.rank_main import resume; resume({fds!r})"
 )
@@ -59,7 +75,7 @@ class ForkserverChild:
     pid: int
     lifeline: int
     folder: Path
-    broken: dict[str, str] = field(default_factory=dict)
+    broken: Broken = field(default_factory=dict)
     printed: bytes = b""
     path: list[str] = field(default_factory=list)
     changes: dict[str, str | None] = field(default_factory=dict)
@@ -99,29 +115,82 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     # Adopted orphans end in this process too. multiprocessing warns about each child that it did not start.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
     os.environ.pop("PYTHONPATH", None)
-    # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.update(SINGLE)
     sys.path[:] = request["path"]
     of_overlay, environ = "hidden" in request, dict(os.environ)
-    serving.broken = import_all(request["modules"], required=of_overlay)
+    watch = ThreadWatch()
+    serving.broken = watch.during(partial(import_all, request["modules"], required=of_overlay))
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # otherwise every rank prints the buffer again
     gc.collect()
     gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
     # A rank would inherit the locks that a thread holds at the fork, and not the thread that releases them.
-    threads = len([*Path("/proc/self/task").iterdir()]) > 1
+    threads = watch.left
     status = STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY
     if of_overlay and status == READY:
         names = {name for name, _ in os.environ.items() ^ environ.items()}
         serving.changes = {name: os.environ.get(name) for name in names}
         own = any(str(serving.folder) in (value or "") for value in serving.changes.values())  # not a rank's folder
         status = FAILED if serving.broken else CHANGED if own else READY
-    os.write(serving.lifeline, status)
+    os.write(serving.lifeline, f"{status}\n{threads}".encode()[:STATUS])
     return serving
 
 
-def import_all(names: Sequence[str], *, required: bool) -> dict[str, str]:
+class ThreadWatch:
+    """A finder of modules that notes by the import of which, the innermost, each thread of this process started."""
+
+    def __init__(self) -> None:
+        self._started = dict[int, str]()
+
+    def during(self, imports: Callable[[], Broken]) -> Broken:
+        """Return the result of `imports`, which may also call functions."""
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+        try:
+            return imports()
+        finally:
+            sys.meta_path.remove(self)
+            self._note(OTHER)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """Return what Python's own finder returns; the module's code is then followed by a look at the threads."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec and isinstance(spec.loader, (SourceFileLoader, ExtensionFileLoader)):
+            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
+        return spec
+
+    @property
+    def left(self) -> str:
+        """Return the modules and their threads that run, "" if a fork lacks none: "numpy: python3 x 15"."""
+        of_python = {thread.native_id: thread.name for thread in threading.enumerate()}
+        counts: Counter[str] = Counter()
+        for thread, name in self._threads().items():
+            if thread != os.getpid() and name not in FORKED_WITHOUT:
+                counts[f"{self._started.get(thread, OTHER)}: {of_python.get(thread, name)}"] += 1
+        return ", ".join(f"{text} x {count}" if count > 1 else text for text, count in counts.items())
+
+    def _execute(self, loader: SourceFileLoader | ExtensionFileLoader, module: ModuleType) -> None:
+        del loader.exec_module  # what follows is the class's
+        try:
+            loader.exec_module(module)
+        finally:
+            self._note(module.__name__)
+
+    def _note(self, module: str) -> None:
+        for thread in self._threads():
+            self._started.setdefault(thread, module)
+
+    @staticmethod
+    def _threads() -> dict[int, str]:
+        """Return the threads of this process, with their names."""
+        names = dict[int, str]()
+        for path in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it ends
+                names[int(path.name)] = (path / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        return names
+
+
+def import_all(names: Sequence[str], *, required: bool) -> Broken:
     """Import modules, and call functions (MODULE:FUNCTION); return the error of each. `required`: absence is one."""
     broken = {}
     for name in names:

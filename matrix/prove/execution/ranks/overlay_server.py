@@ -38,7 +38,7 @@ END_S: Final = 5.0  # s for a server without ranks to end: 10 ms on an idle core
 REASONS: Final = {
     forkserver_child.READY: "",
     forkserver_child.STARTED_CUDA: "they start CUDA",
-    forkserver_child.STARTED_THREADS: "they leave a thread",
+    forkserver_child.STARTED_THREADS: "they leave a thread ({})",
     forkserver_child.FAILED: "they fail",
     forkserver_child.CHANGED: "they set a variable to a folder of the process",
 }
@@ -61,11 +61,12 @@ class OverlayServer:
             listener.listen()
             task = json.dumps(self._task(job, imports))
             self._process = started(forkserver_child.hold, "overlay server", task, [listener, reader])
-        self.pid, status = self._process.pid or 0, b""
+        self.pid, status = self._process.pid or 0, ""
         if readable((self.lifeline, self._process.sentinel), job.deadline_s):
             with suppress(BlockingIOError):  # it died with nothing written, and a process that it started lives
-                status = os.read(self.lifeline, 64)
-        reason = REASONS.get(status, "they end the process, or take as long as the case may")
+                status = os.read(self.lifeline, forkserver_child.STATUS).decode(errors="replace")
+        status, _, threads = status.partition("\n")
+        reason = REASONS.get(status, "they end the process, or take as long as the case may").format(threads)
         self.note = reason and f"each rank imports {imports[-1]} and what precedes it by itself: {reason} beforehand"
         if reason:
             self.stop()

@@ -98,7 +98,7 @@ def test_ranks_have_the_variables_of_the_imports(run: Run, monkeypatch: pytest.M
     ("text", "reason"),
     [
         ("raise RuntimeError('no GPU')", "fail"),
-        (THREAD, "leave a thread"),
+        (THREAD, "they leave a thread (megatron.core: Thread-1) beforehand"),
         ("from matrix.read.machine import cuda\ncuda.initialised = lambda: True", "start CUDA"),
         ("os.environ['SET'] = os.environ['TORCH_EXTENSIONS_DIR']", "a folder of the process"),
         ("if 'RANK' not in os.environ: os._exit(7)", "end the process"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from matrix.cli.places import BUSY
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load
@@ -25,7 +26,6 @@ from tests.unit.cli.test_gpu_plans import MACHINES
 from tests.unit.prove.planning.test_gpu_machines import A100, B200, CLONES, ENGINE, FEATURES, GIB, H100, PACKAGES
 
 CORES: Final = 16
-AHEAD: Final = 3  # cases beyond the number of GPUs (matrix.cli.places)
 A800: Final = ("NVIDIA A800", "8.0")
 TORCH_CUDA: Final = {"2.3.1": "12.1", "2.4.0": "12.1", "2.13.0": "13.0", "2.15.0": "13.0"}  # of PyPI's wheels
 
@@ -40,7 +40,7 @@ def counted(
     catalog: Catalog, cases: Sequence[Planned], offer: Callable[[str], BaseOffer], here: Machine
 ) -> Availability:
     """Return what runs on a machine, each case with the default seconds."""
-    parallel = Parallel(CORES, len(here.gpus or ()) + AHEAD, CORES)
+    parallel = Parallel(CORES, max(len(here.gpus or ()), int(BUSY * CORES)), CORES)
     return availability(catalog, cases, offer, {Level.GPU: here}, Durations(catalog, {}), parallel)
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -23,7 +23,8 @@ from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases
 from matrix.prove.provision.image_builds import Builder
 from matrix.show.terminal import warn
 
-AHEAD: Final = 3  # cases that may import while others hold the GPUs; one for each four cores
+BUSY: Final = 0.75  # cases at a time for each core: most import, and a case of several ranks imports once
+MEMORY: Final = 8 * GIB  # of the host for each: ranks of megatron-core hold 1 - 2 GiB, and so do the imports they share
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +88,15 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
 def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
     """Return the number of cases that run at a time on each base by default.
 
-    At level gpu it is one for each GPU, and up to AHEAD more: a case holds no GPU while it imports, and cases share
-    one. Without pytest-xdist in this environment, its own cases run one at a time.
+    At level gpu it is what the cores and the memory allow, and one for each GPU: a case holds no GPU while it imports,
+    and cases share one. Without pytest-xdist in this environment, its own cases run one at a time.
     """
     on_gpu = {item.cell.base for item in items if item.level is Level.GPU}
     if not on_gpu or (on_gpu == {HOST} and importlib.util.find_spec("xdist") is None):
         return 1
     gpus = len(here.offers(Level.GPU).gpus or ())
-    return gpus + min(AHEAD, (os.cpu_count() or 1) // 4) if gpus else 1
+    most = [int(BUSY * (os.cpu_count() or 1)), *([here.machine.memory // MEMORY] if here.machine.memory else [])]
+    return max(gpus, min(most)) if gpus else 1
 
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:

@@ -72,6 +72,7 @@ class CaseNeed(str, Enum):
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs
     NO_MULTICAST = "no-multicast"  # a machine whose GPUs are without: no variable hides it
     NCCL = "nccl"  # more than collectives: gloo sends and receives no CUDA tensors
+    WHOLE_CARD = "whole-card"  # no other case on its GPU meanwhile: it may use all of its memory
     PEERS = "peers"  # access between GPUs, as userbuffers ask for it: where ranks share a GPU, a stand-in answers
 
 
@@ -146,7 +147,8 @@ class Signature:
         return f"in {self.frame}" if self.frame else f"below {self.through}" if self.through else ""
 
 
-WHOLE: Final = Size(0)  # the `card` of a case that holds a whole GPU
+# Bytes of a GPU that a rank is taken to use: the tiny models took under 2 GiB (an H100, 2026-11-22).
+CARD: Final = Size(4 * GIB)
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Case:
     matrix.kit.rank.Rank and `arguments`. "parity" is the kit's comparison of the layout in `arguments` with one rank.
     At level contract nothing runs: both APIs are read (Failure.contract), or the folder's preflight.py judges the cell.
     `limits` bound the memory of the ranks. `gpus` are required at level gpu, one for each rank, and `needs`. `card` are
-    the bytes of the GPU that a case of one rank uses at most: such cases share a GPU; without it, a case holds it all.
+    the bytes of a GPU that a rank uses at most: cases that fit one GPU share it, unless they need `whole-card`.
     `bases` are the bases that it runs on above level contract; without them, every base of wheels. `releases` are,
     by component, those that have the code it runs; `sm` is the GPU that it needs.
     `launcher` starts the ranks (execution/ranks/job.py). `packages` ("NAME==VERSION", from PyPI) are laid over the
@@ -178,7 +180,7 @@ class Case:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     ranks: int = 1
     gpus: int = 0
-    card: Size = WHOLE
+    card: Size = CARD
     limits: Limits = NO_LIMITS
     bases: tuple[Identifier, ...] = ()
     releases: Mapping[str, Range] = field(default_factory=dict, metadata=COMPONENT_KEYS)
@@ -201,6 +203,10 @@ class Case:
     def writer(self) -> tuple[str, str]:
         """Return the module in the failure's folder and its function that writes the checkpoint."""
         return _function(self.write)
+
+    def part(self, gpus: int) -> int:
+        """Return the bytes of a GPU that the case holds, 0 where it holds whole ones: on `gpus` of them."""
+        return 0 if gpus != 1 or CaseNeed.WHOLE_CARD in self.needs else self.card * self.ranks
 
     def is_for(self, stack: Stack) -> bool:
         """Return whether the stack's releases are in the case's ranges; its GPUs are a requirement of the machine."""

@@ -146,6 +146,8 @@ class Pool:
         Raises MatrixError if the pool has fewer, they are not free after the longest wait, or the folder of the locks
         belongs to another user.
         """
+        if demand.card and self._cards:  # a smaller GPU is used alone
+            demand = replace(demand, card=min(demand.card, max(self._cards.values())))
         if demand.gpus > len(self._names):
             raise MatrixError("not enough GPUs", got=f"{len(self._names)}", expected=f"at least {demand.gpus}")
         made(self._folder)

@@ -127,7 +127,7 @@ class Session:
             if not placement.gpus:
                 return self.supervisor.run(job)
             case = failure.case_named(planned.case)
-            demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.card)
+            demand = Demand(placement.gpus, planned.seconds, case.limits.memory or 0, case.part(placement.gpus))
             return self.supervisor.run(job, partial(admitted, partial(self.gpus.admit, demand), placement, locks()))
 
         def read() -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -106,32 +106,49 @@ class Schedule:
         return max(self.ends, default=0.0)
 
 
-def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | None = None) -> Schedule:
+def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | None = None, card: int = 0) -> Schedule:
     """Return when each case runs if `workers` take the cases in this order, and wait for what they need.
 
-    Each case must fit the machine, which has this many GPUs, and bytes of memory, None for no limit.
+    Each case must fit the machine, which has this many GPUs, each with `card` bytes, 0 where none is shared, and bytes
+    of memory, None for no limit.
     """
+    demands = [replace(demand, card=min(demand.card, card)) for demand in demands]
     starts, ends, most = [0.0] * len(demands), [0.0] * len(demands), 0
     upcoming, waiting = list(range(len(demands))), list[int]()
     running: list[tuple[float, int, tuple[str, ...]]] = []  # a heap: end, index, GPUs
-    names, clock = tuple(map(str, range(gpus))), 0.0
+    free, clock = dict.fromkeys(map(str, range(gpus)), card), 0.0  # bytes, by GPU; -1 where a case holds it all
     while upcoming or waiting or running:
         idle = workers - len(waiting) - len(running)
         waiting, upcoming = waiting + upcoming[:idle], upcoming[idle:]
         holders = [demands[index] for _, index, _ in running]
-        free = Free(names, gpus, None if memory is None else memory - sum(holder.memory for holder in holders))
-        granted = grants([demands[index] for index in waiting], holders, free)
-        for position, gpu_names in granted.items():
+        left = None if memory is None else memory - sum(holder.memory for holder in holders)
+        for position, names in _next([demands[index] for index in waiting], holders, free, card, left).items():
             index = waiting[position]
             starts[index], ends[index] = clock, clock + demands[index].seconds
-            heapq.heappush(running, (ends[index], index, gpu_names))
-            names = tuple(name for name in names if name not in gpu_names)
-        waiting = [index for position, index in enumerate(waiting) if position not in granted]
-        most = max(most, gpus - len(names))
+            heapq.heappush(running, (ends[index], index, names))
+            free |= {name: free[name] - demands[index].card if demands[index].card else -1 for name in names}
+        started = {index for _, index, _ in running}
+        waiting = [index for index in waiting if index not in started]
+        most = max(most, sum(size != card for size in free.values()))
         clock = running[0][0]
         while running and running[0][0] == clock:
-            names += heapq.heappop(running)[2]
+            _, index, names = heapq.heappop(running)
+            free |= {name: free[name] + demands[index].card if demands[index].card else card for name in names}
     return Schedule(tuple(starts), tuple(ends), most)
+
+
+def _next(
+    waiting: Sequence[Demand], running: Sequence[Demand], free: Mapping[str, int], card: int, memory: int | None
+) -> dict[int, tuple[str, ...]]:
+    """Return the GPUs of the cases that start now, whole ones first; a part that came after one that waits, waits."""
+    whole = [position for position, demand in enumerate(waiting) if not demand.card]
+    names = tuple(name for name, size in free.items() if size == card)
+    found = grants([waiting[position] for position in whole], running, Free(names, len(free), memory))
+    granted = {whole[place]: taken for place, taken in found.items()}
+    first = next((position for position in whole if position not in granted), len(waiting))
+    taken = {name for names in granted.values() for name in names}
+    cards = [Card(name, size, len(waiting)) for name, size in free.items() if size >= 0 and name not in taken]
+    return granted | {position: (name,) for position, name in shared(waiting[:first], cards).items()}
 
 
 def largest_first(demands: Iterable[Demand]) -> list[Demand]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.cli import places
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.schema import Identifier
@@ -53,18 +53,20 @@ def test_options_that_contradict_are_refused(words: tuple[str, ...], workers: in
     ("cases", "gpus", "xdist", "workers"),
     [
         ([ON_CPU], 8, True, 1),
-        ([ON_CPU, ON_GPU], 8, True, 11),
-        ([ON_GPU], 1, True, 4),
+        ([ON_CPU, ON_GPU], 8, True, 12),
+        ([ON_GPU], 1, True, 12),
+        ([ON_GPU], 16, True, 16),
         ([ON_GPU], 0, True, 1),
-        ([AT_HOST], 8, True, 11),
+        ([AT_HOST], 8, True, 12),
         ([AT_HOST], 8, False, 1),  # this environment's own cases need pytest-xdist in it
-        ([AT_HOST, ON_GPU], 8, False, 11),
+        ([AT_HOST, ON_GPU], 8, False, 12),
     ],
 )
-def test_gpus_run_a_case_each_and_some_ahead(
+def test_cores_and_gpus_bound_the_cases_at_a_time(
     cases: list[Planned], gpus: int, xdist: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if xdist else None)
     monkeypatch.setattr("os.cpu_count", lambda: 16)
-    site = LocalSite(Machine("550", gpus), user_mode=lambda: Cuda(gpus=(Gpu("H100"),) * gpus))
-    assert places.workers_for(cases, site) == workers
+    for memory, bound in ((None, workers), (40 * GIB, min(workers, max(gpus, 5)))):
+        site = LocalSite(Machine("550", gpus, memory=memory), user_mode=lambda: Cuda(gpus=(Gpu("H100"),) * gpus))
+        assert places.workers_for(cases, site) == bound

@@ -43,7 +43,7 @@ from matrix.read.machine import cuda
 READY, STARTED_CUDA, STARTED_THREADS, FAILED, CHANGED = "ready", "cuda", "threads", "failed", "changed"
 STATUS: Final = 4096  # bytes at most
 # They are read once, at the import: libgomp, OpenBLAS (numpy) and MKL start their pools then; torch._inductor starts a
-# process that compiles, and a thread that reads from it. Since torch 2.11 at the latest, only where triton is installed.
+# process that compiles, and a thread that reads from it (2.11 and later only where triton is installed).
 SINGLE: Final = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -141,7 +141,7 @@ class ThreadWatch:
     """A finder of modules that notes by the import of which, the innermost, each thread of this process started."""
 
     def __init__(self) -> None:
-        self._started = dict[int, str]()
+        self._started, self._importing = dict[int, str](), [OTHER]
 
     def during(self, imports: Callable[[], Broken]) -> Broken:
         """Return the result of `imports`, which may also call functions."""
@@ -150,13 +150,15 @@ class ThreadWatch:
             return imports()
         finally:
             sys.meta_path.remove(self)
-            self._note(OTHER)
+            self._note()
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """Return what Python's own finder returns; the module's code is then followed by a look at the threads."""
+        """Return what Python's own finder returns, with a look at the threads before and after each of its steps."""
+        self._note()
         spec = PathFinder.find_spec(name, path, target)
-        if spec and isinstance(spec.loader, (SourceFileLoader, ExtensionFileLoader)):
-            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
+        if spec and isinstance(loader := spec.loader, (SourceFileLoader, ExtensionFileLoader)):
+            loader.create_module = partial(self._step, name, loader.create_module)  # type: ignore[method-assign]
+            loader.exec_module = partial(self._step, name, loader.exec_module)  # type: ignore[method-assign]
         return spec
 
     @property
@@ -169,16 +171,17 @@ class ThreadWatch:
                 counts[f"{self._started.get(thread, OTHER)}: {of_python.get(thread, name)}"] += 1
         return ", ".join(f"{text} x {count}" if count > 1 else text for text, count in counts.items())
 
-    def _execute(self, loader: SourceFileLoader | ExtensionFileLoader, module: ModuleType) -> None:
-        del loader.exec_module  # what follows is the class's
+    def _step(self, name: str, step: Callable[[Any], Any], argument: object) -> Any:
+        self._importing.append(name)
         try:
-            loader.exec_module(module)
+            return step(argument)
         finally:
-            self._note(module.__name__)
+            self._note()
+            self._importing.pop()
 
-    def _note(self, module: str) -> None:
+    def _note(self) -> None:
         for thread in self._threads():
-            self._started.setdefault(thread, module)
+            self._started.setdefault(thread, self._importing[-1])
 
     @staticmethod
     def _threads() -> dict[int, str]:

@@ -311,6 +311,13 @@ def test_cases_share_a_card_up_to_its_memory(tmp_path: Path) -> None:
         assert again == ("a",)
 
 
+def test_part_larger_than_the_card_takes_it_all(tmp_path: Path) -> None:
+    """Else it would wait for ever."""
+    pool = Pool(["a"], tmp_path / "locks", cards={"a": 10}, wait_s=0.0)
+    with pool.take(Demand(1, card=16)), pytest.raises(MatrixError, match="not free"), pool.take(Demand(1, card=1)):
+        pass
+
+
 def test_part_waits_behind_a_whole_gpu(tmp_path: Path) -> None:
     pool = Pool(["a"], tmp_path / "locks", cards={"a": 10})
     holder, whole, part = (

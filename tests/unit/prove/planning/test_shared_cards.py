@@ -6,17 +6,22 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.ground.catalog.failure import CaseNeed
+from matrix.ground.catalog.schema import Size
 from matrix.prove.execution.ranks.overlay_server import KEPT
 from matrix.prove.execution.workers import next_group
 from matrix.prove.planning.packing import Card, Demand, shared
+from tests.unit.catalogs import failure
 
 GIB: Final = 2**30  # bytes
 CARD: Final = 78 * GIB  # of an H100 that processes can use
+SEEN: Final = 9.4  # s of imports where a case took 11.4 s on an H100, 2026-11-27 (42 cases in 8 minutes)
 IMPORTS, BODY = 15.0, 2.0  # s of a case, as measured on an H100: the card is idle in the first
 OTHER_IMPORTS: Final = 2.0  # s: a rank imports the GPT model itself, a sixth of the whole on a CPU (core 0.16.1)
 WORKERS: Final = 4  # of one GPU with 16 cores (matrix.cli.places)
@@ -85,6 +90,7 @@ class Simulated:
 
     cases: Sequence[tuple[Demand, str]]
     way: Way
+    imports: float = IMPORTS
     seconds: float = 0.0
     most: int = 0
 
@@ -113,7 +119,7 @@ class Simulated:
     def begin_imports(self, case: int) -> None:
         """Import all, or what the worker does not hold of the case's overlays."""
         held, overlays = self.held[self.worker[case]], self.cases[case][1]
-        self.begin(case, "imports", OTHER_IMPORTS if self.way.hold and overlays in held else IMPORTS)
+        self.begin(case, "imports", OTHER_IMPORTS if self.way.hold and overlays in held else self.imports)
         held[:] = [*(name for name in held if name != overlays), overlays][-KEPT:]
 
     def hand_out(self) -> None:
@@ -172,3 +178,28 @@ def test_400_cases_take_a_quarter_of_the_time() -> None:
     }  # as in docs/gpu.md
     assert all(run.most <= CARD for run in runs.values())
     assert 4 * runs["and hold imports"].seconds <= runs["before"].seconds
+
+
+def test_400_cases_of_the_catalog_share_a_card() -> None:
+    """With the default of the catalog, and its share of cases with one, two and four ranks, of 20 overlays."""
+    entry = failure().case[0]
+    ranks = [1, 1, 1, 1, 2, 2, 2, 4]
+    sizes = [replace(entry, ranks=ranks[number * 7 % 8]).part(1) for number in range(400)]
+    cases = [(Demand(1, BODY, card=size), f"core {number % 20}") for number, size in enumerate(sizes)]
+    before, after = Simulated(cases, Way(8), SEEN), Simulated(cases, Way(12, True, True, True), SEEN)
+    assert (round(before.seconds), round(after.seconds)) == (4560, 155)  # as in docs/gpu.md
+    assert after.most <= CARD
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "part"),
+    [
+        ({"ranks": 1}, 1, 4 * GIB),
+        ({"ranks": 4}, 1, 16 * GIB),
+        ({"ranks": 2}, 2, 0),  # each rank has its own
+        ({"needs": (CaseNeed.WHOLE_CARD,)}, 1, 0),
+        ({"card": Size(8 * GIB), "ranks": 2}, 1, 16 * GIB),
+    ],
+)
+def test_part_of_a_case_is_that_of_its_ranks(changes: dict[str, Any], gpus: int, part: int) -> None:
+    assert replace(failure().case[0], **changes).part(gpus) == part

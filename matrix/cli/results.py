@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -23,6 +25,8 @@ from matrix.show import run_summary
 from matrix.show.run_summary import summary
 from matrix.show.terminal import Prose, show, warn
 
+# What a reason proposes: a command, or what follows "fix:".
+REMEDY: Final = re.compile(r"(?:fix: |\b(?=(?:megatrix|pip|apt-get|podman|docker) [a-z]+ ))([^;)]+)")
 NO_DRIVER: Final = "no NVIDIA driver: /proc/driver/nvidia is missing, and NVML can't be loaded"
 
 
@@ -78,14 +82,34 @@ def opening(
     parallel: tuple[int, int],
     unavailable_cases: Sequence[Record],
     waiting: Sequence[Planned],
-) -> Prose:
-    """Return the line with which a run opens after its unavailable cases: what it is about to run.
+) -> list[Prose]:
+    """Return the lines with which a run opens after its unavailable cases: what it is about to run.
 
-    `parallel` are the bases, and the cases on each of them, that run at a time.
+    At level gpu also where, of which entries, and what would add most cases. `parallel` are the bases, and the cases on
+    each of them, that run at a time.
     """
     bases = {item.cell.base for item in waiting}
     absent = [base.id for base in catalog.wheels if base.id in bases and not engine.installed(base.id)]
-    return Prose(statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel))
+    lines = [statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel)]
+    if any(item.level is Level.GPU for item in planned):
+        counts = Counter(item.failure for item in waiting).most_common()
+        entries = [f"cases by entry: {', '.join(f'{name} {count}' for name, count in counts)}"] if counts else []
+        lines = [machine_line(host.look()), *entries, *lines, *most_with(unavailable_cases)]
+    return [Prose(line) for line in lines]
+
+
+def machine_line(here: host.LocalSite) -> str:
+    """Return the GPUs, the driver, the cores and the memory of this machine."""
+    gpus = Counter(f"{gpu.name}, SM {gpu.sm}" for gpu in here.offers(Level.GPU).gpus or ())
+    cards = ", ".join(f"{count} x {kind}" for kind, count in gpus.items()) or "no GPU"
+    memory = f", {here.machine.memory / GIB:.0f} GiB" if here.machine.memory else ""
+    return f"machine: {cards}; driver {here.machine.driver or 'unknown'}; {os.cpu_count()} cores{memory}"
+
+
+def most_with(unavailable_cases: Sequence[Record]) -> list[str]:
+    """Return the remedy that the reasons of the most cases name, as a line; [] where none names one."""
+    found = Counter(match[1] for record in unavailable_cases if (match := REMEDY.search(record.outcome.reason)))
+    return [f"{count} more cases need: {remedy}" for remedy, count in found.most_common(1)]
 
 
 def lacking_gpu() -> str:

@@ -87,8 +87,8 @@ def executed(
 
     if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
-    line = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
-    events = runner.Events(screen.show, warn, report, lambda *cases: screen.open(cases[0], line(*cases)))
+    lines = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
+    events = runner.Events(screen.show, warn, report, lambda *cases: screen.open(cases[0], *lines(*cases)))
     return runner.execute(request, catalog, engine, events)
 
 

@@ -35,6 +35,8 @@ WORST_FIRST: Final = tuple(MEANING)
 FRAMES = 15
 NONE_MISSING: Final[Mapping[str, str]] = MappingProxyType({})
 
+# The release that a case needs, in the reason of a case without a result.
+NEEDED: Final = re.compile(r"^(needs [^;:]*?) (\d+(?:\.\d+)+)(?=[;:])")
 Key = TypeVar("Key", bound=Hashable)
 _MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June"),
@@ -170,12 +172,27 @@ def causes(records: Iterable[Record]) -> dict[tuple[str, Verdict, str], list[Rec
 
 
 def silent(records: Iterable[Record]) -> list[tuple[tuple[Verdict, str], list[Record]]]:
-    """Group the records without a result by verdict and reason, the largest group first."""
-    groups = group_by(
-        lambda record: (record.verdict, verdict_reason(record)),
+    """Group the records without a result by verdict and reason, the largest group first.
+
+    Reasons that differ only in the release that a case needs are one.
+    """
+    alike = group_by(
+        lambda record: (record.verdict, NEEDED.sub(r"\1 ", verdict_reason(record))),
         (record for record in records if record.verdict in SILENT),
     )
+    groups = {(verdict, _of_all(members)): members for (verdict, _), members in alike.items()}
     return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+def _of_all(records: Sequence[Record]) -> str:
+    """Return the reason of records whose reasons differ only in a release: "needs TE 1.9.0 - 2.19.0 (29 releases)"."""
+    reasons = dict.fromkeys(map(verdict_reason, records))
+    found = sorted({match[2] for match in map(NEEDED.match, reasons) if match}, key=version_order)
+    if len(found) < 2:
+        return next(iter(reasons))
+    count = f" ({len(found)} releases)" * (len(found) > 2)
+    text = f"{found[0]} {'-' if count else 'and'} {found[-1]}{count}"
+    return NEEDED.sub(lambda match: f"{match[1]} {text}", next(iter(reasons)))
 
 
 def verdicts_text(pasts: Iterable[PastResult]) -> str:

@@ -113,13 +113,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFil
     return file
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the cases of the same overlays follow each other: their imports are held meanwhile."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """At level gpu, let the cases of most value come first.
+
+    Else the cases of the same overlays follow each other: their imports are held meanwhile.
+    """
     if any(isinstance(item, CaseItem) for item in items):
         from matrix.prove.execution.workers import overlays
 
+        ranks = session_of(config).ranks_of_value
         names = [overlays(item.planned) if isinstance(item, CaseItem) else "" for item in items]
-        order = sorted(range(len(items)), key=lambda index: names.index(names[index]))
+        values = [ranks.get(item.planned.key, 0) if isinstance(item, CaseItem) else 0 for item in items]
+        order = sorted(range(len(items)), key=lambda index: (values[index], names.index(names[index])))
         items[:] = [items[index] for index in order]
 
 

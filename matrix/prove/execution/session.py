@@ -25,6 +25,7 @@ from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import Reproduction, ReproductionRequest
+from matrix.prove.planning.night import ranks_of_value
 from matrix.prove.planning.packing import Demand
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
@@ -55,6 +56,12 @@ class Session:
         pending = StoredRun(self.options.run_folder).pending([self.installation.base])
         keys = self.options.keys or {planned.key for planned in pending}
         return [self.installation.here(planned) for planned in pending if planned.key in keys]
+
+    @cached_property
+    def ranks_of_value(self) -> dict[str, int]:
+        """Return which cases come first, by key."""
+        founding = {failure.id for failure in self.installation.catalog.failures if failure.stack}
+        return ranks_of_value(self.planned, founding)
 
     def choose(self, keys: Collection[str]) -> None:
         """Limit the plan to these cases: those that pytest did not deselect."""

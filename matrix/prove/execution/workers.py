@@ -284,9 +284,9 @@ class Controller:
         return group(item) if item else nodeid
 
     def _size(self, nodeid: str) -> tuple[float, ...]:
-        """Return the sort key of a case: those that wait for no build first."""
-        item = self._of(nodeid)
-        return (item.key not in self._session.builds, *size(item)) if item else ()
+        """Return the sort key of a case: those that wait for no build first, then those of most value."""
+        item, ranks = self._of(nodeid), self._session.ranks_of_value
+        return (item.key not in self._session.builds, -ranks.get(item.key, 0), *size(item)) if item else ()
 
     def _overlays(self, nodeid: str) -> str:
         item = self._of(nodeid)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from matrix.cli.results import add_step_summary, newest, print_summary
+from matrix.cli.results import add_step_summary, machine_line, most_with, newest, print_summary
+from matrix.ground.catalog.failure import GIB
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.record import Verdict
+from matrix.prove.provision.host import LocalSite
 from matrix.prove.store.paths import BISECTION, Paths
 from matrix.prove.store.stored_run import Night, write_plan
 from tests.unit.show.samples import record
@@ -59,3 +64,33 @@ def test_a_step_summary_that_fails_is_an_error(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
     with pytest.raises(MatrixError, match=re.escape(str(tmp_path))):
         add_step_summary(tmp_path, NIGHT)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "lines"),
+    [
+        (("needs a clone of megatron-lm: megatrix sources fetch",) * 2, ["2 more cases need: megatrix sources fetch"]),
+        (
+            (
+                "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH",
+                "needs a compiled Transformer Engine 1.9.0: no nvcc builds it here; fix: install CUDA's toolkit 12",
+                "needs a compiled Transformer Engine 2.0.0: no nvcc builds it here; fix: install CUDA's toolkit 12",
+            ),
+            ["2 more cases need: install CUDA's toolkit 12"],
+        ),
+        (("needs 8 GPUs; host has 1",), []),
+    ],
+)
+def test_remedy_of_most_cases_is_named(reasons: tuple[str, ...], lines: list[str]) -> None:
+    unavailable = [record(Verdict.UNAVAILABLE) for _ in reasons]
+    records = [
+        replace(one, outcome=replace(one.outcome, reason=why)) for one, why in zip(unavailable, reasons, strict=True)
+    ]
+    assert most_with(records) == lines
+
+
+def test_machine_is_stated_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    cuda = Cuda(gpus=(Gpu("NVIDIA H100 80GB HBM3", "9.0"),))
+    site = LocalSite(Machine("580.159.04", 1, memory=126 * GIB), user_mode=lambda: cuda)
+    assert machine_line(site) == ("machine: 1 x NVIDIA H100 80GB HBM3, SM 9.0; driver 580.159.04; 16 cores, 126 GiB")

@@ -21,6 +21,7 @@ from matrix.show.words import (
     night_in_words,
     outcome_text,
     render_chain,
+    silent,
     verdict_reason,
     verdicts_text,
     version_order,
@@ -164,3 +165,22 @@ def test_dates_are_words(date: str, words: str) -> None:
 )
 def test_night_is_a_date_in_words(run: str, words: str) -> None:
     assert night_in_words(run) == words
+
+
+def test_reasons_of_many_releases_are_one() -> None:
+    """The releases are in order of their versions; other reasons stay as they are."""
+    why = "needs a compiled Transformer Engine {}; host has 2.20.2"
+    reasons = [
+        *map(why.format, ("2.10.0", "1.9.0", "2.9.0", "1.9.0")),
+        why.format("any"),
+        "needs driver 470.1; has 580.2",
+    ]
+    records = [record(Verdict.UNAVAILABLE) for _ in reasons]
+    records = [
+        replace(one, outcome=replace(one.outcome, reason=text)) for one, text in zip(records, reasons, strict=True)
+    ]
+    assert [(reason, len(members)) for (_, reason), members in silent(records)] == [
+        ("needs a compiled Transformer Engine 1.9.0 - 2.10.0 (3 releases); host has 2.20.2", 4),
+        ("needs a compiled Transformer Engine any; host has 2.20.2", 1),
+        ("needs driver 470.1; has 580.2", 1),
+    ]

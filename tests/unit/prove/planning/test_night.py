@@ -22,7 +22,15 @@ from matrix.ground.catalog.stack import short as component_short
 from matrix.ground.catalog.versions import Range, position
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import everything, newest_patches, night, night_cells, of_base, of_source
+from matrix.prove.planning.night import (
+    everything,
+    newest_patches,
+    night,
+    night_cells,
+    of_base,
+    of_source,
+    ranks_of_value,
+)
 from matrix.prove.provision.project import ROOT
 from tests.profiles import tries
 from tests.unit import catalogs
@@ -586,3 +594,23 @@ def test_an_installed_engine_keeps_the_writer() -> None:
     known = catalog(READS, torches=("2.4.0",))
     (item,) = of_base(known, "torch-2.4.0", [Level.CPU], core="0.8.0", engine="1.9.0")
     assert item.cell.stack[WRITER_MCORE] == "0.9.0"
+
+
+def test_each_entry_comes_before_more_releases() -> None:
+    """One broken and one working case, of the same name where there is one; those of founding failures first."""
+    broken, works, unknown = Expectation.BROKEN, Expectation.WORKS, Expectation.UNKNOWN
+    known = catalog(BROKEN)
+    plan = [
+        ("new", "tp2", works), ("new", "pp2", broken), ("new", "pp2", works), ("new", "pp2", broken),
+        ("old", "tp2", broken), ("old", "tp2", works), ("old", "tp2", works), ("odd", "tp2", unknown),
+    ]  # fmt: skip
+    first = replace(catalogs.planned(known), level=Level.GPU)
+    cells = dict.fromkeys(item.cell for item in everything(known, (Level.CPU,)))
+    items = [
+        replace(first, cell=where, failure=Identifier(name), case=case_name, expectation=expectation)
+        for where, (name, case_name, expectation) in zip(cells, plan, strict=False)
+    ]
+    ranks = ranks_of_value(items, {"old"})
+    assert [ranks[item.key] for item in items] == [2, 1, 1, 2, 0, 0, 2, 2]
+    on_cpu = [replace(item, level=Level.CPU) for item in items]
+    assert {*ranks_of_value(on_cpu, {"old"}).values()} == {2}

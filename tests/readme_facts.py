@@ -53,7 +53,8 @@ def picture(catalog: Catalog) -> str:
 def numbers(catalog: Catalog) -> str:
     """Return one line: the sizes of the catalog, and by which level its entries were reproduced last."""
     nights = [night for failure in catalog.known_failures if (night := night_of(failure))]
-    best = [next((level for level in LEVELS if night.reproduced.get(level)), "") for night in nights]
+    counts = [{**night.reproduced, "gpu": sum(run.reproduced for run in night.run)} for night in nights]
+    best = [next((level for level in LEVELS if count.get(level)), "") for count in counts]
     by_level = ", ".join(f"{best.count(level)} {text}" for level, text in LEVELS.items())
     releases = len((*catalog.megatron_core, *catalog.transformer_engine, *catalog.torch))
     date = max(night.date for night in nights)

@@ -178,6 +178,7 @@ FACTS: Final = Path(__file__).parent / "facts"
 SHARED: Final = PACKAGE / "kit" / "shared.toml"
 TODO: Final = "TODO"  # in the failure.toml of a draft: a word that its author replaces
 _DRAFT: Final = re.compile(rf"\b{TODO}\b".encode())
+GPU_FILE: Final = "gpu.toml"  # of a failure's folder: its cases that ran on a GPU, from reports/measurements
 NIGHT_FILE: Final = "night.toml"  # of a failure's folder, written by `megatrix catalog keep`
 T = TypeVar("T")
 READ: Final = "contract"  # name of the case at level contract that an entry with a call has
@@ -462,17 +463,31 @@ def preflight_options(*folders: Path) -> tuple[PreflightOptions, ...]:
 
 
 @dataclass(frozen=True)
+class GpuRun:
+    """How many cases of a failure ran on a GPU on a date, as expected: reproduced, and holding."""
+
+    date: str
+    gpu: str
+    reproduced: int = 0
+    holds: int = 0
+
+
+@dataclass(frozen=True)
 class ProjectNight:
-    """What the project's own night of a date reproduced of a failure: how often at each level."""
+    """What the project's own night of a date reproduced of a failure: how often at each level; and its runs on GPUs."""
 
     date: str
     reproduced: Mapping[str, int]
+    run: tuple[GpuRun, ...] = ()
 
 
 def night_of(failure: Failure) -> ProjectNight | None:
-    """Return the night.toml of a failure's folder, None without one."""
-    path = failure.folder / NIGHT_FILE
-    return decode(ProjectNight, read_toml(path), str(path)) if path.is_file() else None
+    """Return the night.toml of a failure's folder, with its gpu.toml; None without one."""
+    path, on_gpu = failure.folder / NIGHT_FILE, failure.folder / GPU_FILE
+    if not path.is_file():
+        return None
+    table = read_toml(path) | (read_toml(on_gpu) if on_gpu.is_file() else {})
+    return decode(ProjectNight, table, str(path))
 
 
 def evidence_of(night: ProjectNight | None) -> str:
@@ -481,4 +496,5 @@ def evidence_of(night: ProjectNight | None) -> str:
         return "read by the project; none of its recorded nights reproduces it"
     counts = night.reproduced.items()
     texts = [f"{count} time{'s' * (count != 1)} at level {level}" for level, count in counts]
-    return f"reproduced {' and '.join(texts)} in the project's night of {night.date}"
+    runs = (f"; on a GPU ({run.gpu}, {run.date}) {run.reproduced} reproduced, {run.holds} held" for run in night.run)
+    return f"reproduced {' and '.join(texts)} in the project's night of {night.date}{''.join(runs)}"

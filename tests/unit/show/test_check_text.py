@@ -167,7 +167,7 @@ def test_evidence_is_that_of_the_project() -> None:
     out = piped(*render(checked("mcore=0.8.0 torch=2.4.1")))
     recorded = read_toml(real().failure(SAVE).folder / NIGHT_FILE)
     times, date = recorded["reproduced"]["cpu"], recorded["date"]
-    assert f"  evidence:   reproduced {times} times at level cpu in the project's night of {date}\n" in out
+    assert f"  evidence:   reproduced {times} times at level cpu in the project's night of {date}; on a GPU" in out
     assert "never run" not in out
 
 

@@ -18,7 +18,7 @@ from matrix.ask.check.training_job import job_of
 from matrix.ask.check.user_stack import COMMAND_LINE, UserStack, build, parse_text, recorded
 from matrix.ground.cases import machine_requirements
 from matrix.ground.catalog.failure import Expectation, Level
-from matrix.ground.catalog.loading import NIGHT_FILE, ProjectNight, evidence_of, night_of
+from matrix.ground.catalog.loading import GPU_FILE, NIGHT_FILE, GpuRun, ProjectNight, evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, UNKNOWN, Place, Stack, short
 from matrix.ground.catalog.versions import parse
@@ -291,11 +291,18 @@ def test_evidence_states_level_and_date(counts: dict[str, int] | None, expected:
     assert evidence_of(None if counts is None else ProjectNight("2026-01-02", counts)) == expected
 
 
+def test_evidence_states_runs_on_a_gpu() -> None:
+    night = ProjectNight("2026-01-02", {"cpu": 1}, (GpuRun("2026-01-01", "H100", holds=8),))
+    assert evidence_of(night).endswith("night of 2026-01-02; on a GPU (H100, 2026-01-01) 0 reproduced, 8 held")
+
+
 def test_recorded_night_is_that_of_the_folder(tmp_path: Path) -> None:
     entry = replace(real().failure(SAVE), folder=tmp_path)
     assert night_of(entry) is None
     (tmp_path / NIGHT_FILE).write_text('date = "2026-11-22"\nreproduced = { cpu = 16 }\n')
     assert night_of(entry) == ProjectNight("2026-11-22", {"cpu": 16})
+    (tmp_path / GPU_FILE).write_text('[[run]]\ndate = "2026-11-27"\ngpu = "H100"\nreproduced = 2\n')
+    assert night_of(entry) == ProjectNight("2026-11-22", {"cpu": 16}, (GpuRun("2026-11-27", "H100", 2),))
     assert night_of(real().failure(SAVE))
     assert all(night.reproduced for night in map(night_of, real().failures) if night)
 

@@ -140,8 +140,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--jobs": taking("N", "bases to run at a time (default: CPU cores)", type=int, default=os.cpu_count() or 1),
     "-n": taking(
         "N",
-        "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for "
-        "each GPU, and up to 3 more)",
+        "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, 3 for "
+        "4 cores, at most one for 8 GiB of memory, and at least one for each GPU)",
         dest="workers",
         type=int,
     ),

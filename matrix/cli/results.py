@@ -91,7 +91,7 @@ def opening(
     bases = {item.cell.base for item in waiting}
     absent = [base.id for base in catalog.wheels if base.id in bases and not engine.installed(base.id)]
     lines = [statement(waiting, len(planned) - len(unavailable_cases) - len(waiting), absent, parallel)]
-    if any(item.level is Level.GPU for item in planned):
+    if any(item.level is Level.GPU for item in (waiting or planned)):
         counts = Counter(item.failure for item in waiting).most_common()
         entries = [f"cases by entry: {', '.join(f'{name} {count}' for name, count in counts)}"] if counts else []
         lines = [machine_line(host.look()), *entries, *lines, *most_with(unavailable_cases)]

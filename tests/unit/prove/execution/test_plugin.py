@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -321,12 +322,16 @@ print(*sorted(added - set(sys.stdlib_module_names)))
     assert set(done.stdout.split()) - {"__mp_main__", "packaging", "pytest", "_pytest", "tomli"} == {"matrix"}
 
 
-def test_cases_of_the_same_overlays_follow_each_other() -> None:
+@pytest.mark.parametrize(("first", "order"), [("", "0213"), ("3", "3021")])
+def test_cases_of_the_same_overlays_follow_each_other(first: str, order: str) -> None:
+    """After those of most value."""
     known = catalog(failure())
     cores = ("0.8.0", "0.9.0", "0.8.0", "0.9.0")
     items = [plugin.CaseItem.__new__(plugin.CaseItem) for _ in cores]
     for number, (item, core) in enumerate(zip(items, cores, strict=True)):
-        item.name, item.planned = str(number), planned(known, core=core)
+        item.name, item.planned = str(number), planned(known, core=core, case=f"case-{number}")
+    ranks = {item.planned.key: 0 if item.name == first else 2 for item in items}
+    config: Any = SimpleNamespace(stash={plugin.SESSION: SimpleNamespace(ranks_of_value=ranks)})
     mixed: list[pytest.Item] = [*items]
-    plugin.pytest_collection_modifyitems(mixed)
-    assert [item.name for item in mixed] == ["0", "2", "1", "3"]
+    plugin.pytest_collection_modifyitems(config, mixed)
+    assert "".join(item.name for item in mixed) == order

@@ -127,3 +127,23 @@ def logged(log: str) -> list[str]:
     """Return the lines of a log without the frames of tracebacks and the addresses of objects."""
     text = re.sub(r"0x[0-9a-f]+", "0x", Path(log).read_text("utf-8"))
     return [line for line in text.splitlines() if not re.match(r" +(File |[^ ])| +[\^~]+$", line)]
+
+
+def test_threads_are_of_the_innermost_module(tmp_path: Path) -> None:
+    """Also one that is started before a further import; a name of FORKED_WITHOUT is none that is left."""
+    start = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True, name={!r}).start()\n"
+    (tmp_path / "outer.py").write_text(start.format("a") + "import inner\n" + start.format("b"))
+    (tmp_path / "inner.py").write_text(start.format("c"))
+    code = """
+import sys
+from matrix.prove.execution.ranks import forkserver_child as child
+sys.path.insert(0, sys.argv[1])
+watch = child.ThreadWatch()
+watch.during(lambda: child.import_all(["outer"], required=True))
+names = child.ThreadWatch._threads()
+print(watch.left)
+child.FORKED_WITHOUT = (*names.values(),)
+print(watch.left or "none")
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["outer: a, inner: c, outer: b", "none"], done.stderr

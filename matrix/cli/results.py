@@ -108,8 +108,8 @@ def machine_line(here: host.LocalSite) -> str:
 
 def most_with(unavailable_cases: Sequence[Record]) -> list[str]:
     """Return the remedy that the reasons of the most cases name, as a line; [] where none names one."""
-    found = Counter(match[1] for record in unavailable_cases if (match := REMEDY.search(record.outcome.reason)))
-    return [f"{count} more cases need: {remedy}" for remedy, count in found.most_common(1)]
+    remedies = Counter(match[1] for record in unavailable_cases if (match := REMEDY.search(record.outcome.reason)))
+    return [f"{count} more cases need: {remedy}" for remedy, count in remedies.most_common(1)]
 
 
 def lacking_gpu() -> str:

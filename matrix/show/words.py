@@ -187,11 +187,11 @@ def silent(records: Iterable[Record]) -> list[tuple[tuple[Verdict, str], list[Re
 def _of_all(records: Sequence[Record]) -> str:
     """Return the reason of records whose reasons differ only in a release: "needs TE 1.9.0 - 2.19.0 (29 releases)"."""
     reasons = dict.fromkeys(map(verdict_reason, records))
-    found = sorted({match[2] for match in map(NEEDED.match, reasons) if match}, key=version_order)
-    if len(found) < 2:
+    releases = sorted({match[2] for match in map(NEEDED.match, reasons) if match}, key=version_order)
+    if len(releases) < 2:
         return next(iter(reasons))
-    count = f" ({len(found)} releases)" * (len(found) > 2)
-    text = f"{found[0]} {'-' if count else 'and'} {found[-1]}{count}"
+    count = f" ({len(releases)} releases)" * (len(releases) > 2)
+    text = f"{releases[0]} {'-' if count else 'and'} {releases[-1]}{count}"
     return NEEDED.sub(lambda match: f"{match[1]} {text}", next(iter(reasons)))
 
 

@@ -25,8 +25,7 @@ from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import Reproduction, ReproductionRequest
-from matrix.prove.planning.night import ranks_of_value
-from matrix.prove.planning.packing import Demand
+from matrix.prove.planning.packing import Demand, ranks_of_value
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import OUT, Paths, make_folder

@@ -226,27 +226,6 @@ def needs(catalog: Catalog, item: Planned) -> tuple[CaseNeed, ...]:
     return catalog.failure(item.failure).case_named(item.case).needs
 
 
-def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:
-    """Return which cases of level gpu come first, by key, so that a time limit leaves out the fewest entries.
-
-    0: one broken and one working case of each founding failure, the same case in two cells where there is one; 1: those
-    of each other failure; 2: everything else.
-    """
-    of_failures: dict[str, list[Planned]] = {}
-    ranks = {}
-    for item in items:
-        ranks[item.key] = 2
-        if item.level is Level.GPU:
-            of_failures.setdefault(item.failure, []).append(item)
-    for name, of_failure in of_failures.items():
-        case = ""
-        for expectation in (Expectation.BROKEN, Expectation.WORKS):
-            if alike := [item for item in of_failure if item.expectation is expectation]:
-                first = next((item for item in alike if item.case == case), alike[0])
-                case, ranks[first.key] = first.case, int(name not in founding)
-    return ranks
-
-
 def smoke(catalog: Catalog, planned: Sequence[Planned], bases: int) -> list[Planned]:
     """Return a part of a night that turns red in both directions, on its `bases` smallest environments.
 

@@ -1,10 +1,13 @@
-"""Grant the GPUs of a machine to cases that wait, and compute how long all of them take. Pure functions."""
+"""Which cases come first, which get the GPUs of a machine, and how long all of them take. Pure functions."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.verdicts.planned import Planned
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,8 @@ def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | N
         idle = workers - len(waiting) - len(running)
         waiting, upcoming = waiting + upcoming[:idle], upcoming[idle:]
         holders = [demands[index] for _, index, _ in running]
-        left = None if memory is None else memory - sum(holder.memory for holder in holders)
-        for position, names in _next([demands[index] for index in waiting], holders, free, card, left).items():
+        spare = None if memory is None else memory - sum(holder.memory for holder in holders)
+        for position, names in _next([demands[index] for index in waiting], holders, free, card, spare).items():
             index = waiting[position]
             starts[index], ends[index] = clock, clock + demands[index].seconds
             heapq.heappush(running, (ends[index], index, names))
@@ -143,14 +146,35 @@ def _next(
     """Return the GPUs of the cases that start now, whole ones first; a part that came after one that waits, waits."""
     whole = [position for position, demand in enumerate(waiting) if not demand.card]
     names = tuple(name for name, size in free.items() if size == card)
-    found = grants([waiting[position] for position in whole], running, Free(names, len(free), memory))
-    granted = {whole[place]: taken for place, taken in found.items()}
-    first = next((position for position in whole if position not in granted), len(waiting))
-    taken = {name for names in granted.values() for name in names}
-    cards = [Card(name, size, len(waiting)) for name, size in free.items() if size >= 0 and name not in taken]
-    return granted | {position: (name,) for position, name in shared(waiting[:first], cards).items()}
+    names_of = grants([waiting[position] for position in whole], running, Free(names, len(free), memory))
+    granted = {whole[place]: names_of_case for place, names_of_case in names_of.items()}
+    limit = next((position for position in whole if position not in granted), len(waiting))
+    claimed = {name for names in granted.values() for name in names}
+    cards = [Card(name, size, len(waiting)) for name, size in free.items() if size >= 0 and name not in claimed]
+    return granted | {position: (name,) for position, name in shared(waiting[:limit], cards).items()}
 
 
 def largest_first(demands: Iterable[Demand]) -> list[Demand]:
     """Return the cases in the order in which workers take them."""
     return sorted(demands, key=lambda demand: demand.size, reverse=True)
+
+
+def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:
+    """Return which cases of level gpu come first, by key, so that a time limit leaves out the fewest entries.
+
+    0: one broken and one working case of each founding failure, the same case in two cells where there is one; 1: those
+    of each other failure; 2: everything else.
+    """
+    of_failures: dict[str, list[Planned]] = {}
+    ranks = {}
+    for item in items:
+        ranks[item.key] = 2
+        if item.level is Level.GPU:
+            of_failures.setdefault(item.failure, []).append(item)
+    for name, of_failure in of_failures.items():
+        case = ""
+        for expectation in (Expectation.BROKEN, Expectation.WORKS):
+            if alike := [item for item in of_failure if item.expectation is expectation]:
+                choice = next((item for item in alike if item.case == case), alike[0])
+                case, ranks[choice.key] = choice.case, int(name not in founding)
+    return ranks

@@ -62,7 +62,7 @@ def test_options_that_contradict_are_refused(words: tuple[str, ...], workers: in
         ([AT_HOST, ON_GPU], 8, False, 12),
     ],
 )
-def test_cores_and_gpus_bound_the_cases_at_a_time(
+def test_cores_and_gpus_bound_the_cases(
     cases: list[Planned], gpus: int, xdist: bool, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if xdist else None)

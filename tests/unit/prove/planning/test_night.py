@@ -29,8 +29,8 @@ from matrix.prove.planning.night import (
     night_cells,
     of_base,
     of_source,
-    ranks_of_value,
 )
+from matrix.prove.planning.packing import ranks_of_value
 from matrix.prove.provision.project import ROOT
 from tests.profiles import tries
 from tests.unit import catalogs

@@ -201,5 +201,5 @@ def test_400_cases_of_the_catalog_share_a_card() -> None:
         ({"card": Size(8 * GIB), "ranks": 2}, 1, 16 * GIB),
     ],
 )
-def test_part_of_a_case_is_that_of_its_ranks(changes: dict[str, Any], gpus: int, part: int) -> None:
+def test_part_is_that_of_all_ranks(changes: dict[str, Any], gpus: int, part: int) -> None:
     assert replace(failure().case[0], **changes).part(gpus) == part

@@ -63,7 +63,7 @@ OWN: Final = {
     "matrix/prove/provision/te_wheels.py": (6, "/proc/meminfo; sources of this package, and what this process built"),
     "matrix/read/machine/hardware.py": (3, "the kernel's files"),
     "matrix/read/machine/cuda.py": (1, "the kernel's files"),
-    "matrix/prove/provision/project.py": (3, "this package, and its copy, compared with it; a folder, for its lock"),
+    "matrix/prove/provision/project.py": (4, "this package, and its copy; a folder, for its lock; plain files that uv installed"),
     "matrix/show/document.py": (1, "templates of this package"),
     "matrix/prove/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/read/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),

@@ -61,6 +61,7 @@ OWN: Final = {
     "matrix/kit/te_extension.py": (1, "in a rank: a module of the package that the rank imports"),
     "matrix/kit/userbuffers.py": (1, "in a rank: a module of the package that the rank imports"),
     "matrix/prove/provision/te_wheels.py": (6, "/proc/meminfo; sources of this package, and what this process built"),
+    "matrix/prove/execution/ranks/forkserver_child.py": (1, "the kernel's files"),
     "matrix/read/machine/hardware.py": (3, "the kernel's files"),
     "matrix/read/machine/cuda.py": (1, "the kernel's files"),
     "matrix/prove/provision/project.py": (4, "this package, and its copy; a folder, for its lock; plain files that uv installed"),

@@ -42,6 +42,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "a known failure, or an answer, found",
         "neither found: errors, or a kind of failure without an answer",
     ),
+    "show": Command(
+        "Show an entry, or what upstream's history has on an issue, pull request, commit or release.",
+        "docs/history.md",
+        ("show NVIDIA/Megatron-LM#3912", "show 1284d25e12", "show mcore=0.18.0"),
+        "something is known",
+        nothing="nothing is known up to the day of the index, or it is of another project",
+    ),
     "fit": Command(
         "Choose the newest releases that fit each other, a GPU and a driver, with evidence and installation.",
         "docs/fit.md",

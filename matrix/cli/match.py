@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.ask.check.kind_answer import KindAnswer, answer, says_something
 from matrix.ask.check.log_reading import read_log
@@ -19,6 +19,9 @@ from matrix.ground.verdicts.outcome import Frame
 from matrix.ground.verdicts.text import one_line
 from matrix.show.known import advice, where
 from matrix.show.terminal import Part, Prose, json_object, show, table, text
+
+if TYPE_CHECKING:  # a log without a traceback needs no history
+    from matrix.ask.history import Offered
 
 
 def add_parser(commands: Any) -> None:
@@ -40,13 +43,45 @@ def match_command(parsed: argparse.Namespace) -> int:
     matched = read_log(*parsed.logs)
     answers = [answer(sighting, kind_table(), matched.versions) for sighting in matched.kinds]
     answers = [answered for answered in answers if says_something(answered)]
+    history = _of_history(matched)
     if parsed.json:
-        print(json_object("match/1", **to_json(matched, answers)))
+        print(json_object("match/1", **to_json(matched, answers), history=[one.to_json() for one in history]))
     else:
         show(*render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0]))
+        show(*(part for one in history for part in _history(one)))
     named = any(standstill.ranks for standstill in matched.standstills)
     answered = any(kind.facts for kind in answers)
     return ExitStatus.GOOD if matched.known or answered or named else ExitStatus.BAD
+
+
+def _of_history(reading: Reading) -> list[Offered]:
+    """Return what upstream's history has for the exceptions of a log: each function once."""
+    raised = [fault.raised for fault in reading.raised if fault.raised and fault.raised.frames]
+    if not raised:
+        return []
+    from matrix.ask.history import offered
+
+    found = [offered(exception, reading.versions.texts, reading.inferred) for exception in raised]
+    return list({one.function: one for one in found if one}.values())[:SHOWN]
+
+
+def _history(one: Offered) -> Iterator[Part]:
+    """Yield what history offers for an exception."""
+    from matrix.ask.history import commit_in_words, in_words
+
+    versions = " or ".join(one.releases) if len(one.releases) < SHOWN else f"{one.releases[0]} - {one.releases[-1]}"
+    stated = "inferred from the lines of the traceback" if one.inferred else "of the log"
+    none = "lines of no release: a fork, or a commit between two" if not one.releases else f"{versions}, {stated}"
+    yield ""
+    yield Prose(f"history of {one.history.repository} up to {one.history.until}; no run shows that any of it applies:")
+    facts = [
+        ("function:", one_line(one.function)),
+        ("release:", none),
+        *(("may be fixed by:", one_line(in_words(offer), STATED)) for offer in one.fixes),
+        *([("changed before by:", one_line(commit_in_words(one.cause.commit), STATED))] if one.cause else []),
+        *([("message:", one_line(one.message, STATED))] if one.message else []),
+    ]
+    yield table(facts, indent=2)
 
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from matrix.ground.catalog.regular_file import open_regular
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.lines import texts
 from matrix.ground.verdicts.log_match import Reading, match_logs
+from matrix.ground.verdicts.outcome import Raised
 from matrix.ground.verdicts.rank_logs import RankLog, is_log, rank_logs
 
 UNREADABLE: Final = "the log can't be read"
@@ -28,9 +29,19 @@ def read_log(*names: str) -> Reading:
     alone = len(names) == 1
     try:
         logs = (log for name in names for log in _logs(name, "" if alone else name))
-        return match_logs(logs, loading.load().failures, kind_table())
+        return match_logs(logs, loading.load().failures, kind_table(), _inferred)
     except OSError as error:
         raise MatrixError(UNREADABLE, where=error.filename or ", ".join(names), got=error.strerror, fix=FIX) from error
+
+
+def _inferred(raised: Iterable[Raised]) -> Mapping[str, Sequence[str]]:
+    """Return the versions that tracebacks may be of. A log without one opens no index of history."""
+    with_frames = [exception for exception in raised if exception.frames]
+    if not with_frames:
+        return {}
+    from matrix.ask.history import inferred
+
+    return inferred(with_frames)
 
 
 def _logs(name: str, title: str) -> Iterator[tuple[RankLog, Iterator[str]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -161,7 +161,7 @@ class Reading:
     are those that the log names near its faults. `root_rank` is the rank that torchrun names as the first to fail, None
     where it names none. `standstills` are why ranks wait, as far as the log shows it. The lines of several logs are
     counted in one go: `starts` has the count before each log, and its name. `clues` are lines that state why an error
-    was raised.
+    was raised. `raised` are the first exceptions of each chain, `inferred` the versions to which their lines belong.
     """
 
     known: tuple[Sighting, ...]
@@ -175,6 +175,8 @@ class Reading:
     standstills: tuple[Standstill, ...] = ()
     starts: tuple[tuple[int, str], ...] = ()
     clues: tuple[LogFault, ...] = ()
+    raised: tuple[LogFault, ...] = ()
+    inferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def place(self, line: int) -> tuple[str, int]:
         """Return the log of a line ("" of a single log) and its number there."""
@@ -482,10 +484,19 @@ def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable |
     return match_logs([(RankLog(""), chunks)], failures, table)
 
 
+Infer = Callable[[Iterable[Raised]], Mapping[str, Sequence[str]]]  # component -> versions that tracebacks may be of
+
+
 def match_logs(
-    logs: Iterable[tuple[RankLog, Iterable[str]]], failures: Iterable[Failure], table: KindTable | None = None
+    logs: Iterable[tuple[RankLog, Iterable[str]]],
+    failures: Iterable[Failure],
+    table: KindTable | None = None,
+    infer: Infer = lambda raised: {},
 ) -> Reading:
-    """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
+    """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`.
+
+    Where the log names no version of a component and `infer` leaves one, that counts as if the log named it.
+    """
     index, kinds = SignatureIndex(failures), KindIndex(table)
     reader, lines, stack = _Reader(index, kinds), 0, ""
     triggers = Triggers([*_TRIGGERS, *index.types], itertools.chain(index.choices(), kinds.choices()))
@@ -501,6 +512,11 @@ def match_logs(
         stack = stack or scan.evidence
     evidence = reader.evidence
     stack = stack or evidence.of_stack
+    faults = _distinct(chain.fault for chain in evidence.chains.values() if chain.fault.raised and not chain.follows)
+    raised = tuple(faults)[:LISTED]
+    found = infer([fault.raised for fault in raised if fault.raised])
+    inferred = {name: versions for name, versions in found.items() if name not in evidence.versions.texts}
+    evidence.versions.texts.update((name, dict.fromkeys(some)) for name, some in inferred.items() if len(some) == 1)
     evidence.settle(stack)
     evidence.rule_out()
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
@@ -522,6 +538,8 @@ def match_logs(
         tuple(reader.ranks.standstills(root_rank))[:LISTED],
         tuple(starts),
         tuple(_clues(evidence)),
+        raised,
+        inferred,
     )
 
 

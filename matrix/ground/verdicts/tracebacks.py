@@ -31,6 +31,13 @@ _RICH_FRAME: Final = re.compile(
 
 
 @dataclass(frozen=True)
+class LoggedFrame(Frame):
+    """A frame with the source line that is printed below it, "" where there is none."""
+
+    source: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class PytestError:
     """An error that pytest printed on `line`: its text, the frames, and the type where only pytest names it."""
 
@@ -232,9 +239,11 @@ class Tracebacks:
         self._lines += 1
         text = text.removeprefix(self._margin)
         if frame := _FRAME.match(text):
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
+            frames.append(LoggedFrame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
             del frames[:-FRAMES]
             self._lines = 0
+        elif self._lines == 1 and frames and text[:1] == " ":
+            frames[-1] = LoggedFrame(frames[-1].file, frames[-1].line, frames[-1].function, text.strip())
         elif (raised := _RAISED.match(text)) and self._is_exception(raised):
             self._frames = None
             yield from self._found(number, raised, tuple(frames))
@@ -250,7 +259,7 @@ class Tracebacks:
         if error := self._pytest.take(number, text):
             yield from self._of_pytest(error)
         if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
-            outermost = Frame(frame["file"], int(frame["line"]), frame["function"])
+            outermost = LoggedFrame(frame["file"], int(frame["line"]), frame["function"])
             margin = text[: max(text.index("File") - 2, 0)]
             self._start([outermost], linked=self._linked, headed=False, margin=margin)
         elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ground.verdicts.outcome import Frame
-from matrix.ground.verdicts.tracebacks import LINES, LoggedException, Tracebacks
+from matrix.ground.verdicts.tracebacks import LINES, LoggedException, LoggedFrame, Tracebacks
 
 HEAD = "Traceback (most recent call last):"
 FRAME = '  File "a.py", line 3, in save'
@@ -19,7 +18,8 @@ def test_traceback_has_type_message_and_frames() -> None:
     (logged,) = read("starting", HEAD, FRAME, "    save()", "torch.MyError: no file")
     assert (logged.line, logged.alone) == (5, False)
     assert (logged.raised.type, logged.raised.message) == ("MyError", "no file")
-    assert logged.raised.frames == (Frame("a.py", 3, "save"),)
+    assert logged.raised.frames == (LoggedFrame("a.py", 3, "save"),)
+    assert vars(logged.raised.frames[0])["source"] == "save()"
 
 
 def test_linked_exceptions_share_a_chain() -> None:
@@ -58,6 +58,6 @@ def test_innermost_frame_is_open_until_the_exception() -> None:
     reader = Tracebacks()
     for number, line in enumerate((HEAD, FRAME), 1):
         list(reader.take(number, line))
-    assert reader.innermost == Frame("a.py", 3, "save")
+    assert reader.innermost == LoggedFrame("a.py", 3, "save")
     list(reader.take(3, "KeyError: 'a'"))
     assert reader.innermost is None

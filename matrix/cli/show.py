@@ -1,0 +1,169 @@
+"""`megatrix show`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from matrix.ask.history import commit_in_words, sort_of
+from matrix.cli.usage import add_command, add_json
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.stack import component_title
+from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.verdicts.text import one_line
+from matrix.read.history.index import Commit, UpstreamHistory, histories
+from matrix.show.known import statement
+from matrix.show.terminal import json_object, show
+
+_NUMBER: Final = re.compile(
+    r"(?:https?://)?(?:(?:www\.)?github\.com/)?(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)"
+    r"(?:#|/(?:issues|pull)/)(?P<number>\d{1,9})(?:[/?#].*)?"
+)
+_COMMIT: Final = re.compile(
+    r"(?:(?:https?://)?(?:(?:www\.)?github\.com/)?(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(?:@|/commit/))?(?P<id>[0-9a-f]{7,40})"
+)
+_RELEASE: Final = re.compile(r"(?P<name>[A-Za-z][\w-]*)={1,2}v?(?P<version>\d[\w.]*)")
+LISTED: Final = 40
+SHORT: Final = {"mcore": "megatron-core", "te": "transformer-engine", "bridge": "megatron-bridge"}
+FORMS: Final = (
+    "an entry's id, OWNER/REPO#NUMBER, a link to an issue, pull request or commit, a commit's id, or mcore=VERSION"
+)
+Answer = tuple[list[str], bool]  # lines, and whether anything is known
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "show")
+    parser.add_argument("what", metavar="WHAT", help=FORMS)
+    add_json(parser, "show")
+    parser.set_defaults(command=show_command)
+
+
+def show_command(parsed: argparse.Namespace) -> int:
+    """Print what the catalog and upstream's history have on an entry, issue, commit or release."""
+    lines, known = answer(parsed.what.strip())
+    if parsed.json:
+        print(json_object("show/1", [{"what": parsed.what, "known": known, "lines": list(map(one_line, lines))}]))
+    else:
+        show(*(one_line(line, 400) for line in lines))
+    return ExitStatus.GOOD if known else ExitStatus.NOTHING
+
+
+def answer(what: str) -> Answer:
+    """Return the lines of the answer. Raises MatrixError for a text of none of the forms."""
+    entries = [failure for failure in loading.load().known_failures if failure.id == what]
+    if entries:
+        references = [
+            line for one in entries[0].references for line in _of_reference(one) if not line.startswith("entry ")
+        ]
+        return [*statement(entries[0]), *references], True
+    if found := _NUMBER.fullmatch(what):
+        return _of_number(f"{found['owner']}/{found['name']}", int(found["number"]))
+    if found := _COMMIT.fullmatch(what):
+        return _of_commit(f"{found['owner']}/{found['name']}" if found["owner"] else "", found["id"])
+    if found := _RELEASE.fullmatch(what):
+        return _of_release(SHORT.get(found["name"].lower(), found["name"].lower()), found["version"])
+    raise MatrixError(
+        "nothing that can be shown", got=what, expected=FORMS, fix="megatrix catalog list has the entries"
+    )
+
+
+def _of_project(repository: str) -> UpstreamHistory | None:
+    name = repository.lower().rpartition("/")[2]
+    whole = "/" in repository and not repository.startswith("/")
+    same = (one for one in histories() if one.repository.lower() == repository.lower())
+    return (
+        next(same, None) if whole else next((one for one in histories() if one.repository.lower().endswith(name)), None)
+    )
+
+
+def _indexed() -> str:
+    return "; ".join(f"{one.repository} up to {one.until} ({one.releases[-1]})" for one in histories())
+
+
+def _of_reference(reference: str) -> Iterator[str]:
+    found = _NUMBER.fullmatch(reference)
+    if found and _of_project(f"{found['owner']}/{found['name']}"):
+        yield from _of_number(f"{found['owner']}/{found['name']}", int(found["number"]))[0]
+
+
+def _of_number(repository: str, number: int) -> Answer:
+    """Return the commits that name an issue or pull request, and the entries that refer to it."""
+    history, reference = _of_project(repository), f"{repository}#{number}"
+    refers = re.compile(rf"(?<![\w-]){re.escape(repository.rpartition('/')[2])}#{number}\b", re.IGNORECASE)
+    entries = [
+        f"entry {failure.id}: {failure.title}"
+        for failure in loading.load().known_failures
+        if any(refers.search(text) for text in (*failure.references, failure.cause, failure.fix))
+    ]
+    if history is None:
+        return [f"{reference}: not a project whose history is known: {_indexed()}", *entries], bool(entries)
+    commits = history.naming(number)
+    lines = [line for commit in commits for line in _lines(history, commit)]
+    if not commits:
+        lines = [f"not mentioned in a commit up to {history.until}, of main or a release"]
+        if number > history.largest_number():
+            lines.append(f"the largest number that a commit mentions is {history.largest_number()}: it may be newer")
+    return [f"{reference}:", *lines, *entries], bool(commits or entries)
+
+
+def _lines(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
+    title = component_title(history.component)
+    yield f"commit {commit_in_words(commit)}"
+    yield f"  {title} with it: {', '.join(commit.releases) or f'no release up to {history.releases[-1]}; on main'}"
+    if commit.reverted_by is not None:
+        yield f"  reverted by {commit_in_words(history.commit_of(commit.reverted_by))}"
+
+
+def _of_commit(repository: str, id: str) -> Answer:
+    """Return what a commit changed, the releases that have it, and later changes of the same functions."""
+    projects = [one for one in histories() if not repository or one is _of_project(repository)]
+    found = [(history, full, number) for history in projects for full, number in history.find(id)]
+    if not found:
+        return [f"{id}: not a commit of main or of a release of the projects that are known: {_indexed()}"], False
+    lines = []
+    for history, full, number in found:
+        commit = history.commit_of(number)
+        part = [f"{full} is a part of what this merge brought:"] if full != commit.id else []
+        lines += [f"{history.repository}:", *part, *_lines(history, commit), *_changed(history, commit)]
+    if len(found) > 1:
+        lines.append(f"{len(found)} commits begin with {id}")
+    return lines, True
+
+
+def _changed(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
+    later: dict[int, set[str]] = {}
+    changed = 0
+    for path in history.files:
+        for function in (file := history.file(path)).functions_changed(commit.number):
+            changed += 1
+            if changed <= LISTED:
+                yield f"  changed: {path}:{function or '<module>'}"
+            for change in file.changes(function) if function else ():
+                if history.commit_of(change.commit).date > commit.date:
+                    later.setdefault(change.commit, set()).add(function)
+    if changed > LISTED:
+        yield f"  and {changed - LISTED} more functions"
+    repairs = [(one, later[one.number]) for one in map(history.commit_of, later) if sort_of(one)[2:5] in ("fix", "rev")]
+    for repair, functions in sorted(repairs, key=lambda pair: (-len(pair[1]), pair[0].date))[:5]:
+        yield f"  later, {', '.join(sorted(functions)[:3])}: {commit_in_words(repair)}"
+
+
+def _of_release(component: str, version: str) -> Answer:
+    """Return the fixes and reverts that are new in a release."""
+    history = next((one for one in histories() if one.component == component), None)
+    if history is None:
+        return [f"{component}: not a component whose history is known: {_indexed()}"], False
+    numbers = [k for k, one in enumerate(history.releases) if one == version or f"{one}.0" == version]
+    if not numbers or not history.tagged[numbers[0]]:
+        known = ", ".join(one for one, tagged in zip(history.releases, history.tagged, strict=True) if tagged)
+        what = "its lines are known, its commits are not" if numbers else "not a release that is known"
+        return [f"{component} {version}: {what} up to {history.until}; known: {known}"], False
+    before = max(numbers[0] - 1, 0)
+    commits = [one for one in history.new_in(numbers[0], before) if sort_of(one)[2:5] in ("fix", "rev")]
+    head = f"{component} {version}: {len(commits)} fixes and reverts that {history.releases[before]} lacks"
+    rows = [f"  {commit_in_words(commit)}" for commit in commits[:LISTED]]
+    more = [f"  and {len(commits) - LISTED} more"] if len(commits) > LISTED else []
+    return [head, *rows, *more], True

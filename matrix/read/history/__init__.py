@@ -1,0 +1,1 @@
+"""Upstream's history: which commits changed which function, and where its lines stand in each release."""

@@ -1,0 +1,222 @@
+"""Read the index of upstream's history, which tests/history_facts.py makes from clones.
+
+One file for each project: the size of the head in four bytes, the head, then a block for each source file and one for
+the commits. Head and blocks are JSON, compressed alone, so that a question reads what it is about. A file's block is
+a weave: its lines in all releases, in order, as runs of lines that belong to one function and are in the same
+releases, and behind it a hash of one byte for each line that a traceback may print (0: any other).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Final
+
+DATA: Final = Path(__file__).parent
+NAMES: Final = ("megatron-lm", "transformer-engine", "megatron-bridge")
+EPOCH: Final = date(1970, 1, 1)
+MADE: Final = 1  # kinds of a change, beside 0
+REMOVED: Final = 2
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
+
+
+def hash_of_line(line: str) -> int:
+    """Return the hash of a source line, 1 to 255."""
+    return zlib.crc32(line.strip().encode()) % 255 + 1
+
+
+def hash_of_word(word: str) -> int:
+    """Return the hash of a word, of 16 bits."""
+    return zlib.crc32(word.lower().encode()) & 0xFFFF
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words and identifiers of a text that may identify what it is about."""
+    return set(_WORD.findall(text))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a function: the commit, whether it made or removed the function, hashes of words and old lines."""
+
+    commit: int
+    kind: int
+    words: frozenset[int]
+    removed: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a project. `releases`: those that have it, oldest first. `reverted_by`: the number of a commit."""
+
+    number: int
+    id: str
+    date: str
+    subject: str
+    numbers: tuple[int, ...]
+    releases: tuple[str, ...]
+    reverted_by: int | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a source file in a release: its function ("": the module) and the hash of its text."""
+
+    function: str
+    hash: int
+
+
+class SourceFile:
+    """The block of a source file; `path` is its newest."""
+
+    def __init__(self, path: str, content: dict[str, Any], hashes: bytes) -> None:
+        self.path, self._content, self._hashes = path, content, hashes
+        self._sets = [int(bits, 16) for bits in content["sets"]]
+        self.names: list[str] = content["names"]
+
+    def releases(self, path: str) -> int:
+        """Return the releases that have the file under a path, as bits."""
+        return int(self._content["paths"].get(path, "0"), 16)
+
+    @cached_property
+    def _releases_of_lines(self) -> dict[int, list[Line]]:
+        return {}
+
+    def lines(self, release: int) -> list[Line]:
+        """Return the lines of the file in a release; it lists releases by number."""
+        if release not in self._releases_of_lines:
+            lines, offset = [], 0
+            for count, name, bits in zip(*self._content["runs"], strict=True):
+                if self._sets[bits] >> release & 1:
+                    lines += [Line(self.names[name], self._hashes[offset + k]) for k in range(count)]
+                offset += count
+            self._releases_of_lines[release] = lines
+        return self._releases_of_lines[release]
+
+    def changes(self, function: str) -> Iterator[Change]:
+        """Yield the changes of a function, oldest first on main, then those of releases' branches."""
+        number = str(self.names.index(function)) if function in self.names else ""
+        for commit, kind, words, removed in self._content["changes"].get(number, ()):
+            hashes = frozenset(int(words[k : k + 4], 16) for k in range(0, len(words), 4))
+            yield Change(commit, kind, hashes, frozenset(bytes.fromhex(removed)))
+
+    def functions_changed(self, commit: int) -> list[str]:
+        """Return the functions that a commit changed."""
+        changes = self._content["changes"].items()
+        return [self.names[int(name)] for name, rows in changes if any(row[0] == commit for row in rows)]
+
+    @property
+    def messages(self) -> list[tuple[str, str, int]]:
+        """Return the messages of raise, assert and warnings: function, text with {}, releases as bits."""
+        return [(self.names[name], text, self._sets[bits]) for name, text, bits in self._content["messages"]]
+
+
+class UpstreamHistory:
+    """The index of one project."""
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        size = int.from_bytes(data[:4], "big")
+        head = _content(data[4 : 4 + size])[0]
+        self._blocks = memoryview(data)[4 + size :]
+        self.repository: str = head["repository"]
+        self.component: str = head["component"]
+        self.releases: Sequence[str] = head["releases"]
+        self.tagged: Sequence[bool] = head["tagged"]
+        self.until: str = str(EPOCH + timedelta(head["day"]))
+        self.commit: str = head["commit"]
+        self.files: dict[str, list[int]] = head["files"]
+        self._old: dict[str, str] = head["old"]
+        self._place: list[int] = head["commits"]
+
+    def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
+        return _content(self._blocks[place[0] : place[0] + place[1]])
+
+    def path_of(self, file: str) -> str:
+        """Return the path in the project of a file in a traceback, "" for a file that is not of the project."""
+        parts = re.split(r"[/\\]", file)
+        for first in range(len(parts)):
+            path = "/".join(parts[first:])
+            for known in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
+                if "/" in known and (known in self.files or known in self._old):
+                    return known
+        return ""
+
+    @cache  # noqa: B019 - an index lives as long as the process
+    def file(self, path: str) -> SourceFile:
+        """Return a source file by its path, also an old one."""
+        newest = path if path in self.files else self._old[path]
+        return SourceFile(newest, *self._block(self.files[newest]))
+
+    @cached_property
+    def _commits(self) -> dict[str, Any]:
+        return self._block(self._place)[0]
+
+    @cached_property
+    def _revision(self) -> dict[str, int]:
+        ids, (inner, merges) = self._commits["ids"], self._commits["inner"]
+        within = {inner[10 * k : 10 * k + 10]: merge for k, merge in enumerate(merges)}
+        return within | {ids[10 * k : 10 * k + 10]: k for k in range(len(ids) // 10)}
+
+    def has(self, commit: int, release: int) -> bool:
+        """Return whether a release has a commit, both by number."""
+        content = self._commits
+        on_main = commit < content["main"] and commit <= content["positions"][release]
+        if on_main or release in content["picks"].get(str(commit), ()):
+            return True
+        return (
+            bool(release) and not self.tagged[release] and self.has(commit, release - 1)
+        )  # a wheel: as the one before
+
+    def commit_of(self, number: int) -> Commit:
+        """Return a commit by its number."""
+        content = self._commits
+        return Commit(
+            number,
+            content["ids"][10 * number : 10 * number + 10],
+            str(EPOCH + timedelta(content["days"][number])),
+            content["subjects"][number],
+            tuple(content["numbers"].get(str(number), ())),
+            tuple(version for k, version in enumerate(self.releases) if self.has(number, k)),
+            content["reverts"].get(str(number)),
+        )
+
+    def find(self, id: str) -> list[tuple[str, int]]:
+        """Return the commits whose id begins so, or is begun by it: the id, and the number of the one on main."""
+        return sorted((one, k) for one, k in self._revision.items() if one.startswith(id[:10]))
+
+    def naming(self, number: int) -> list[Commit]:
+        """Return the commits that name an issue or pull request."""
+        return [self.commit_of(int(k)) for k, named in self._commits["numbers"].items() if number in named]
+
+    @property
+    def subjects(self) -> list[str]:
+        """Return the subjects of all commits."""
+        return list(self._commits["subjects"])
+
+    def largest_number(self) -> int:
+        """Return the largest number of an issue or pull request that a commit names."""
+        numbers: dict[str, list[int]] = self._commits["numbers"]
+        return max(map(max, numbers.values()), default=0)
+
+    def new_in(self, release: int, before: int) -> list[Commit]:
+        """Return the commits that a release has and another one lacks."""
+        count = len(self._commits["days"])
+        return [self.commit_of(k) for k in range(count) if self.has(k, release) and not self.has(k, before)]
+
+
+def _content(block: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
+    text, _, tail = zlib.decompress(block).partition(b"\0")
+    return json.loads(text), tail
+
+
+@cache
+def histories() -> tuple[UpstreamHistory, ...]:
+    """Return the indexes of all projects."""
+    return tuple(UpstreamHistory(path) for name in NAMES if (path := DATA / f"{name}.bin").is_file())

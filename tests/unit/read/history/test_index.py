@@ -1,0 +1,105 @@
+"""The index of upstream's history, made from a small clone and read back."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.read.git import Repository
+from matrix.read.history.index import UpstreamHistory, hash_of_line, hash_of_word
+from tests.history_facts import UPSTREAMS, History, Maker, read_source
+
+OLD = """class Layer:
+    def load(self, size):
+        if size < 0:
+            raise ValueError(f"size {size} is negative")
+        return size
+"""
+NEW = OLD.replace("size < 0", "size <= 0")
+GONE = "class Layer:\n    def load(self, size):\n        return max(size, 0)\n"
+
+
+def git(clone: Path, *words: str) -> None:
+    variables = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    dates = {"GIT_AUTHOR_DATE": "2026-01-02T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-02T00:00:00Z"}
+    subprocess.run(
+        ["git", *words], cwd=clone, check=True, capture_output=True, env={"PATH": "/usr/bin:/bin", **variables, **dates}
+    )
+
+
+def commit(clone: Path, text: str, subject: str, path: str = "megatron/core/layer.py") -> None:
+    (clone / path).parent.mkdir(parents=True, exist_ok=True)
+    (clone / path).write_text(text)
+    git(clone, "add", "-A")
+    git(clone, "commit", "-qm", subject)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> UpstreamHistory:
+    """0.4.0 has OLD; a fix of #12 makes it NEW, the file moves, 0.5.0; a revert; 0.6.0 without the message."""
+    clone = tmp_path_factory.mktemp("clone")
+    git(clone, "init", "-qb", "main")
+    commit(clone, "", "Start")
+    commit(clone, OLD, "Add layer (#3)")
+    git(clone, "tag", "core_v0.4.0")
+    commit(clone, NEW, "Fix empty sizes (#12)\n\nFixes #9")
+    git(clone, "mv", "megatron/core/layer.py", "megatron/core/layers.py")
+    git(clone, "commit", "-qm", "Move layer")
+    git(clone, "tag", "core_v0.5.0")
+    commit(clone, OLD, 'Revert "Fix empty sizes (#12)" (#13)', "megatron/core/layers.py")
+    commit(clone, GONE, "Take any size (#14)", "megatron/core/layers.py")
+    git(clone, "tag", "core_v0.6.0")
+    with Repository(clone) as repository:
+        maker = Maker(History(repository, UPSTREAMS["megatron-lm"]), {})
+        maker.commits()
+        maker.write(clone / "index.bin")
+    return UpstreamHistory(clone / "index.bin")
+
+
+def test_lines_of_each_release_have_functions(history: UpstreamHistory) -> None:
+    file = history.file("megatron/core/layer.py")
+    assert file.path == "megatron/core/layers.py"
+    for release, text in enumerate((OLD, NEW, GONE)):
+        source = read_source(text)
+        lines = file.lines(release)
+        assert [line.function for line in lines] == list(source.labels)
+        assert bytes(line.hash for line in lines) == source.hashes
+    assert file.lines(0)[2].function == "Layer.load"
+    assert file.lines(0)[2].hash == hash_of_line("if size < 0:")
+
+
+def test_changes_state_words_and_old_lines(history: UpstreamHistory) -> None:
+    changes = list(history.file("megatron/core/layers.py").changes("Layer.load"))
+    subjects = [history.commit_of(change.commit).subject for change in changes]
+    assert subjects == ["Fix empty sizes (#12)", 'Revert "Fix empty sizes (#12)" (#13)', "Take any size (#14)"]
+    assert hash_of_line("if size < 0:") in changes[0].removed
+    assert hash_of_word("negative") in changes[2].words
+
+
+def test_commits_state_releases_numbers_and_reverts(history: UpstreamHistory) -> None:
+    fix = history.naming(9)[0]
+    assert (fix.releases, fix.numbers, fix.date) == (("0.5.0", "0.6.0"), (9, 12), "2026-01-02")
+    assert fix.reverted_by is not None
+    assert history.commit_of(fix.reverted_by).releases == ("0.6.0",)
+    assert history.find(fix.id[:7]) == [(fix.id, fix.number)]
+    assert history.naming(77) == []
+    assert history.largest_number() == 14
+
+
+def test_messages_state_the_releases_with_them(history: UpstreamHistory) -> None:
+    assert history.file("megatron/core/layers.py").messages == [("Layer.load", "size {} is negative", 0b011)]
+
+
+def test_paths_are_found_below_any_folder(history: UpstreamHistory) -> None:
+    assert history.path_of("/opt/site-packages/megatron/core/layer.py") == "megatron/core/layer.py"
+    assert history.path_of("/opt/other/core/layer.py") == ""
+
+
+@given(st.text())
+def test_a_line_of_code_has_a_hash(line: str) -> None:
+    assert 1 <= hash_of_line(line) <= 255
+    assert 0 <= hash_of_word(line) < 2**16

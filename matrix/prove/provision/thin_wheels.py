@@ -39,10 +39,22 @@ LIBRARY: Final = re.compile(r"\.so(\.\d+)*$")
 RECORD: Final = re.compile(r"[^/]+\.dist-info/RECORD")
 BLOCK: Final = 1 << 20  # bytes that are written at a time
 MB: Final = 1e6  # bytes
+LEAST: Final = 100_000  # bytes that are left out of a wheel, or it stays as it is
 UNPACKED: Final = 3  # times a wheel: it, its libraries, and the thin one
-# Of the bytes of a wheel for all GPUs, in one for SM 9.0; reports/measurements/2026-11-27-bundle.md. Others have less.
+# Of the bytes of a wheel for all GPUs, in one for SM 9.0: reports/measurements/2026-11-27-bundle.md. The first counts.
 SHARES: Final = {
-    "torch-": 1.0,
+    "torch-2.4.": 0.38,
+    "torch-": 0.45,
+    "transformer_engine_cu1": 0.07,
+    "nvidia_nccl_cu12": 0.23,
+    "nvidia_nccl_cu13": 0.22,
+    "nvidia_cublas-": 0.68,
+    "nvidia_cudnn_cu13": 0.53,
+    "nvidia_cusolver-": 0.11,
+    "nvidia_cusparse-": 0.18,
+    "nvidia_cusparselt_": 0.84,
+    "nvidia_curand-": 0.69,
+    "nvidia_nvshmem_": 0.48,
 }
 CAPABILITY: Final = re.compile(r"(\d{1,2})\.?(\d)")
 
@@ -149,11 +161,11 @@ def make_thin(path: Path, sm: str, file: IndexFile) -> dict[str, Cut]:
     part = path.with_name(f"{path.name}.thin{PARTIAL}")
     with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory(".thin", dir=path.parent.parent) as folder:
         cuts = dict(_cut_libraries(wheel, Path(folder), sm))
+        if sum(found.size for found in cuts.values()) < LEAST:
+            return {name: Cut(why=found.why) for name, found in cuts.items()}
         changed = {name: Path(folder, _flat(name)) for name, found in cuts.items() if found.ranges}
-        if changed:
-            _write(wheel, part, changed, mark(sm, file.sha256))
-    if changed:
-        part.replace(path)
+        _write(wheel, part, changed, mark(sm, file.sha256))
+    part.replace(path)
     return cuts
 
 

@@ -221,7 +221,7 @@ def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: py
 @needs_compiler
 def test_thin_bundle_has_hashes_of_its_files(index: Index, tmp_path: Path) -> None:
     """A thin wheel is there after an interruption; its SHA-256 is not that of the index."""
-    file = fat_wheel(tmp_path / "index", fat_binary((CUBIN, 80, b"x" * 9000), (CUBIN, 90, b"y" * 64)))
+    file = fat_wheel(tmp_path / "index", fat_binary((CUBIN, 80, b"x" * 200_000), (CUBIN, 90, b"y" * 64)))
     lines: list[str] = []
     for _ in range(2):
         thin, maker = replace(request(), sm="9.0"), Maker(tmp_path / "b", lines.append, index)

@@ -41,6 +41,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--split", default="", metavar="SIZE", help='split larger files, such as "4 GiB"; they are joined on use'
     )
+    parser.add_argument(
+        "--sm",
+        default="",
+        metavar="SM",
+        help="of GPUs of this compute capability alone, such as 90; a quarter of the size",
+    )
     parser.add_argument("--dry-run", action="store_true", help="state what it holds and its size; download nothing")
     parser.set_defaults(command=bundle_command, resume_hint="run the same command again: it goes on where it was")
 
@@ -54,7 +60,7 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     cases = bundled_cases(catalog, parsed.base, parsed.python, Level(parsed.level), parsed.select)
     unseen = parsed.dry_run and Path(tempfile.mkdtemp(dir=scratch.folder()))  # deleted at exit
     maker = Maker(unseen or parsed.out.absolute(), warn)
-    request = requested(parsed.level, parsed.python, parsed.base, parsed.select)
+    request = requested(parsed.level, parsed.python, parsed.base, parsed.select, parsed.sm)
     maker.begin(request)
     warn(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
     contents = maker.contents(request, base, supplies(catalog, cases))

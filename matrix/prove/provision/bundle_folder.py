@@ -34,6 +34,7 @@ from matrix.prove.provision.indexes import NO_INDEX
 from matrix.prove.provision.project import locked, names_of, prune, remove
 from matrix.prove.store.paths import write_whole
 from matrix.read.commands import python_module, run
+from matrix.read.machine import hardware
 
 MANIFEST: Final = "bundle.json"
 LAYOUT: Final = 1  # of the folder and its manifest
@@ -72,6 +73,7 @@ class Bundle:
 
     `python` is the minor that the machine must have, `machine` its architecture. `clones` maps variables of settings to
     folders. `split` is the size in bytes of all parts but the last. `missing` are releases without a wheel, and why.
+    `sm` is the compute capability of the GPUs for which its libraries have code, "" for all.
     """
 
     version: str
@@ -80,6 +82,7 @@ class Bundle:
     base: str
     machine: str
     select: str = ""
+    sm: str = ""
     layout: int = LAYOUT
     split: int = 0
     clones: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +97,7 @@ class Bundle:
     @property
     def request(self) -> tuple[str, ...]:
         """Return what no two bundles in one folder may differ in."""
-        return (self.level, self.python, self.base, self.machine, self.select)
+        return (self.level, self.python, self.base, self.machine, self.select, self.sm and f"--sm {self.sm}")
 
 
 def read(folder: Path) -> Bundle:
@@ -133,6 +136,8 @@ def _problems(bundle: Bundle) -> Iterator[str]:
     """Yield what a manifest must not state: nothing of it becomes a path or a variable before."""
     if not (re.fullmatch(r"3\.\d{1,2}", bundle.python) and re.fullmatch(r"[\w.+-]{1,100}", bundle.base)):
         yield f"no Python or no base: {bundle.python[:100]!r}, {bundle.base[:100]!r}"
+    if not re.fullmatch(r"(\d{1,2}\.\d)?", bundle.sm):
+        yield f"no compute capability: {bundle.sm[:100]!r}"
     for variable, path in bundle.clones.items():
         if path != SOURCES.get(variable):
             yield f"no clone of a bundle: {variable[:100]}"
@@ -340,7 +345,7 @@ def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[
 
 
 def check_machine(bundle: Bundle) -> None:
-    """Raise MatrixError if this Python or this machine is not the one for which the bundle was made."""
+    """Raise MatrixError if this Python, this machine or its GPU is not the one for which the bundle was made."""
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if minor != bundle.python:
         raise MatrixError(
@@ -355,6 +360,14 @@ def check_machine(bundle: Bundle) -> None:
             got=platform.machine(),
             expected=bundle.machine,
             fix="make the bundle on a machine of the same architecture",
+        )
+    found = [gpu.sm for gpu in hardware.query(("cuda",)).cuda.gpus or () if gpu.sm] if bundle.sm else []
+    if found and bundle.sm not in found:
+        raise MatrixError(
+            "a bundle for another GPU",
+            got=f"compute capability {', '.join(sorted({*found}))}",
+            expected=bundle.sm,
+            fix=f"make a bundle with --sm {found[0].replace('.', '')}, or without --sm for all GPUs",
         )
 
 

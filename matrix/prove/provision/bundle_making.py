@@ -28,7 +28,7 @@ from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
-from matrix.prove.provision import bundle_folder, clones, host, project
+from matrix.prove.provision import bundle_folder, clones, host, project, thin_wheels
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.case_overlays import PRELOADED
@@ -60,22 +60,27 @@ start(folder, sys.argv[1:])
 
 @dataclass(frozen=True)
 class BundleContents:
-    """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel."""
+    """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel.
+
+    With `sm`, its wheels are thin.
+    """
 
     project: Path
     files: tuple[IndexFile, ...]
     clones: tuple[str, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
+    sm: str = ""
 
     @property
     def size(self) -> int:
-        """Return the bytes that it takes, as the index and earlier fetches of the clones state them."""
-        project_size = self.project.stat().st_size
-        return (
-            project_size
-            + sum(file.size for file in self.files)
-            + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
-        )
+        """Return the bytes that it takes, as the index and earlier fetches state them, and thin ones as measured."""
+        kept = sum(int(file.size * (thin_wheels.share(file.name) if self.sm else 1)) for file in self.files)
+        return self.project.stat().st_size + kept + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+
+    @property
+    def received(self) -> int:
+        """Return the bytes that are downloaded from the index."""
+        return sum(file.size for file in self.files)
 
 
 class Maker:
@@ -139,9 +144,8 @@ class Maker:
                         raise
                     lines = str(error.got).splitlines()  # "No solution found", then its cause
                     missing[name] = lines[1 % len(lines)].strip()
-        return BundleContents(
-            self._project(), tuple({file.name: file for file in files}.values()), needed.clones, missing
-        )
+        distinct = tuple({file.name: file for file in files}.values())
+        return BundleContents(self._project(), distinct, needed.clones, missing, request.sm)
 
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
@@ -194,7 +198,8 @@ class Maker:
             expected = f"at most {bundle_folder.MOST_PARTS:,} parts of a file"
             raise MatrixError("--split is too small", got=f"{split:,} bytes", expected=expected, fix='--split "1 GiB"')
         part = min(split, largest)
-        needed, free = contents.size - present + part, shutil.disk_usage(self._folder).free
+        unpacked = thin_wheels.UNPACKED * largest if contents.sm else 0
+        needed, free = contents.size - present + part + unpacked, shutil.disk_usage(self._folder).free
         if needed > free:
             raise MatrixError(
                 "the disk is too small for this bundle",
@@ -234,11 +239,15 @@ class Maker:
         return wheels[0]
 
     def _download(self, contents: BundleContents) -> None:
-        progress, size = Progress(sum(file.size for file in contents.files), self._say), 0
+        progress, size = Progress(contents.received, self._say), 0
         downloader = Downloader(self._options, progress.arrived)
         for file in sorted(contents.files, key=lambda file: -file.size):  # the small ones take longer by byte
             progress.begin(size)
-            downloader.fetch(file, self._wheels)
+            if not (contents.sm and thin_wheels.is_thin(self._wheels / file.name, contents.sm, file.sha256)):
+                path = downloader.fetch(file, self._wheels)
+                if contents.sm and path.suffix == ".whl":
+                    for line in thin_wheels.described(path, thin_wheels.make_thin(path, contents.sm, file)):
+                        self._say(line)
             size += file.size
 
     def _clone(self, name: str, revisions: Iterable[str]) -> tuple[str, str]:
@@ -252,7 +261,7 @@ class Maker:
 
     def _files(self, contents: BundleContents) -> Iterator[tuple[str, BundleFile]]:
         """Yield the files of the bundle; of those of the index, the SHA-256 is known."""
-        hashes = {f"wheels/{file.name}": file.sha256 for file in contents.files}
+        hashes = {} if contents.sm else {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
             of_bundle = name in bundle_folder.TOPMOST or name.startswith(("wheels/", "sources/"))
@@ -260,9 +269,10 @@ class Maker:
                 yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 
 
-def requested(level: str, python: str, base: str, select: str) -> Bundle:
-    """Return the bundle of a request, before it has files."""
-    return Bundle(__version__, level, python, base, platform.machine(), select)
+def requested(level: str, python: str, base: str, select: str, sm: str = "") -> Bundle:
+    """Return the bundle of a request, before it has files. Raises MatrixError for a wrong compute capability."""
+    gpu = thin_wheels.capability(sm) if sm else ""
+    return Bundle(__version__, level, python, base, platform.machine(), select, sm=gpu)
 
 
 class Progress:
@@ -312,6 +322,9 @@ def described(contents: BundleContents, most: int = 4) -> list[str]:
     names = ", ".join(f"{file.name.partition('-')[0]} {file.size / GB:.2f}" for file in largest)
     count, repositories = len(contents.files), f", and clones: {', '.join(contents.clones)}" if contents.clones else ""
     lines = [f"{contents.size / GB:.2f} GB: {count} distributions ({names}){repositories}"]
+    if contents.sm:
+        got = f"{contents.received / GB:.2f} GB are downloaded"
+        lines += [f"{got}; code of other GPUs than those of compute capability {contents.sm} is left out"]
     return lines + [
         f"not in it, its cases are unavailable there: {name}: {why}" for name, why in contents.missing.items()
     ]

@@ -43,6 +43,18 @@ NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release wi
 OLDEST = 10  # the oldest minor of Python 3 that this project runs on
 HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
 FLASH_ATTENTION = "flash-attn"
+# Of 1.9 - 1.11's attention.py: it imports these names from a flash-attn of 2.0.6 or later, and refuses every model with
+# attention without one; setup.py takes up to 2.4.2. None is called: NVTE_FLASH_ATTN=0 leaves the other backends.
+STAND_IN = "2.4.2"
+_STAND_IN_MODULE = """\
+# megatrix's stand-in: Transformer Engine up to 1.11 has no attention without a flash-attn, which has no wheel.
+import os
+os.environ.setdefault("NVTE_FLASH_ATTN", "0")
+def _absent(*arguments, **options):
+    raise RuntimeError("flash-attn is a stand-in here: NVTE_FLASH_ATTN=1 needs a flash-attn that is installed")
+flash_attn_func = flash_attn_varlen_func = _absent
+_flash_attn_varlen_forward = _flash_attn_varlen_backward = varlen_bwd = _absent
+"""
 LAYOUT = 3  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
@@ -186,8 +198,7 @@ class Overlays:
     def compile(self, build: te_wheels.ReleaseBuild, interpreter: Path, folder: Path, spec: OverlaySpec) -> None:
         """Put a release of Transformer Engine there: its Python, library and built extension, and what they require.
 
-        The base has torch and numpy. Up to 1.11 it reads the version of flash-attn, which has no wheel: one that it
-        does not use stands in for it.
+        The base has torch and numpy. Up to 1.11 it needs flash-attn, which has no wheel: a stand-in is there.
         """
 
         def install(wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None) -> None:
@@ -201,9 +212,7 @@ class Overlays:
         install(wheels, folder, {*spec.base, FLASH_ATTENTION})
         packages = installed(folder)
         if any(Requirement(text).name == FLASH_ATTENTION for package in packages.values() for text in package.requires):
-            info = folder / "flash_attn-1.0.0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {FLASH_ATTENTION}\nVersion: 1.0.0\n")
+            lay_flash_attention(folder)
 
     def borrow(self, wanted: str, folder: Path, python: str, damaged: bool, refusal: MatrixError) -> str:
         """Install megatron-core's wheel for an earlier Python, without its only compiled module, the dataset helper.
@@ -236,6 +245,16 @@ class Overlays:
             )
         if "==" in wanted:  # a release: a wheel of a user may have the version of one
             keep_contents(self.root.parent / "contents" / "overlays", folder, wanted.partition("==")[0])
+
+
+def lay_flash_attention(folder: Path) -> None:
+    """Put a stand-in for flash-attn there: metadata of a version that every release accepts, and what they import."""
+    metadata = f"Metadata-Version: 2.1\nName: {FLASH_ATTENTION}\nVersion: {STAND_IN}\n"
+    files = {f"flash_attn-{STAND_IN}.dist-info/METADATA": metadata, "flash_attn/__init__.py": ""}
+    files |= {f"{name}.py": _STAND_IN_MODULE for name in ("flash_attn/flash_attn_interface", "flash_attn_2_cuda")}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def install_wheels(
@@ -316,7 +335,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
         # Whether a tree gets its compiled helper: a compiler installed later makes another overlay.
         "helper": [spec.interpreter is not None, compiler() is not None] if trees else None,
         **({"toolkit": [spec.toolkit, dict(spec.base)]} if spec.toolkit else {}),
-        **({"build": spec.build.name} if spec.build else {}),
+        **({"build": [spec.build.name, STAND_IN]} if spec.build else {}),
     }
     digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
     return digest, {**ingredients, "sources": [str(content.source) for content in contents]}

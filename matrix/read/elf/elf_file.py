@@ -45,6 +45,7 @@ TAGS: Final = {  # entries of the dynamic section that are read
     0x6FFFFFFF: "DT_VERNEEDNUM",
 }
 FAT_BINARY: Final = b".nv_fatbin\0"
+RELOCATABLE: Final = b"__nv_relfatbin\0"  # what nvcc linked into the other: no driver reads it
 WEAK, LOCAL = 2, 0  # bindings of symbols
 # The header, after magic, class and byte order: machine, offsets of segments and sections, their sizes and numbers.
 _HEADER: Final = struct.Struct("<16x2xH4x8xQQ4x2xHHHHH")
@@ -122,13 +123,17 @@ class ElfFile:
 
     @cached_property
     def fat(self) -> tuple[int, int]:
-        """The offset and size of section .nv_fatbin, (0, 0) without one: the linker does not read sections."""
+        """The offset and size of section .nv_fatbin, (0, 0) without one."""
+        return self.section(FAT_BINARY)
+
+    def section(self, name: bytes) -> tuple[int, int]:
+        """Return the offset and size of a section, (0, 0) without one: the linker does not read sections."""
         _, _, position, _, _, size, count, strings = _HEADER.unpack_from(self.mapped)
         if size != _SECTION.size or strings >= count or position + count * size > len(self.mapped):
             return 0, 0
         sections = list(_SECTION.iter_unpack(self.view[position : position + count * size]))
         texts = sections[strings][1]
-        named = (row for row in sections if self._has(texts + row[0], FAT_BINARY))
+        named = (row for row in sections if self._has(texts + row[0], name))
         _, start, length = next(named, (0, 0, 0))
         return start, length
 
@@ -415,6 +420,7 @@ PTX, CUBIN = 1, 2
 _REGION: Final = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
 _FAT_ENTRY: Final = struct.Struct("<HHIQIIHHI")  # kind, _, header, size, compressed size, _, minor, major, capability
 MOST_REGIONS: Final = 20_000
+BEGINNING: Final = 64  # bytes of code, none of which has only zeros there: an ELF header, PTX, or compressed
 ALIGNMENT: Final = 8
 
 
@@ -436,30 +442,50 @@ class GpuCode:
         return ", ".join(texts)
 
 
+class FatEntry(NamedTuple):
+    """The code of a fat binary for one compute capability, 10 * major + minor: kind PTX or CUBIN, and its place."""
+
+    kind: int
+    capability: int
+    start: int
+    end: int
+
+
+class FatBinary(NamedTuple):
+    """The entries of a fat binary; `whole` unless it has others, or does not end where its header states."""
+
+    entries: tuple[FatEntry, ...]
+    whole: bool
+
+
 def gpu_code(files: Iterable[ElfFile]) -> GpuCode | None:
-    """Return for which GPUs shared objects have code, None where none has a fat binary."""
-    cubins: set[int] = set()
-    ptx: set[int] = set()
+    """Return for which GPUs shared objects have code, None where none has a fat binary.
+
+    Code of zeros alone was left out (`megatrix bundle --sm`).
+    """
+    found: dict[int, set[int]] = {PTX: set(), CUBIN: set()}
     for file in files:
-        for kind, capability in _fat_entries(file):
-            (ptx if kind == PTX else cubins).add(capability)
-    return GpuCode(frozenset(cubins), frozenset(ptx)) if cubins or ptx else None
+        for entry in (entry for binary in fat_binaries(file.view, *file.fat) for entry in binary.entries):
+            if any(file.view[entry.start : min(entry.end, entry.start + BEGINNING)]):
+                found[entry.kind].add(entry.capability)
+    return GpuCode(frozenset(found[CUBIN]), frozenset(found[PTX])) if any(found.values()) else None
 
 
-def _fat_entries(file: ElfFile) -> Iterable[tuple[int, int]]:
-    start, size = file.fat
-    end, regions = min(start + size, len(file.view)), 0
+def fat_binaries(view: memoryview, start: int, size: int) -> Iterator[FatBinary]:
+    """Yield the fat binaries of a section."""
+    end, regions = min(start + size, len(view)), 0
     while start + _REGION.size <= end and regions < MOST_REGIONS:
-        magic, _, header, length = _REGION.unpack_from(file.view, start)
+        magic, _, header, length = _REGION.unpack_from(view, start)
         if magic != MAGIC:
             start += ALIGNMENT
             continue
         regions += 1
-        offset, last = start + header, min(start + header + length, end)
+        entries, offset, last = list[FatEntry](), start + header, min(start + header + length, end)
         while offset + _FAT_ENTRY.size <= last:
-            kind, _, own, content, _, _, _, _, capability = _FAT_ENTRY.unpack_from(file.view, offset)
-            if kind not in (PTX, CUBIN) or not own:
+            kind, _, own, content, _, _, _, _, capability = _FAT_ENTRY.unpack_from(view, offset)
+            if kind not in (PTX, CUBIN) or own < _FAT_ENTRY.size:
                 break
-            yield kind, capability
+            entries.append(FatEntry(kind, capability, offset + own, offset + own + content))
             offset += own + content
-        start = max(start + header + length, start + ALIGNMENT)
+        yield FatBinary(tuple(entries), offset == start + header + length <= end)
+        start += max(header + length + -(header + length) % ALIGNMENT, ALIGNMENT)

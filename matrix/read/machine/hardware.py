@@ -141,7 +141,7 @@ def _querying(library: str, python: str) -> Iterator[Callable[[float], Any]]:
         try:
             process = subprocess.Popen(
                 python_module(python, "matrix.read.machine.hardware", str(os.getpid()), library, folder=ROOT),
-                cwd=ROOT,
+                cwd=ROOT if ROOT.is_dir() else ROOT.parent,  # a bundle's start.py imports this from a wheel
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog.machine import Cuda, Gpu
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
+from matrix.read.machine import hardware
+from matrix.read.machine.hardware import Devices
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SIZES = {"wheels/small.whl": 10, "wheels/exact.whl": 64, "wheels/large.whl": 150}
@@ -287,6 +290,22 @@ def test_path_that_uv_cannot_read_is_refused(name: str) -> None:
 def test_other_python_or_machine_is_refused(content: Bundle, what: str) -> None:
     with pytest.raises(MatrixError, match=what):
         bundle_folder.check_machine(content)
+
+
+@pytest.mark.parametrize(("sms", "refused"), [(["8.0"], True), (["9.0"], False), (["8.0", "9.0"], False), ([], False)])
+def test_thin_bundle_refuses_another_gpu(sms: list[str], refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a GPU may plan from it."""
+    devices = Devices(cuda=Cuda(gpus=tuple(Gpu("H100", sm) for sm in sms)))
+    monkeypatch.setattr(hardware, "query", lambda libraries: devices)
+    thin = Bundle("1", "gpu", PYTHON, "host", platform.machine(), sm="9.0")
+    bundle_folder.check_machine(replace(thin, sm=""))
+    if not refused:
+        bundle_folder.check_machine(thin)
+        return
+    with pytest.raises(MatrixError, match="a bundle for another GPU") as raised:
+        bundle_folder.check_machine(thin)
+    assert (raised.value.got, raised.value.expected) == ("compute capability 8.0", "9.0")
+    assert "--sm 80" in str(raised.value.fix)
 
 
 def test_damaged_bundle_is_not_started(folder: Path) -> None:

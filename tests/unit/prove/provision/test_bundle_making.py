@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,8 +22,11 @@ from matrix.prove.provision.bundle_folder import Bundle
 from matrix.prove.provision.bundle_making import BundleContents, Maker, Progress, described, requested
 from matrix.prove.provision.resolution import Downloader, IndexFile
 from matrix.read.commands import CommandResult
+from matrix.read.elf.elf_file import CUBIN
 from tests.unit.catalogs import real
 from tests.unit.prove.provision.makers import make_clone
+from tests.unit.prove.provision.test_thin_wheels import fat_binary, fat_wheel
+from tests.unit.read.elf.objects import needs_compiler
 
 NEEDED = Supplies((("megatron-core", "0.8.0"), ("transformer-engine", "1.9.0"), ("absent", "1.0")), (), ())
 
@@ -212,6 +216,23 @@ def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: py
     assert made.clones == {"MEGATRIX_MEGATRON_LM": "sources/megatron-lm"}
     assert "sources/megatron-lm/HEAD" in made.files
     assert len([line for line in lines if line.startswith("fetching")]) == 1
+
+
+@needs_compiler
+def test_thin_bundle_has_hashes_of_its_files(index: Index, tmp_path: Path) -> None:
+    """A thin wheel is there after an interruption; its SHA-256 is not that of the index."""
+    file = fat_wheel(tmp_path / "index", fat_binary((CUBIN, 80, b"x" * 200_000), (CUBIN, 90, b"y" * 64)))
+    lines: list[str] = []
+    for _ in range(2):
+        thin, maker = replace(request(), sm="9.0"), Maker(tmp_path / "b", lines.append, index)
+        maker.begin(thin)
+        made = maker.make(thin, BundleContents(maker._project(), (file,), (), sm="9.0"), {}, 0)
+        assert bundle_folder.verified(tmp_path / "b") == made
+    assert made.files[f"wheels/{file.name}"].sha256 != file.sha256
+    assert len([line for line in lines if "device code left out" in line]) == 1
+    assert [path.name for path in (tmp_path / "b").iterdir() if path.is_dir()] == ["wheels"]
+    with pytest.raises(MatrixError, match="another bundle"):
+        Maker(tmp_path / "b", ignore, index).begin(request())
 
 
 @pytest.mark.parametrize(("select", "what"), [("", None), ("mcore==0.8.0", "another bundle")])

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from matrix.ground.catalog.folders import default_root
@@ -26,8 +28,10 @@ from matrix.prove.provision.overlays import (
     OverlaySpec,
     PackageMetadata,
     contradictions,
+    installed,
+    lay_flash_attention,
 )
-from matrix.read.commands import CommandResult
+from matrix.read.commands import CommandResult, python_code, run
 from matrix.read.package_source import Source, SourceKind, parse
 from tests.profiles import tries
 from tests.unit.prove.provision.makers import FolderUv, make_clone, make_tree, make_wheel
@@ -523,3 +527,17 @@ def test_missing_uv_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(MatrixError, match="pip install uv"):
         uv({"PATH": ""})
+
+
+@pytest.mark.parametrize("required", ["2.0.6, <=2.4.2, !=2.0.9, !=2.1.0", "2.0.6, <=2.6.3, !=2.0.9, !=2.1.0"])
+def test_flash_attention_stand_in_is_accepted(tmp_path: Path, required: str) -> None:
+    """By the ranges and imports of Transformer Engine 1.9 - 1.11: metadata alone ended each model with attention."""
+    lay_flash_attention(tmp_path)
+    assert SpecifierSet(f">={required}").contains(installed(tmp_path)["flash-attn"].version)
+    program = (
+        "from flash_attn.flash_attn_interface import flash_attn_func, flash_attn_varlen_func, "
+        "_flash_attn_varlen_forward, _flash_attn_varlen_backward\n"
+        "from flash_attn_2_cuda import varlen_bwd\nimport os\nprint(os.environ['NVTE_FLASH_ATTN'])"
+    )
+    ended = run(python_code(sys.executable, program), environment={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert ended.out == "0\n"

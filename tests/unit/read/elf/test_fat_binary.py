@@ -13,7 +13,7 @@ pytestmark = needs_compiler
 
 def region(*entries: tuple[int, int]) -> bytes:
     """Return a fat binary with (kind, capability), each with 16 bytes of code."""
-    body = b"".join(struct.pack("<HHIQIIHHI32x", kind, 0, 64, 16, 0, 0, 0, 0, sm) + bytes(16) for kind, sm in entries)
+    body = b"".join(struct.pack("<HHIQIIHHI32x", kind, 0, 64, 16, 0, 0, 0, 0, sm) + b"code" * 4 for kind, sm in entries)
     return struct.pack("<IHHQ", MAGIC, 1, 16, len(body)) + body
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from matrix import PACKAGE
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml
+from matrix.read.commands import run
 from matrix.read.machine import hardware
 from matrix.read.machine.hardware import Devices, look, query
 
@@ -285,3 +289,15 @@ def test_a_missing_library_is_reported() -> None:
 
     (found,) = hardware.look_nvml(missing)
     assert found == Nvml(problem="libnvidia-ml.so.1: cannot open shared object file")
+
+
+def test_driver_is_queried_from_a_wheel(tmp_path: Path) -> None:
+    """A bundle's start.py imports this project from one: no process starts in a folder that is a file."""
+    wheel = shutil.make_archive(str(tmp_path / "m"), "zip", PACKAGE.parent, "matrix/read") and tmp_path / "m.zip"
+    with zipfile.ZipFile(wheel, "a") as archive:
+        for path in [PACKAGE / "__init__.py", *PACKAGE.glob("ground/**/*.py")]:
+            archive.write(path, path.relative_to(PACKAGE.parent))
+    code = "from matrix.read.machine import hardware; print(hardware.query(('cuda',)).cuda.problem)"
+    ended = run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(wheel)!r}); {code}"])
+    assert "can't be started" not in ended.out
+    assert "libcuda" in ended.out, ended.err

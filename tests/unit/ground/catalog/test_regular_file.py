@@ -64,7 +64,7 @@ OWN: Final = {
     "matrix/prove/execution/ranks/forkserver_child.py": (1, "the kernel's files"),
     "matrix/read/machine/hardware.py": (3, "the kernel's files"),
     "matrix/read/machine/cuda.py": (1, "the kernel's files"),
-    "matrix/prove/provision/project.py": (4, "this package, and its copy; a folder, for its lock; plain files that uv installed"),
+    "matrix/prove/provision/project.py": (4, "this package, its copy, what uv installed; a folder, for its lock"),
     "matrix/show/document.py": (1, "templates of this package"),
     "matrix/prove/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/read/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),

@@ -48,12 +48,17 @@ SHARES: Final = {
     "transformer_engine_cu1": 0.07,
     "nvidia_nccl_cu12": 0.23,
     "nvidia_nccl_cu13": 0.22,
+    "nvidia_cublas_cu12": 0.52,
     "nvidia_cublas-": 0.68,
+    "nvidia_cudnn_cu12": 0.24,
     "nvidia_cudnn_cu13": 0.53,
+    "nvidia_cufft_cu12": 0.71,
+    "nvidia_cusolver_cu12": 0.14,
     "nvidia_cusolver-": 0.11,
+    "nvidia_cusparse_cu12": 0.15,
     "nvidia_cusparse-": 0.18,
     "nvidia_cusparselt_": 0.84,
-    "nvidia_curand-": 0.69,
+    "nvidia_curand": 0.70,
     "nvidia_nvshmem_": 0.48,
 }
 CAPABILITY: Final = re.compile(r"(\d{1,2})\.?(\d)")

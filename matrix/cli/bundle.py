@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
         "--sm",
         default="",
         metavar="SM",
-        help="of GPUs of this compute capability alone, such as 90; a quarter of the size",
+        help="of GPUs of this compute capability alone, such as 90; a quarter to a half of the size",
     )
     parser.add_argument("--dry-run", action="store_true", help="state what it holds and its size; download nothing")
     parser.set_defaults(command=bundle_command, resume_hint="run the same command again: it goes on where it was")

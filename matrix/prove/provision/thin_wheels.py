@@ -154,9 +154,9 @@ def share(name: str) -> float:
 
 def described(path: Path, cuts: Mapping[str, Cut]) -> list[str]:
     """Return what was left out of a wheel, and which of its libraries stay whole and why, in words."""
-    lines = [f"{name}: stays whole: {found.why}" for name, found in cuts.items() if found.why]
-    if left_out := sum(found.size for found in cuts.values()) / MB:
-        code, size = sum(found.code for found in cuts.values()) / MB, path.stat().st_size / MB
+    lines = [f"{name}: stays whole: {decision.why}" for name, decision in cuts.items() if decision.why]
+    if left_out := sum(decision.size for decision in cuts.values()) / MB:
+        code, size = sum(decision.code for decision in cuts.values()) / MB, path.stat().st_size / MB
         lines.append(f"{path.name}: {left_out:.0f} of {code:.0f} MB of device code left out, now {size:.0f} MB")
     return lines
 
@@ -166,9 +166,9 @@ def make_thin(path: Path, sm: str, file: IndexFile) -> dict[str, Cut]:
     part = path.with_name(f"{path.name}.thin{PARTIAL}")
     with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory(".thin", dir=path.parent.parent) as folder:
         cuts = dict(_cut_libraries(wheel, Path(folder), sm))
-        if sum(found.size for found in cuts.values()) < LEAST:
-            return {name: Cut(why=found.why) for name, found in cuts.items()}
-        changed = {name: Path(folder, _flat(name)) for name, found in cuts.items() if found.ranges}
+        if sum(decision.size for decision in cuts.values()) < LEAST:
+            return {name: Cut(why=decision.why) for name, decision in cuts.items()}
+        changed = {name: Path(folder, _flat(name)) for name, decision in cuts.items() if decision.ranges}
         _write(wheel, part, changed, mark(sm, file.sha256))
     part.replace(path)
     return cuts
@@ -184,13 +184,13 @@ def _cut_libraries(wheel: zipfile.ZipFile, folder: Path, sm: str) -> Iterator[tu
         path = folder / _flat(name)
         with wheel.open(name) as reading, path.open("wb") as writing:
             shutil.copyfileobj(reading, writing, BLOCK)
-        found = cut_of(path, sm)
-        if found.ranges:
-            blank(path, found.ranges)
+        decision = cut_of(path, sm)
+        if decision.ranges:
+            blank(path, decision.ranges)
         else:
             path.unlink()
-        if found.code or found.why:
-            yield name, found
+        if decision.code or decision.why:
+            yield name, decision
 
 
 def _write(wheel: zipfile.ZipFile, target: Path, changed: Mapping[str, Path], comment: bytes) -> None:

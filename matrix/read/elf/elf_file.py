@@ -480,12 +480,12 @@ def fat_binaries(view: memoryview, start: int, size: int) -> Iterator[FatBinary]
             start += ALIGNMENT
             continue
         regions += 1
-        entries, offset, last = list[FatEntry](), start + header, min(start + header + length, end)
-        while offset + _FAT_ENTRY.size <= last:
-            kind, _, own, content, _, _, _, _, capability = _FAT_ENTRY.unpack_from(view, offset)
-            if kind not in (PTX, CUBIN) or own < _FAT_ENTRY.size:
+        entries, offset, limit = list[FatEntry](), start + header, min(start + header + length, end)
+        while offset + _FAT_ENTRY.size <= limit:
+            kind, _, header_size, content, _, _, _, _, capability = _FAT_ENTRY.unpack_from(view, offset)
+            if kind not in (PTX, CUBIN) or header_size < _FAT_ENTRY.size:
                 break
-            entries.append(FatEntry(kind, capability, offset + own, offset + own + content))
-            offset += own + content
+            entries.append(FatEntry(kind, capability, offset + header_size, offset + header_size + content))
+            offset += header_size + content
         yield FatBinary(tuple(entries), offset == start + header + length <= end)
         start += max(header + length + -(header + length) % ALIGNMENT, ALIGNMENT)

@@ -259,7 +259,7 @@ class History:
         self._pair()
 
     def _messages(self, tips: Sequence[str]) -> dict[str, Message]:
-        listing = self.repository.git("rev-list", "--format=%x01%H%x00%P%x00%ct%x00%s%x00%b", *tips).stdout
+        listing = self.repository.git("rev-list", "--format=%x01%H%x00%P%x00%ct%x00%s%x00%b", *tips).out
         rows = [row.split("\0") for row in listing.split("\1")[1:]]
         lines = {id: (parents, when, subject, body) for id, parents, when, subject, body in rows}
         return {

@@ -16,9 +16,9 @@ from typing import Any, Final
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.read.history.index import (
     MADE,
-    Change,
-    Commit,
+    FunctionChange,
     SourceFile,
+    UpstreamCommit,
     UpstreamHistory,
     hash_of_line,
     hash_of_word,
@@ -39,7 +39,7 @@ TEXT: Final = 12  # characters of a message's constant text, without which it id
 
 
 @dataclass(frozen=True)
-class Position:
+class UpstreamFrame:
     """A frame in a source file that upstream's history knows."""
 
     history: UpstreamHistory
@@ -55,10 +55,10 @@ class Position:
         if not 0 < self.frame.line <= len(lines):
             return False
         line = lines[self.frame.line - 1]
-        named = line.function.rpartition(".")[2] or "<module>"
+        line_function = line.function.rpartition(".")[2] or "<module>"
         inner = function.startswith("<") and function != "<module>"  # a lambda, a comprehension
         same_source = not self.source or hash_of_line(self.source) == line.hash
-        return same_source and (inner or function == named)
+        return same_source and (inner or function == line_function)
 
     @property
     def source(self) -> str:
@@ -68,17 +68,17 @@ class Position:
     def functions(self, releases: Sequence[int]) -> list[str]:
         """Return the qualified names that the frame may be of."""
         lines = [self.file.lines(release) for release in releases]
-        known = [rows[self.frame.line - 1].function for rows in lines if 0 < self.frame.line <= len(rows)]
+        functions = [rows[self.frame.line - 1].function for rows in lines if 0 < self.frame.line <= len(rows)]
         function = self.frame.function.rpartition(".")[2].replace("<module>", "")
-        named = [name for name in self.file.names if name.rpartition(".")[2] == function]
-        return list(dict.fromkeys(known)) or (named if len(named) < MOST else [])
+        namesakes = [name for name in self.file.names if name.rpartition(".")[2] == function]
+        return list(dict.fromkeys(functions)) or (namesakes if len(namesakes) < MOST else [])
 
 
 @dataclass(frozen=True)
-class Offer:
+class CommitOffer:
     """A commit that history offers, why, and the function that it changed."""
 
-    commit: Commit
+    commit: UpstreamCommit
     function: str
     reason: str
     score: float
@@ -96,8 +96,8 @@ class Offered:
     releases: tuple[str, ...]
     inferred: bool
     function: str
-    fixes: tuple[Offer, ...]
-    cause: Offer | None
+    fixes: tuple[CommitOffer, ...]
+    cause: CommitOffer | None
     message: str
 
     def to_json(self) -> dict[str, Any]:
@@ -114,28 +114,32 @@ class Offered:
         }
 
 
-def positions(frames: Iterable[Frame]) -> list[Position]:
+def positions(frames: Iterable[Frame]) -> list[UpstreamFrame]:
     """Return the frames that are in sources of an upstream project, outermost first."""
-    found = []
+    stack = []
     for frame in frames:
         for history in histories() if re.search(r"megatron|transformer_engine|tools|\.py$", frame.file) else ():
             if path := history.path_of(frame.file):
-                position = Position(history, history.file(path), path, frame)
-                own = path.startswith("tools/") and not any(map(position.stands_in, range(len(history.releases))))
-                found += [] if own else [position]  # a program's own folder may be named so
+                position = UpstreamFrame(history, history.file(path), path, frame)
+                is_stranger = path.startswith("tools/") and not any(
+                    map(position.stands_in, range(len(history.releases)))
+                )
+                stack += [] if is_stranger else [position]  # a program's own folder may be named so
                 break
-    return found
+    return stack
 
 
-def releases_of(found: Sequence[Position], history: UpstreamHistory) -> tuple[int, ...]:
+def releases_of(stack: Sequence[UpstreamFrame], history: UpstreamHistory) -> tuple[int, ...]:
     """Return the releases in which all frames of a project stand, by number; none for a fork or an unreleased commit.
 
     A script may be of another checkout than the installed package: where both contradict, the package counts.
     """
-    own = [position for position in found if position.history is history]
-    packaged = [position for position in own if position.path.startswith(("megatron/core/", "transformer_engine/"))]
-    for part in (own, packaged):
-        possible = [k for k in range(len(history.releases)) if part and all(one.stands_in(k) for one in part)]
+    project_frames = [position for position in stack if position.history is history]
+    package_frames = [
+        position for position in project_frames if position.path.startswith(("megatron/core/", "transformer_engine/"))
+    ]
+    for part in (project_frames, package_frames):
+        possible = [k for k in range(len(history.releases)) if part and all(position.stands_in(k) for position in part)]
         if possible:
             return tuple(possible)
     return ()
@@ -143,10 +147,14 @@ def releases_of(found: Sequence[Position], history: UpstreamHistory) -> tuple[in
 
 def inferred(raised: Iterable[Raised]) -> Mapping[str, tuple[str, ...]]:
     """Return component -> the releases in which all lines of the tracebacks stand, where there are any."""
-    found = positions(frame for one in raised for frame in one.frames)
-    projects = dict.fromkeys(position.history for position in found)
-    numbers = {history: releases_of(found, history) for history in projects}
-    return {history.component: tuple(history.releases[k] for k in some) for history, some in numbers.items() if some}
+    stack = positions(frame for exception in raised for frame in exception.frames)
+    projects = dict.fromkeys(position.history for position in stack)
+    numbers = {history: releases_of(stack, history) for history in projects}
+    return {
+        history.component: tuple(history.releases[k] for k in releases)
+        for history, releases in numbers.items()
+        if releases
+    }
 
 
 def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[str, Sequence[str]]) -> Offered | None:
@@ -154,42 +162,46 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
 
     `stated` are the versions that the log names, `known` those inferred from all of its tracebacks.
     """
-    found = positions(raised.frames)
-    if not found:
+    stack = positions(raised.frames)
+    if not stack:
         return None
-    history = found[-1].history
-    found = [position for position in found if position.history is history][-INNERMOST:]
-    named = [version.removesuffix(".0") for version in stated.get(history.component, ())]
+    history = stack[-1].history
+    stack = [position for position in stack if position.history is history][-INNERMOST:]
+    stated_versions = [version.removesuffix(".0") for version in stated.get(history.component, ())]
     texts = {version.removesuffix(".0"): version for version in history.releases}
-    versions = [texts[one] for one in named if one in texts] or list(known.get(history.component, ()))
+    versions = [texts[version] for version in stated_versions if version in texts] or list(
+        known.get(history.component, ())
+    )
     numbers = [history.releases.index(version) for version in versions]
-    offers = list(_offers(history, found, raised, numbers))
-    fixes = sorted((one for later, one in offers if later), key=lambda one: -one.score)
-    causes = sorted((one for later, one in offers if not later), key=lambda one: (-one.score, one.commit.date))
-    best = list({one.commit.subject: one for one in reversed(fixes)}.values())[::-1][:MOST]
-    functions = found[-1].functions(numbers)
+    offers = list(_offers(history, stack, raised, numbers))
+    fixes = sorted((offer for later, offer in offers if later), key=lambda offer: -offer.score)
+    causes = sorted(
+        (offer for later, offer in offers if not later), key=lambda offer: (-offer.score, offer.commit.date)
+    )
+    best = list({offer.commit.subject: offer for offer in reversed(fixes)}.values())[::-1][:MOST]
+    functions = stack[-1].functions(numbers)
     return Offered(
         history,
         tuple(versions),
-        bool(versions) and not named,
-        f"{found[-1].path}:{next(iter(functions), found[-1].frame.function) or '<module>'}",
+        bool(versions) and not stated_versions,
+        f"{stack[-1].path}:{next(iter(functions), stack[-1].frame.function) or '<module>'}",
         tuple(best),
         causes[0] if causes and numbers else None,
-        _message(history, found, raised.message, numbers),
+        _message(history, stack, raised.message, numbers),
     )
 
 
 def _offers(
-    history: UpstreamHistory, found: Sequence[Position], raised: Raised, numbers: Sequence[int]
-) -> Iterator[tuple[bool, Offer]]:
+    history: UpstreamHistory, stack: Sequence[UpstreamFrame], raised: Raised, numbers: Sequence[int]
+) -> Iterator[tuple[bool, CommitOffer]]:
     """Yield (whether it is later than the release, the offer) of each change of the functions on the traceback."""
-    error = words_of(f"{raised.message} {found[-1].source}")
-    about = error | words_of(" ".join(position.frame.function for position in found)) - {
+    error = words_of(f"{raised.message} {stack[-1].source}")
+    about = error | words_of(" ".join(position.frame.function for position in stack)) - {
         "__init__",
         "forward",
         "_call_impl",
     }
-    for depth, position in enumerate(reversed(found)):
+    for depth, position in enumerate(reversed(stack)):
         for function in position.functions(numbers):
             for change in position.file.changes(function):
                 commit = history.commit_of(change.commit)
@@ -197,14 +209,14 @@ def _offers(
                     continue
                 later = not numbers or not history.has(change.commit, numbers[0])
                 score, reason = _weigh(history, change, commit, position, error, about, later)
-                yield later, Offer(commit, function or "<module>", reason, score - 1.2 * depth)
+                yield later, CommitOffer(commit, function or "<module>", reason, score - 1.2 * depth)
 
 
 def _weigh(
     history: UpstreamHistory,
-    change: Change,
-    commit: Commit,
-    position: Position,
+    change: FunctionChange,
+    commit: UpstreamCommit,
+    position: UpstreamFrame,
     error: set[str],
     about: set[str],
     later: bool,
@@ -219,8 +231,8 @@ def _weigh(
     score += sum(rarity(word.lower()) for word in shared)
     touched = [word for word in error if hash_of_word(word) in change.words]
     score += min(3.0, 0.8 * len(touched))
-    named = dict.fromkeys([*shared, *touched])
-    reasons += [f"it is about {', '.join(list(named)[:MOST])}"] if named else []
+    common_words = dict.fromkeys([*shared, *touched])
+    reasons += [f"it is about {', '.join(list(common_words)[:MOST])}"] if common_words else []
     score += 1.5 * bool(_FIX.search(commit.subject)) - 2 * bool(_IDLE.search(commit.subject))
     score -= 3 * (commit.reverted_by is not None) + 0.5 * (change.kind == MADE)
     return score, "; ".join(reasons) or "it changed the function"
@@ -234,45 +246,45 @@ def _rarity(history: UpstreamHistory) -> Any:
     return lambda word: 0.35 * math.log(len(subjects) / (1 + counts[word]))
 
 
-def _message(history: UpstreamHistory, found: Sequence[Position], message: str, numbers: Sequence[int]) -> str:
+def _message(history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: str, numbers: Sequence[int]) -> str:
     """Return whether the newest release still has the error message, "" where no source line has it."""
     newest = len(history.releases) - 1
-    first = " ".join(message.split())
-    for position in reversed(found):
+    joined = " ".join(message.split())
+    for position in reversed(stack):
         for function, text, bits in position.file.messages:
             parts = [part.strip() for part in _HOLE.split(text)]
-            if max(map(len, parts)) < TEXT or not re.match(".*?".join(map(re.escape, parts)), first):
+            if max(map(len, parts)) < TEXT or not re.match(".*?".join(map(re.escape, parts)), joined):
                 continue
             if bits >> newest & 1:
                 return (
                     f"{history.releases[newest]}, the newest that is known, still has it, in {function or 'the module'}"
                 )
-            last = bits.bit_length() - 1
+            last_release = bits.bit_length() - 1
             gone = [
                 history.commit_of(change.commit)
                 for change in position.file.changes(function)
-                if history.has(change.commit, last + 1) and not history.has(change.commit, last)
+                if history.has(change.commit, last_release + 1) and not history.has(change.commit, last_release)
             ]
             by = f", by commit {gone[-1].id} ({gone[-1].subject})" if len(gone) == 1 else ""
             by = f", by one of {', '.join(commit.id for commit in gone[:5])}" if len(gone) > 1 else by
-            return f"gone since {history.releases[last + 1]}{by}"
+            return f"gone since {history.releases[last_release + 1]}{by}"
     return ""
 
 
-def in_words(offer: Offer) -> str:
+def in_words(offer: CommitOffer) -> str:
     """Return an offer in one line."""
     return f"{commit_in_words(offer.commit)}: {offer.reason}"
 
 
-def commit_in_words(commit: Commit) -> str:
+def commit_in_words(commit: UpstreamCommit) -> str:
     """Return a commit in one line: id, date, subject, first release, what reverted it."""
-    first = f"first in {commit.releases[0]}" if commit.releases else "in no release"
+    since = f"first in {commit.releases[0]}" if commit.releases else "in no release"
     picked = f" and {len(commit.releases) - 1} more" if len(commit.releases) > 1 else ""
     reverted = "; reverted later" if commit.reverted_by is not None else ""
-    return f'{commit.id} of {commit.date}, {sort_of(commit)}"{commit.subject}", {first}{picked}{reverted}'
+    return f'{commit.id} of {commit.date}, {sort_of(commit)}"{commit.subject}", {since}{picked}{reverted}'
 
 
-def sort_of(commit: Commit) -> str:
+def sort_of(commit: UpstreamCommit) -> str:
     """Return what a subject calls its commit: a revert, a fix or a refactoring; "" for anything else."""
     if re.search(r"(?i)\brevert", commit.subject):
         return "a revert: "

@@ -45,10 +45,10 @@ def match_command(parsed: argparse.Namespace) -> int:
     answers = [answered for answered in answers if says_something(answered)]
     history = _of_history(matched)
     if parsed.json:
-        print(json_object("match/1", **to_json(matched, answers), history=[one.to_json() for one in history]))
+        print(json_object("match/1", **to_json(matched, answers), history=[offer.to_json() for offer in history]))
     else:
         show(*render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0]))
-        show(*(part for one in history for part in _history(one)))
+        show(*(part for offer in history for part in _history(offer)))
     named = any(standstill.ranks for standstill in matched.standstills)
     answered = any(kind.facts for kind in answers)
     return ExitStatus.GOOD if matched.known or answered or named else ExitStatus.BAD
@@ -61,25 +61,33 @@ def _of_history(reading: Reading) -> list[Offered]:
         return []
     from matrix.ask.history import offered
 
-    found = [offered(exception, reading.versions.texts, reading.inferred) for exception in raised]
-    return list({one.function: one for one in found if one}.values())[:SHOWN]
+    offers = [offered(exception, reading.versions.texts, reading.inferred) for exception in raised]
+    return list({offer.function: offer for offer in offers if offer}.values())[:SHOWN]
 
 
-def _history(one: Offered) -> Iterator[Part]:
+def _history(history: Offered) -> Iterator[Part]:
     """Yield what history offers for an exception."""
     from matrix.ask.history import commit_in_words, in_words
 
-    versions = " or ".join(one.releases) if len(one.releases) < SHOWN else f"{one.releases[0]} - {one.releases[-1]}"
-    stated = "inferred from the lines of the traceback" if one.inferred else "of the log"
-    none = "lines of no release: a fork, or a commit between two" if not one.releases else f"{versions}, {stated}"
+    versions = (
+        " or ".join(history.releases)
+        if len(history.releases) < SHOWN
+        else f"{history.releases[0]} - {history.releases[-1]}"
+    )
+    origin = "inferred from the lines of the traceback" if history.inferred else "of the log"
+    releases = (
+        "lines of no release: a fork, or a commit between two" if not history.releases else f"{versions}, {origin}"
+    )
     yield ""
-    yield Prose(f"history of {one.history.repository} up to {one.history.until}; no run shows that any of it applies:")
+    yield Prose(
+        f"history of {history.history.repository} up to {history.history.until}; no run shows that any of it applies:"
+    )
     facts = [
-        ("function:", one_line(one.function)),
-        ("release:", none),
-        *(("may be fixed by:", one_line(in_words(offer), STATED)) for offer in one.fixes),
-        *([("changed before by:", one_line(commit_in_words(one.cause.commit), STATED))] if one.cause else []),
-        *([("message:", one_line(one.message, STATED))] if one.message else []),
+        ("function:", one_line(history.function)),
+        ("release:", releases),
+        *(("may be fixed by:", one_line(in_words(offer), STATED)) for offer in history.fixes),
+        *([("changed before by:", one_line(commit_in_words(history.cause.commit), STATED))] if history.cause else []),
+        *([("message:", one_line(history.message, STATED))] if history.message else []),
     ]
     yield table(facts, indent=2)
 

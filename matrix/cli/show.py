@@ -13,7 +13,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.stack import component_title
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.text import one_line
-from matrix.read.history.index import Commit, UpstreamHistory, histories
+from matrix.read.history.index import UpstreamCommit, UpstreamHistory, histories
 from matrix.show.known import statement
 from matrix.show.terminal import json_object, show
 
@@ -43,12 +43,12 @@ def add_parser(commands: Any) -> None:
 
 def show_command(parsed: argparse.Namespace) -> int:
     """Print what the catalog and upstream's history have on an entry, issue, commit or release."""
-    lines, known = answer(parsed.what.strip())
+    lines, is_known = answer(parsed.what.strip())
     if parsed.json:
-        print(json_object("show/1", [{"what": parsed.what, "known": known, "lines": list(map(one_line, lines))}]))
+        print(json_object("show/1", [{"what": parsed.what, "known": is_known, "lines": list(map(one_line, lines))}]))
     else:
         show(*(one_line(line, 400) for line in lines))
-    return ExitStatus.GOOD if known else ExitStatus.NOTHING
+    return ExitStatus.GOOD if is_known else ExitStatus.NOTHING
 
 
 def answer(what: str) -> Answer:
@@ -56,15 +56,18 @@ def answer(what: str) -> Answer:
     entries = [failure for failure in loading.load().known_failures if failure.id == what]
     if entries:
         references = [
-            line for one in entries[0].references for line in _of_reference(one) if not line.startswith("entry ")
+            line
+            for reference in entries[0].references
+            for line in _of_reference(reference)
+            if not line.startswith("entry ")
         ]
         return [*statement(entries[0]), *references], True
-    if found := _NUMBER.fullmatch(what):
-        return _of_number(f"{found['owner']}/{found['name']}", int(found["number"]))
-    if found := _COMMIT.fullmatch(what):
-        return _of_commit(f"{found['owner']}/{found['name']}" if found["owner"] else "", found["id"])
-    if found := _RELEASE.fullmatch(what):
-        return _of_release(SHORT.get(found["name"].lower(), found["name"].lower()), found["version"])
+    if number := _NUMBER.fullmatch(what):
+        return _of_number(f"{number['owner']}/{number['name']}", int(number["number"]))
+    if commit := _COMMIT.fullmatch(what):
+        return _of_commit(f"{commit['owner']}/{commit['name']}" if commit["owner"] else "", commit["id"])
+    if release := _RELEASE.fullmatch(what):
+        return _of_release(SHORT.get(release["name"].lower(), release["name"].lower()), release["version"])
     raise MatrixError(
         "nothing that can be shown", got=what, expected=FORMS, fix="megatrix catalog list has the entries"
     )
@@ -73,20 +76,22 @@ def answer(what: str) -> Answer:
 def _of_project(repository: str) -> UpstreamHistory | None:
     name = repository.lower().rpartition("/")[2]
     whole = "/" in repository and not repository.startswith("/")
-    same = (one for one in histories() if one.repository.lower() == repository.lower())
+    matches = (history for history in histories() if history.repository.lower() == repository.lower())
     return (
-        next(same, None) if whole else next((one for one in histories() if one.repository.lower().endswith(name)), None)
+        next(matches, None)
+        if whole
+        else next((history for history in histories() if history.repository.lower().endswith(name)), None)
     )
 
 
 def _indexed() -> str:
-    return "; ".join(f"{one.repository} up to {one.until} ({one.releases[-1]})" for one in histories())
+    return "; ".join(f"{history.repository} up to {history.until} ({history.releases[-1]})" for history in histories())
 
 
 def _of_reference(reference: str) -> Iterator[str]:
-    found = _NUMBER.fullmatch(reference)
-    if found and _of_project(f"{found['owner']}/{found['name']}"):
-        yield from _of_number(f"{found['owner']}/{found['name']}", int(found["number"]))[0]
+    number = _NUMBER.fullmatch(reference)
+    if number and _of_project(f"{number['owner']}/{number['name']}"):
+        yield from _of_number(f"{number['owner']}/{number['name']}", int(number["number"]))[0]
 
 
 def _of_number(repository: str, number: int) -> Answer:
@@ -109,7 +114,7 @@ def _of_number(repository: str, number: int) -> Answer:
     return [f"{reference}:", *lines, *entries], bool(commits or entries)
 
 
-def _lines(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
+def _lines(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:
     title = component_title(history.component)
     yield f"commit {commit_in_words(commit)}"
     yield f"  {title} with it: {', '.join(commit.releases) or f'no release up to {history.releases[-1]}; on main'}"
@@ -119,21 +124,21 @@ def _lines(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
 
 def _of_commit(repository: str, id: str) -> Answer:
     """Return what a commit changed, the releases that have it, and later changes of the same functions."""
-    projects = [one for one in histories() if not repository or one is _of_project(repository)]
-    found = [(history, full, number) for history in projects for full, number in history.find(id)]
-    if not found:
+    projects = [history for history in histories() if not repository or history is _of_project(repository)]
+    commits = [(history, full, number) for history in projects for full, number in history.find(id)]
+    if not commits:
         return [f"{id}: not a commit of main or of a release of the projects that are known: {_indexed()}"], False
     lines = []
-    for history, full, number in found:
+    for history, full, number in commits:
         commit = history.commit_of(number)
         part = [f"{full} is a part of what this merge brought:"] if full != commit.id else []
         lines += [f"{history.repository}:", *part, *_lines(history, commit), *_changed(history, commit)]
-    if len(found) > 1:
-        lines.append(f"{len(found)} commits begin with {id}")
+    if len(commits) > 1:
+        lines.append(f"{len(commits)} commits begin with {id}")
     return lines, True
 
 
-def _changed(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
+def _changed(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:
     later: dict[int, set[str]] = {}
     changed = 0
     for path in history.files:
@@ -146,24 +151,26 @@ def _changed(history: UpstreamHistory, commit: Commit) -> Iterator[str]:
                     later.setdefault(change.commit, set()).add(function)
     if changed > LISTED:
         yield f"  and {changed - LISTED} more functions"
-    repairs = [(one, later[one.number]) for one in map(history.commit_of, later) if sort_of(one)[2:5] in ("fix", "rev")]
+    repairs = [(fix, later[fix.number]) for fix in map(history.commit_of, later) if sort_of(fix)[2:5] in ("fix", "rev")]
     for repair, functions in sorted(repairs, key=lambda pair: (-len(pair[1]), pair[0].date))[:5]:
         yield f"  later, {', '.join(sorted(functions)[:3])}: {commit_in_words(repair)}"
 
 
 def _of_release(component: str, version: str) -> Answer:
     """Return the fixes and reverts that are new in a release."""
-    history = next((one for one in histories() if one.component == component), None)
+    history = next((history for history in histories() if history.component == component), None)
     if history is None:
         return [f"{component}: not a component whose history is known: {_indexed()}"], False
-    numbers = [k for k, one in enumerate(history.releases) if one == version or f"{one}.0" == version]
+    numbers = [k for k, release in enumerate(history.releases) if version in (release, f"{release}.0")]
     if not numbers or not history.tagged[numbers[0]]:
-        known = ", ".join(one for one, tagged in zip(history.releases, history.tagged, strict=True) if tagged)
-        what = "its lines are known, its commits are not" if numbers else "not a release that is known"
-        return [f"{component} {version}: {what} up to {history.until}; known: {known}"], False
-    before = max(numbers[0] - 1, 0)
-    commits = [one for one in history.new_in(numbers[0], before) if sort_of(one)[2:5] in ("fix", "rev")]
-    head = f"{component} {version}: {len(commits)} fixes and reverts that {history.releases[before]} lacks"
+        releases = ", ".join(
+            release for release, tagged in zip(history.releases, history.tagged, strict=True) if tagged
+        )
+        lack = "its lines are known, its commits are not" if numbers else "not a release that is known"
+        return [f"{component} {version}: {lack} up to {history.until}; known: {releases}"], False
+    predecessor = max(numbers[0] - 1, 0)
+    commits = [fix for fix in history.new_in(numbers[0], predecessor) if sort_of(fix)[2:5] in ("fix", "rev")]
+    head = f"{component} {version}: {len(commits)} fixes and reverts that {history.releases[predecessor]} lacks"
     rows = [f"  {commit_in_words(commit)}" for commit in commits[:LISTED]]
-    more = [f"  and {len(commits) - LISTED} more"] if len(commits) > LISTED else []
-    return [head, *rows, *more], True
+    remainder = [f"  and {len(commits) - LISTED} more"] if len(commits) > LISTED else []
+    return [head, *rows, *remainder], True

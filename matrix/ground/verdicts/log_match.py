@@ -484,19 +484,15 @@ def match(chunks: Iterable[str], failures: Iterable[Failure], table: KindTable |
     return match_logs([(RankLog(""), chunks)], failures, table)
 
 
-Infer = Callable[[Iterable[Raised]], Mapping[str, Sequence[str]]]  # component -> versions that tracebacks may be of
+Logs = Iterable[tuple[RankLog, Iterable[str]]]  # of each rank: its text in parts
+# Component -> the versions that tracebacks may be of. One alone counts as if the log named it, where it names none.
+Infer = Callable[[Iterable[Raised]], Mapping[str, Sequence[str]]]
 
 
 def match_logs(
-    logs: Iterable[tuple[RankLog, Iterable[str]]],
-    failures: Iterable[Failure],
-    table: KindTable | None = None,
-    infer: Infer = lambda raised: {},
+    logs: Logs, failures: Iterable[Failure], table: KindTable | None = None, infer: Infer = lambda raised: {}
 ) -> Reading:
-    """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`.
-
-    Where the log names no version of a component and `infer` leaves one, that counts as if the log named it.
-    """
+    """Return the faults of the logs of a job, each given as its text in parts; the other parameters as of `match`."""
     index, kinds = SignatureIndex(failures), KindIndex(table)
     reader, lines, stack = _Reader(index, kinds), 0, ""
     triggers = Triggers([*_TRIGGERS, *index.types], itertools.chain(index.choices(), kinds.choices()))
@@ -512,11 +508,7 @@ def match_logs(
         stack = stack or scan.evidence
     evidence = reader.evidence
     stack = stack or evidence.of_stack
-    faults = _distinct(chain.fault for chain in evidence.chains.values() if chain.fault.raised and not chain.follows)
-    raised = tuple(faults)[:LISTED]
-    found = infer([fault.raised for fault in raised if fault.raised])
-    inferred = {name: versions for name, versions in found.items() if name not in evidence.versions.texts}
-    evidence.versions.texts.update((name, dict.fromkeys(some)) for name, some in inferred.items() if len(some) == 1)
+    raised, inferred = _inferred(evidence, infer)
     evidence.settle(stack)
     evidence.rule_out()
     known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
@@ -541,6 +533,16 @@ def match_logs(
         raised,
         inferred,
     )
+
+
+def _inferred(evidence: _Evidence, infer: Infer) -> tuple[tuple[LogFault, ...], Mapping[str, Sequence[str]]]:
+    """Return the first exceptions, and the versions that they may be of; a single one counts as named."""
+    faults = _distinct(chain.fault for chain in evidence.chains.values() if chain.fault.raised and not chain.follows)
+    raised, texts = tuple(faults)[:LISTED], evidence.versions.texts
+    possible = infer([fault.raised for fault in raised if fault.raised])
+    inferred = {name: versions for name, versions in possible.items() if name not in texts}
+    texts.update((name, dict.fromkeys(versions)) for name, versions in inferred.items() if len(versions) == 1)
+    return raised, inferred
 
 
 def _read(reader: _Reader, rank: str, excerpts: Excerpts, lines: int) -> int:

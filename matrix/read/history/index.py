@@ -42,7 +42,7 @@ def words_of(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Change:
+class FunctionChange:
     """A change of a function: the commit, whether it made or removed the function, hashes of words and old lines."""
 
     commit: int
@@ -52,7 +52,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Commit:
+class UpstreamCommit:
     """A commit of a project. `releases`: those that have it, oldest first. `reverted_by`: the number of a commit."""
 
     number: int
@@ -65,7 +65,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a source file in a release: its function ("": the module) and the hash of its text."""
 
     function: str
@@ -85,26 +85,26 @@ class SourceFile:
         return int(self._content["paths"].get(path, "0"), 16)
 
     @cached_property
-    def _releases_of_lines(self) -> dict[int, list[Line]]:
+    def _releases_of_lines(self) -> dict[int, list[SourceLine]]:
         return {}
 
-    def lines(self, release: int) -> list[Line]:
+    def lines(self, release: int) -> list[SourceLine]:
         """Return the lines of the file in a release; it lists releases by number."""
         if release not in self._releases_of_lines:
             lines, offset = [], 0
             for count, name, bits in zip(*self._content["runs"], strict=True):
                 if self._sets[bits] >> release & 1:
-                    lines += [Line(self.names[name], self._hashes[offset + k]) for k in range(count)]
+                    lines += [SourceLine(self.names[name], self._hashes[offset + k]) for k in range(count)]
                 offset += count
             self._releases_of_lines[release] = lines
         return self._releases_of_lines[release]
 
-    def changes(self, function: str) -> Iterator[Change]:
+    def changes(self, function: str) -> Iterator[FunctionChange]:
         """Yield the changes of a function, oldest first on main, then those of releases' branches."""
         number = str(self.names.index(function)) if function in self.names else ""
         for commit, kind, words, removed in self._content["changes"].get(number, ()):
             hashes = frozenset(int(words[k : k + 4], 16) for k in range(0, len(words), 4))
-            yield Change(commit, kind, hashes, frozenset(bytes.fromhex(removed)))
+            yield FunctionChange(commit, kind, hashes, frozenset(bytes.fromhex(removed)))
 
     def functions_changed(self, commit: int) -> list[str]:
         """Return the functions that a commit changed."""
@@ -141,11 +141,11 @@ class UpstreamHistory:
     def path_of(self, file: str) -> str:
         """Return the path in the project of a file in a traceback, "" for a file that is not of the project."""
         parts = re.split(r"[/\\]", file)
-        for first in range(len(parts)):
-            path = "/".join(parts[first:])
-            for known in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
-                if "/" in known and (known in self.files or known in self._old):
-                    return known
+        for start in range(len(parts)):
+            path = "/".join(parts[start:])
+            for candidate in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
+                if "/" in candidate and (candidate in self.files or candidate in self._old):
+                    return candidate
         return ""
 
     @cache  # noqa: B019 - an index lives as long as the process
@@ -174,10 +174,10 @@ class UpstreamHistory:
             bool(release) and not self.tagged[release] and self.has(commit, release - 1)
         )  # a wheel: as the one before
 
-    def commit_of(self, number: int) -> Commit:
+    def commit_of(self, number: int) -> UpstreamCommit:
         """Return a commit by its number."""
         content = self._commits
-        return Commit(
+        return UpstreamCommit(
             number,
             content["ids"][10 * number : 10 * number + 10],
             str(EPOCH + timedelta(content["days"][number])),
@@ -189,11 +189,11 @@ class UpstreamHistory:
 
     def find(self, id: str) -> list[tuple[str, int]]:
         """Return the commits whose id begins so, or is begun by it: the id, and the number of the one on main."""
-        return sorted((one, k) for one, k in self._revision.items() if one.startswith(id[:10]))
+        return sorted((whole, k) for whole, k in self._revision.items() if whole.startswith(id[:10]))
 
-    def naming(self, number: int) -> list[Commit]:
+    def naming(self, number: int) -> list[UpstreamCommit]:
         """Return the commits that name an issue or pull request."""
-        return [self.commit_of(int(k)) for k, named in self._commits["numbers"].items() if number in named]
+        return [self.commit_of(int(k)) for k, numbers in self._commits["numbers"].items() if number in numbers]
 
     @property
     def subjects(self) -> list[str]:
@@ -205,7 +205,7 @@ class UpstreamHistory:
         numbers: dict[str, list[int]] = self._commits["numbers"]
         return max(map(max, numbers.values()), default=0)
 
-    def new_in(self, release: int, before: int) -> list[Commit]:
+    def new_in(self, release: int, before: int) -> list[UpstreamCommit]:
         """Return the commits that a release has and another one lacks."""
         count = len(self._commits["days"])
         return [self.commit_of(k) for k in range(count) if self.has(k, release) and not self.has(k, before)]

@@ -82,6 +82,7 @@ JSON_LINES = {
     "check": "check mcore=0.8.0 torch=2.4.1 --json",
     "contract": "contract --consumer megatron-core --mcore 0.8.0 --te 1.9.0 --json",
     "fit": "fit --offline --json torch=2.9.1",
+    "show": "show te=2.11 --json",
     "match": "match no-such.log --json",
     "parity": "parity --layout tp=3 --json",
     "plan": "plan --json",

@@ -37,6 +37,7 @@ EXIT_STATUS = {
     "check Dockerfile requirements.txt": ExitStatus.BAD,
     "fit gpu=H100 driver=550 flash-attn --offline": ExitStatus.GOOD,
     "match train.log": ExitStatus.GOOD,
+    "show NVIDIA/Megatron-LM#3912": ExitStatus.GOOD,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,
 }
 EXAMPLES = {example for command in (*COMMANDS.values(), *ACTIONS.values()) for example in command.examples}

@@ -43,12 +43,12 @@ def add_parser(commands: Any) -> None:
 
 def show_command(parsed: argparse.Namespace) -> int:
     """Print what the catalog and upstream's history have on an entry, issue, commit or release."""
-    lines, known = answer(parsed.what.strip())
+    lines, is_known = answer(parsed.what.strip())
     if parsed.json:
-        print(json_object("show/1", [{"what": parsed.what, "known": known, "lines": list(map(one_line, lines))}]))
+        print(json_object("show/1", [{"what": parsed.what, "known": is_known, "lines": list(map(one_line, lines))}]))
     else:
         show(*(one_line(line, 400) for line in lines))
-    return ExitStatus.GOOD if known else ExitStatus.NOTHING
+    return ExitStatus.GOOD if is_known else ExitStatus.NOTHING
 
 
 def answer(what: str) -> Answer:

@@ -141,11 +141,11 @@ class UpstreamHistory:
     def path_of(self, file: str) -> str:
         """Return the path in the project of a file in a traceback, "" for a file that is not of the project."""
         parts = re.split(r"[/\\]", file)
-        for first in range(len(parts)):
-            path = "/".join(parts[first:])
-            for known in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
-                if "/" in known and (known in self.files or known in self._old):
-                    return known
+        for start in range(len(parts)):
+            path = "/".join(parts[start:])
+            for candidate in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
+                if "/" in candidate and (candidate in self.files or candidate in self._old):
+                    return candidate
         return ""
 
     @cache  # noqa: B019 - an index lives as long as the process
@@ -189,11 +189,11 @@ class UpstreamHistory:
 
     def find(self, id: str) -> list[tuple[str, int]]:
         """Return the commits whose id begins so, or is begun by it: the id, and the number of the one on main."""
-        return sorted((one, k) for one, k in self._revision.items() if one.startswith(id[:10]))
+        return sorted((whole, k) for whole, k in self._revision.items() if whole.startswith(id[:10]))
 
     def naming(self, number: int) -> list[UpstreamCommit]:
         """Return the commits that name an issue or pull request."""
-        return [self.commit_of(int(k)) for k, named in self._commits["numbers"].items() if number in named]
+        return [self.commit_of(int(k)) for k, numbers in self._commits["numbers"].items() if number in numbers]
 
     @property
     def subjects(self) -> list[str]:

@@ -23,6 +23,8 @@ from tests.schemas import items_of
         ("te=2.11.0", 0, "fixes and reverts that 2.10 lacks"),
         ("te==99.1", 3, "not a release that is known up to 20"),
         ("numpy==2.0", 3, "not a component whose history is known"),
+        ("ROCm/Megatron-LM#83", 0, "Saving a distributed checkpoint fails"),
+        ("NVIDIA/Megatron-LM#83", 3, "not mentioned in a commit up to 20"),  # that of the fork is another
         (PINNED, 0, "known: "),
     ],
 )

@@ -132,13 +132,14 @@ def positions(frames: Iterable[Frame]) -> list[UpstreamFrame]:
 def releases_of(stack: Sequence[UpstreamFrame], history: UpstreamHistory) -> tuple[int, ...]:
     """Return the releases in which all frames of a project stand, by number; none for a fork or an unreleased commit.
 
-    A script may be of another checkout than the installed package: where both contradict, the package counts.
+    A script may be of another checkout than the installed package: where both contradict, the package counts. Numbers
+    of lines alone, without a printed source line, are those of some release by chance: they show none.
     """
     project_frames = [position for position in stack if position.history is history]
     package_frames = [
         position for position in project_frames if position.path.startswith(("megatron/core/", "transformer_engine/"))
     ]
-    for part in (project_frames, package_frames):
+    for part in (project_frames, package_frames) if any(position.source for position in project_frames) else ():
         possible = [k for k in range(len(history.releases)) if part and all(position.stands_in(k) for position in part)]
         if possible:
             return tuple(possible)

@@ -75,9 +75,8 @@ def _history(history: Offered) -> Iterator[Part]:
         else f"{history.releases[0]} - {history.releases[-1]}"
     )
     origin = "inferred from the lines of the traceback" if history.inferred else "of the log"
-    releases = (
-        "lines of no release: a fork, or a commit between two" if not history.releases else f"{versions}, {origin}"
-    )
+    unknown = "not known: no known release has these lines, or the log prints no source lines"
+    releases = f"{versions}, {origin}" if history.releases else unknown
     yield ""
     yield Prose(
         f"history of {history.history.repository} up to {history.history.until}; no run shows that any of it applies:"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -18,8 +17,6 @@ from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
 from matrix.ground.catalog.loading import NIGHT_FILE
-from matrix.ground.catalog.model import Catalog, Topic
-from matrix.ground.catalog.schema import Identifier
 from matrix.ground.errors import ExitStatus, MatrixError, closest
 from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
@@ -60,11 +57,10 @@ ACTIONS: Final = {
         "none",
     ),
     "list": Command(
-        "List the failures by topic, or those of an issue: first seen, last reproduced, fixed in.",
+        "List the failures by topic: first seen, last reproduced, fixed in.",
         COMMANDS["catalog"].document,
-        ("catalog list", "catalog list --topic checkpoints", "catalog list NVIDIA/Megatron-LM#1274"),
+        ("catalog list", "catalog list --topic checkpoints"),
         "listed",
-        "no failure refers to this issue",
     ),
     "export": Command(
         "Print the catalog as one JSON object (docs/schema/catalog.json).",
@@ -95,9 +91,6 @@ def add_parser(commands: Any) -> None:
     add_out(keep)
     keep.set_defaults(command=keep_command)
     listing = add_command(actions, "list", ACTIONS["list"])
-    listing.add_argument(
-        "thread", metavar="ISSUE", nargs="?", default="", help="the failures that refer to it: NVIDIA/Megatron-LM#1274"
-    )
     listing.add_argument("--topic", metavar="TOPIC", help="list the failures of this topic only")
     listing.set_defaults(command=list_command)
     exporting = add_command(actions, "export", ACTIONS["export"])
@@ -178,13 +171,8 @@ def keep_command(parsed: argparse.Namespace) -> int:
 
 
 def list_command(parsed: argparse.Namespace) -> int:
-    """Print each topic with its question and its failures, or the failures that refer to an issue.
-
-    Raises MatrixError for an unknown topic.
-    """
+    """Print each topic with its question and its failures. Raises MatrixError for an unknown topic."""
     catalog = loading.load()
-    if parsed.thread:
-        return list_thread(catalog, parsed.thread)
     topics = {topic.id: (topic, failures) for topic, failures in overview.by_topic(catalog).items()}
     if parsed.topic and parsed.topic not in topics:
         expected = f"one of {', '.join(filter(None, topics))}"
@@ -196,23 +184,6 @@ def list_command(parsed: argparse.Namespace) -> int:
         show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
         show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))
     return ExitStatus.GOOD
-
-
-def list_thread(catalog: Catalog, text: str) -> int:
-    """Print the failures whose references have an issue or a pull request; return 1 for none.
-
-    Raises MatrixError for another text.
-    """
-    found = re.fullmatch(r"(?:.*?([\w.-]+)(?:#|/issues/|/pull/)|#?)(\d+)", text)
-    if not found:
-        raise MatrixError("not an issue", got=text, expected="NVIDIA/Megatron-LM#1274, #1274 or its address")
-    thread = re.compile(rf"/{re.escape(found[1]) if found[1] else '[^/]+'}#{found[2]}$", re.IGNORECASE)
-    failures = [failure for failure in catalog.failures if any(map(thread.search, failure.references))]
-    topic = Topic(Identifier("issue"), text, "Is it fixed?" if failures else "No failure of the catalog refers to it.")
-    show(*known.topic_table(topic, [overview.summary(failure) for failure in failures]))
-    for failure in failures:
-        show(*paragraphs("\n".join(["", *known.statement(failure)])))
-    return ExitStatus.GOOD if failures else ExitStatus.BAD
 
 
 def export_command(parsed: argparse.Namespace) -> int:

@@ -55,12 +55,7 @@ def answer(what: str) -> Answer:
     """Return the lines of the answer. Raises MatrixError for a text of none of the forms."""
     entries = [failure for failure in loading.load().known_failures if failure.id == what]
     if entries:
-        references = [
-            line
-            for reference in entries[0].references
-            for line in _of_reference(reference)
-            if not line.startswith("entry ")
-        ]
+        references = [line for reference in entries[0].references for line in _of_reference(reference)]
         return [*statement(entries[0]), *references], True
     if number := _NUMBER.fullmatch(what):
         return _of_number(f"{number['owner']}/{number['name']}", int(number["number"]))
@@ -84,8 +79,9 @@ def _indexed() -> str:
 
 def _of_reference(reference: str) -> Iterator[str]:
     number = _NUMBER.fullmatch(reference)
-    if number and _of_project(f"{number['owner']}/{number['name']}"):
-        yield from _of_number(f"{number['owner']}/{number['name']}", int(number["number"]))[0]
+    if number and (history := _of_project(f"{number['owner']}/{number['name']}")):
+        yield f"{reference}:"
+        yield from _named(history, int(number["number"]))
 
 
 def _of_number(repository: str, number: int) -> Answer:
@@ -94,20 +90,27 @@ def _of_number(repository: str, number: int) -> Answer:
     owner, name = map(re.escape, repository.split("/"))
     own = f"(?:{owner}/)" + ("?" if history else "")  # the name alone is upstream's, not that of a fork
     refers = re.compile(rf"(?<![\w/-]){own}{name}#{number}\b", re.IGNORECASE)
-    entries = [
-        f"entry {failure.id}: {failure.title}"
+    failures = [
+        failure
         for failure in loading.load().known_failures
         if any(refers.search(text) for text in (*failure.references, failure.cause, failure.fix))
     ]
+    entries = [line for failure in failures for line in statement(failure)]
     if history is None:
         return [f"{reference}: not a project whose history is known: {_indexed()}", *entries], bool(entries)
+    lines = list(_named(history, number))
+    return [f"{reference}:", *lines, *entries], bool(history.naming(number) or entries)
+
+
+def _named(history: UpstreamHistory, number: int) -> Iterator[str]:
+    """Yield the commits that name a number, or that none does up to the day of the index."""
     commits = history.naming(number)
-    lines = [line for commit in commits for line in _lines(history, commit)]
+    for commit in commits:
+        yield from _lines(history, commit)
     if not commits:
-        lines = [f"not mentioned in a commit up to {history.until}, of main or a release"]
+        yield f"not mentioned in a commit up to {history.until}, of main or a release"
         if number > history.largest_number():
-            lines.append(f"the largest number that a commit mentions is {history.largest_number()}: it may be newer")
-    return [f"{reference}:", *lines, *entries], bool(commits or entries)
+            yield f"the largest number that a commit mentions is {history.largest_number()}: it may be newer"
 
 
 def _lines(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:

@@ -104,7 +104,7 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
         if match is None and (image := image_of(catalog, word)):
             match = BOUND.fullmatch(f"{BASE}={image.id}")
         if match is None:
-            fix = f"megatrix catalog list {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else None
+            fix = f"megatrix show {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else None
             raise MatrixError("not a stack", got=word, expected=FORM, fix=fix)
         statement = _statement(catalog, word, *match.groups())
         if statement.name in statements:

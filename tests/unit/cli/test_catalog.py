@@ -13,10 +13,8 @@ from matrix.ground.catalog.failure import Signature
 from matrix.ground.catalog.folders import SITE
 from matrix.ground.catalog.model import Topic
 from matrix.ground.catalog.schema import Identifier
-from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.record import Verdict
 from matrix.prove.store.paths import Paths
-from tests.founding import MASK
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.show.test_site import rendered
 
@@ -104,24 +102,6 @@ def test_list_shows_each_topic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert row.split()[:4] == ["break", "2025-04", "-", "no"]
     assert main(["catalog", "list", "--topic", "datas"]) == 2
     assert "did you mean data?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "issue", ["Megatron-LM#1025", "#1025", "1025", "https://github.com/NVIDIA/Megatron-LM/pull/1025"]
-)
-def test_list_takes_an_issue(issue: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["catalog", "list", issue]) == ExitStatus.GOOD
-    out = capsys.readouterr().out
-    assert f"  {MASK} " in out
-    assert "workaround: " in out
-
-
-def test_unknown_issue_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["catalog", "list", "NVIDIA/TransformerEngine#1025"]) == ExitStatus.BAD
-    assert "No failure of the catalog refers to it" in capsys.readouterr().out
-    assert main(["catalog", "list", "soon"]) == ExitStatus.MISTAKE
-    assert main(["check", "NVIDIA/Megatron-LM#1025"]) == ExitStatus.MISTAKE
-    assert "megatrix catalog list NVIDIA/Megatron-LM#1025" in capsys.readouterr().err
 
 
 def test_draft_is_listed_and_checked_alone(

@@ -44,3 +44,10 @@ def test_json_has_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     item = items_of(capsys.readouterr().out, "show")[0]
     assert item["known"] is False
     assert "not a release" in item["lines"][0]
+
+
+def test_check_points_an_issue_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "NVIDIA/Megatron-LM#1025"]) == 2
+    assert "megatrix show NVIDIA/Megatron-LM#1025" in capsys.readouterr().err
+    assert main(["show", "NVIDIA/Megatron-LM#1025"]) == 0
+    assert "workaround: " in capsys.readouterr().out

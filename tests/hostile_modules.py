@@ -60,6 +60,7 @@ QUICK: Final = (
     (2, ("check", "--checkpoint", ".")),
     (0, ("check", "--", "true")),
     (1, ("match", "train.log")),
+    (0, ("show", "te=2.11")),
     (0, ("contract", "--consumer", ".")),
     (2, ("contract", "--consumer", ".@HEAD")),
     (2, ("surface", "record", ".")),

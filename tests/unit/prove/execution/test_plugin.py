@@ -40,6 +40,7 @@ class FakeSession:
         known = catalog(entry)
         self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
         self.planned = [replace(planned(known), case=name) for name in CASES]
+        self.ranks_of_value = dict[str, int]()
         self._verdicts, self.ran, self.debugged = verdicts, list[str](), False
         self.builds, self.started = dict[str, object](), 0  # started: how often the builds were
 

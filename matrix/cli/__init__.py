@@ -63,10 +63,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "bisect": Command(
         "Find the release, commit, container or driver at which a failure, or your own command, starts or ends.",
         "docs/bisection.md",
-        (
-            "bisect ub-tp-size --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0",
-            "bisect --axis mcore --torch 2.4.1 --good 0.9.0 --bad 0.8.0 -- python save.py",
-        ),
+        ("bisect --axis mcore --torch 2.4.1 --good 0.9.0 --bad 0.8.0 -- python save.py",),
         "a unique answer",
         "an ambiguous one",
     ),
@@ -117,7 +114,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "debug": Command(
         "Run one rank of a case under pdb, in the interpreter of its cell; the other ranks run beside it.",
         "docs/authoring.md",
-        ('debug "torch-2.4.0/mcore-0.8.0/te-none/driver-none dcp-assertion tp2 cpu"',),
+        ('debug "torch-2.4.0/mcore-0.8.0/te-none/driver-none my-failure tp2 cpu"',),
         "the rank returned",
         "the rank raised",
     ),

@@ -187,7 +187,8 @@ def wheel(folder: Path) -> Path:
     recorded = [file for file in distribution.files or () if ".." not in file.parts and "__pycache__" not in file.parts]
     contents = {str(file): file.read_binary() for file in recorded if file.name not in NOT_IN_WHEEL}
     record = f"{info}/RECORD"
-    lines = [f"{name},sha256={_urlsafe(content)},{len(content)}" for name, content in contents.items()]
+    hashes = {name: recorded_hash(hashlib.sha256(content).digest()) for name, content in contents.items()}
+    lines = [f"{name},{hashes[name]},{len(content)}" for name, content in contents.items()]
     contents[record] = "\n".join([*lines, f"{record},,", ""]).encode()
     path = folder / f"{PACKAGE_NAME}-{distribution.version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -196,8 +197,9 @@ def wheel(folder: Path) -> Path:
     return path
 
 
-def _urlsafe(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+def recorded_hash(sha256: bytes) -> str:
+    """Return a SHA-256 as the RECORD of a wheel states it."""
+    return f"sha256={base64.urlsafe_b64encode(sha256).rstrip(b'=').decode()}"
 
 
 def holds(folder: Path, contents: Mapping[Path, bytes]) -> bool:

@@ -7,7 +7,6 @@ understood stays whole. RECORD of the wheel has the hashes of what is in it.
 
 from __future__ import annotations
 
-import base64
 import copy
 import csv
 import hashlib
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from matrix.ground.errors import MatrixError
+from matrix.prove.provision.bundle_folder import BLOCK, digest
+from matrix.prove.provision.project import recorded_hash
 from matrix.prove.provision.resolution import PARTIAL, IndexFile
 from matrix.read.elf.elf_file import (
     CUBIN,
@@ -37,7 +38,6 @@ from matrix.read.elf.elf_file import (
 
 LIBRARY: Final = re.compile(r"\.so(\.\d+)*$")
 RECORD: Final = re.compile(r"[^/]+\.dist-info/RECORD")
-BLOCK: Final = 1 << 20  # bytes that are written at a time
 MB: Final = 1e6  # bytes
 LEAST: Final = 100_000  # bytes that are left out of a wheel, or it stays as it is
 UNPACKED: Final = 3  # times a wheel: it, its libraries, and the thin one
@@ -214,14 +214,6 @@ def recorded(text: str, changed: Mapping[str, Path]) -> str:
     writer = csv.writer(lines, lineterminator="\n")
     for row in csv.reader(io.StringIO(text)):
         if row and (path := changed.get(row[0])):
-            row[1] = f"sha256={base64.urlsafe_b64encode(_sha256(path)).decode().rstrip('=')}"
+            row[1] = recorded_hash(bytes.fromhex(digest(path)))
         writer.writerow(row)
     return lines.getvalue()
-
-
-def _sha256(path: Path) -> bytes:
-    total = hashlib.sha256()
-    with path.open("rb") as reading:
-        while block := reading.read(BLOCK):
-            total.update(block)
-    return total.digest()

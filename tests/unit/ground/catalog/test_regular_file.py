@@ -62,7 +62,7 @@ OWN: Final = {
     "matrix/kit/userbuffers.py": (1, "in a rank: a module of the package that the rank imports"),
     "matrix/prove/provision/te_wheels.py": (6, "/proc/meminfo; sources of this package, and what this process built"),
     "matrix/prove/execution/ranks/forkserver_child.py": (1, "the kernel's files"),
-    "matrix/prove/provision/thin_wheels.py": (6, "wheels that a bundle has downloaded into its own folder"),
+    "matrix/prove/provision/thin_wheels.py": (5, "wheels that a bundle has downloaded into its own folder"),
     "matrix/read/history/index.py": (1, "an index of this package"),
     "matrix/read/machine/hardware.py": (3, "the kernel's files"),
     "matrix/read/machine/cuda.py": (1, "the kernel's files"),

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -28,6 +27,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Kind, Lack
 from matrix.kit.rank import LackError
+from matrix.prove.execution.ranks.descendants import wait_for
 from matrix.prove.provision.project import locked
 
 # Lines of NCCL 2.30: "Channel 00 : 0[0] -> 1[0] via SHM/direct"; the start of a communicator, and its end.
@@ -178,10 +178,8 @@ def end(pipes: Path, environ: Mapping[str, str]) -> None:
     """End the daemon of a folder and the server that it started, and remove the folder."""
     with contextlib.suppress(LackError):
         control(pipes, environ, ask="quit")
-    until = time.monotonic() + CONTROL_S
-    while (left := processes(pipes)) and time.monotonic() < until:
-        time.sleep(0.05)
-    for pid in left:
+    wait_for(processes(pipes), CONTROL_S)
+    for pid in processes(pipes):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     shutil.rmtree(pipes, ignore_errors=True)

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import (
     MADE,
     FunctionChange,
@@ -63,7 +64,7 @@ class UpstreamFrame:
     @property
     def source(self) -> str:
         """Return the printed source line, "" where the log has none."""
-        return str(vars(self.frame).get("source", ""))
+        return self.frame.source if isinstance(self.frame, LoggedFrame) else ""
 
     def functions(self, releases: Sequence[int]) -> list[str]:
         """Return the qualified names that the frame may be of."""

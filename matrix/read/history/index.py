@@ -84,20 +84,15 @@ class SourceFile:
         """Return the releases that have the file under a path, as bits."""
         return int(self._content["paths"].get(path, "0"), 16)
 
-    @cached_property
-    def _releases_of_lines(self) -> dict[int, list[SourceLine]]:
-        return {}
-
+    @cache  # noqa: B019 - it lives as long as its index
     def lines(self, release: int) -> list[SourceLine]:
         """Return the lines of the file in a release; it lists releases by number."""
-        if release not in self._releases_of_lines:
-            lines, offset = [], 0
-            for count, name, bits in zip(*self._content["runs"], strict=True):
-                if self._sets[bits] >> release & 1:
-                    lines += [SourceLine(self.names[name], self._hashes[offset + k]) for k in range(count)]
-                offset += count
-            self._releases_of_lines[release] = lines
-        return self._releases_of_lines[release]
+        lines, offset = list[SourceLine](), 0
+        for count, name, bits in zip(*self._content["runs"], strict=True):
+            if self._sets[bits] >> release & 1:
+                lines += [SourceLine(self.names[name], self._hashes[offset + k]) for k in range(count)]
+            offset += count
+        return lines
 
     def changes(self, function: str) -> Iterator[FunctionChange]:
         """Yield the changes of a function, oldest first on main, then those of releases' branches."""

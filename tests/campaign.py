@@ -43,7 +43,7 @@ RUN: Final = ("run", "--here", "--no-cache", "--json", "--select", HERE)
 READING: Final = tuple(
     words for status, words in QUICK if status == 0 and words[0] in ("plan", "fit", "check", "catalog")
 )
-READ: Final = (*READING, ("check", "mcore=0.8.0", "torch=2.4.1"), ("explain", SAVE), ("upgrade", "--help"))
+READ: Final = (*READING, ("check", "mcore=0.8.0", "torch=2.4.1"), ("show", SAVE))
 NIGHT: Final = (
     "--select",
     f"failure=={SAVE} and case!=train-loop and base==torch-2.4.0 and mcore>=0.7 and mcore<0.10",

@@ -21,7 +21,7 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.execution.ranks import forkserver_child, variables
 
 PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
-START_S: Final = 60.0  # s for the forkserver to start all ranks of a job: 8 took 20 ms; a stopped one never does
+ANSWER_S: Final = 60.0  # s for it to start all ranks of a job (8 took 20 ms), or to end: 5 s. A stopped one never does
 ROOT: Final = str(PACKAGE.parent)  # holds this package
 
 
@@ -63,11 +63,12 @@ class Forkserver:
         return self.lifeline
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Kill the server if a block that starts ranks takes more than START_S: its owner would wait for ever."""
-        killer = threading.Timer(START_S, os.kill, (self.pid, signal.SIGKILL))
+    def answering(self) -> Iterator[None]:
+        """Kill the server if a block that waits for it takes more than ANSWER_S: its owner would wait for ever."""
+        killer = threading.Timer(ANSWER_S, os.kill, (self.pid, signal.SIGKILL))
         killer.daemon = True
-        killer.start()
+        if self.pid:
+            killer.start()
         try:
             yield
         finally:
@@ -78,7 +79,8 @@ class Forkserver:
         if self.lifeline != -1:
             os.close(self.lifeline)
             self.lifeline = -1
-            _stop()
+            with self.answering():
+                _stop()
             self.pid = 0
             if self._folder is not None:
                 self._folder.cleanup()

@@ -56,7 +56,7 @@ class OverlayServer:
         os.mkfifo(self._folder / "lifeline")
         self.lifeline = os.open(self._folder / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
         reader, self._alive = get_context("forkserver").Pipe(duplex=False)
-        with socket.socket(socket.AF_UNIX) as listener, reader, base.starting(), empty_main():
+        with socket.socket(socket.AF_UNIX) as listener, reader, base.answering(), empty_main():
             listener.bind(self._address)
             listener.listen()
             task = json.dumps(self._task(job, imports))
@@ -86,12 +86,12 @@ class OverlayServer:
         return bool(self.pid) and readable((self.lifeline,), 0)
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Fork the processes that a block starts from this server."""
         server: Any = forkserver._forkserver  # no public name
         address, server._forkserver_address = server._forkserver_address, self._address
         try:
-            with self._base.starting():
+            with self._base.answering():
                 yield
         finally:
             server._forkserver_address = address

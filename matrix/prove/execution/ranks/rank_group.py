@@ -6,6 +6,7 @@ import json
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ REPORT: Final = 2**23  # bytes of a rank's report to read; the largest chain is 
 STACKS: Final = 2**20  # bytes of a rank's stacks to keep; faulthandler prints at most 100 threads
 QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
 ANSWER_S: Final = 0.5  # s for a rank to print its stacks after SIGUSR1: 1 ms on an idle core
+SIGNALS: Final = 4096  # signals to read at once, a byte each
 LOST: Final = 255  # multiprocessing's exit code of a process whose forkserver died
 
 
@@ -86,7 +88,8 @@ class RankGroup:
             lost = any(member.failed or member.ended_at is not None for member in self._members)
             return self.server_died or lost or all(member.ready for member in self._members)
 
-        self._until(decided, self._began + self._job.deadline_s)
+        with woken(self._selector):
+            self._until(decided, self._began + self._job.deadline_s)
         return not self.server_died and all(member.ready and not member.failed for member in self._members)
 
     @contextmanager
@@ -106,14 +109,15 @@ class RankGroup:
     def watch(self) -> None:
         """Wait until all ranks have ended, the deadline or the peers' grace has passed, or the forkserver has died."""
         deadline = self._began + self._job.deadline_s
-        while self._living and not self.server_died:
-            limit = deadline
-            if self._failed_at is not None:
-                limit = min(limit, self._began + self._failed_at + self._timeouts.peer_grace_s)
-            if time.monotonic() >= limit:
-                self.timed_out = self._failed_at is None
-                return
-            self._turn(limit)
+        with woken(self._selector):
+            while self._living and not self.server_died:
+                limit = deadline
+                if self._failed_at is not None:
+                    limit = min(limit, self._began + self._failed_at + self._timeouts.peer_grace_s)
+                if time.monotonic() >= limit:
+                    self.timed_out = self._failed_at is None
+                    return
+                self._turn(limit)
         self._until(lambda: self._launched, time.monotonic() + self._timeouts.peer_grace_s)
 
     def stop(self, *, collect_stacks: bool) -> None:
@@ -335,6 +339,28 @@ class RankGroup:
             for spy in spies:
                 spy.kill()
                 spy.wait()
+
+
+@contextmanager
+def woken(selector: selectors.BaseSelector) -> Iterator[None]:
+    """Let every signal end a wait of `selector` during a block in the main thread.
+
+    Otherwise one that another thread receives, or that arrives between Python's last look and the system call, is
+    handled after the wait: a Ctrl-C is lost until the deadline.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    selector.register(reader, selectors.EVENT_READ, partial(os.read, reader, SIGNALS))
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        selector.unregister(reader)
+        os.close(reader)
+        os.close(writer)
 
 
 def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:

@@ -107,7 +107,7 @@ class Supervisor(AbstractContextManager["Supervisor"]):
             group = RankGroup(request, server.lifeline, self._timeouts, secrets)
             lost = ""
             try:
-                with server.starting():
+                with server.answering():
                     group.start()
                 if admission and group.wait_until_ready():
                     with group.paused():

@@ -1,10 +1,12 @@
 """A process that owns a supervisor, for tests that kill or interrupt it: python owner.py BODY LOG_DIR [PRELOAD...].
 
 It has no `if __name__ == "__main__"` on purpose: a rank that imports its owner's main module would run it again.
-Prints the outcome's kind, or "interrupted".
+Prints the outcome's kind, or "interrupted". At SIGUSR2 a thread beside the main one receives SIGINT.
 """
 
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from matrix.prove.execution.ranks.rank_spec import RankJob
@@ -12,6 +14,15 @@ from matrix.prove.execution.ranks.supervisor import Supervisor
 from tests.unit.prove.execution.ranks import marks  # noqa: F401  (so that the ranks keep the mark)
 
 _, body, log_dir, fresh, *preload = sys.argv
+
+
+def interrupt_this_thread() -> None:
+    signal.sigwait([signal.SIGUSR2])
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+threading.Thread(target=interrupt_this_thread, daemon=True).start()
 with Supervisor(preload=preload) as supervisor:
     try:
         outcome = supervisor.run(

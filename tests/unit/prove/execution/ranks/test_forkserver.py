@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from matrix.prove.execution.ranks import forkserver
 from tests import hostile_modules
 from tests.unit.prove.execution.ranks.marks import MARK, marked
 
@@ -127,7 +126,7 @@ def test_ctrl_c_ends_all_and_is_raised_again(owner: Callable[..., Owner], fresh:
     assert victim.wait_until_alone(STOP_S) == {}
 
 
-def test_ctrl_c_that_another_thread_receives_ends_the_wait_at_once(owner: Callable[..., Owner]) -> None:
+def test_ctrl_c_of_another_thread_ends_the_wait(owner: Callable[..., Owner]) -> None:
     """Python handles signals in the main thread, and a wait of that thread goes on; so it does after a signal that
     arrives between Python's last look at its signals and the system call that waits."""
     victim = owner("leave_children_and_wait")
@@ -169,15 +168,6 @@ def test_ctrl_c_during_the_preload_ends_at_once(owner: Callable[..., Owner], tmp
     output, _ = victim.process.communicate(timeout=STOP_S)
     assert output == "interrupted\n"
     assert victim.wait_until_alone(STOP_S) == {}
-
-
-def test_a_stopped_forkserver_does_not_hold_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forkserver, "ANSWER_S", 0.2)
-    server = forkserver.Forkserver((), ())
-    server.ensure()
-    os.kill(server.pid, signal.SIGSTOP)
-    server.stop()
-    assert server.pid == 0
 
 
 def test_owner_without_a_main_guard_runs_once(owner: Callable[..., Owner], fresh: bool) -> None:

@@ -311,7 +311,7 @@ def test_forkserver_that_dies_before_its_preload_raises(
 def test_stopped_forkserver_is_not_reached_then_restarted(
     job: MakeJob, alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forkserver, "START_S", 0.5)
+    monkeypatch.setattr(forkserver, "ANSWER_S", 0.5)
     with Supervisor(preload=()) as supervisor:
         (end,) = supervisor.run(job("describe", world_size=1)).ranks
         parent = int(end.value["parent"])
@@ -321,6 +321,15 @@ def test_stopped_forkserver_is_not_reached_then_restarted(
         assert supervisor.run(job("nothing")).kind is OutcomeKind.PASSED
     assert stopped.kind is OutcomeKind.NOT_REACHED
     assert "was stopped" in stopped.reason
+
+
+def test_stopped_forkserver_does_not_hold_its_owner(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver, "ANSWER_S", 0.2)
+    server = Forkserver([], [])
+    server.ensure()
+    os.kill(server.pid, signal.SIGSTOP)
+    server.stop()
+    assert server.pid == 0
 
 
 def test_second_forkserver_in_a_process_raises(alone: None) -> None:

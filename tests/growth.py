@@ -34,7 +34,7 @@ METHODS: Final = {
 }  # fmt: skip
 CHARACTERS: Final = [*map(chr, range(128)), "\x85", "é", "٣", "\u2028", "\U0001f600"]
 ANY: Final = (1 << len(CHARACTERS)) - 1
-BOUNDED: Final = 512  # largest count of a repeat that counts as a constant
+BOUNDED: Final = 4_096  # largest count of a repeat that counts as a constant
 SIZES: Final = {1: 10_000, 2: 1_000}  # characters of the smallest text that is measured, by degree; else 100
 SHORTEST_S: Final = 2e-4  # a shorter time is no measure
 LONGEST_S: Final = 2.0  # after it no longer text is measured
@@ -334,13 +334,14 @@ def expressions() -> list[Expression]:
         for sign in failure.signature:
             found += [Expression(failure.id, text, 0, SEARCH) for text in (sign.message, sign.log) if text]
     tables = read_toml(PACKAGE / "ground/catalog/facts/kinds.toml")
-    found += [Expression("kinds.toml", text, 0, SEARCH) for text in _patterns(tables)]
+    found += [Expression("kinds.toml", text, 0, SEARCH if key != "pattern" else BEGINNING)
+              for key, text in _patterns(tables)]  # fmt: skip
     found += [Expression(f"secrets.toml: {name}", text, 0, SEARCH) for name, text in formats()]
     return list({(one.pattern, one.flags, one.method): one for one in found}.values())
 
 
-def _patterns(table: Any, key: str = "") -> Iterator[str]:
-    """Yield the expressions of a table of TOML."""
+def _patterns(table: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the expressions of a table of TOML, each with its key."""
     if isinstance(table, dict):
         for name, value in table.items():
             yield from _patterns(value, name)
@@ -348,7 +349,7 @@ def _patterns(table: Any, key: str = "") -> Iterator[str]:
         for value in table:
             yield from _patterns(value, key)
     elif key in ("message", "log", "line", "pattern", "start") and isinstance(table, str):
-        yield table
+        yield key, table
 
 
 def of_module(path: Path) -> Iterator[Expression]:

@@ -150,4 +150,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def redacted(text: str) -> str:
     """Return `text` without the user and password of any URL: index URLs contain tokens."""
-    return re.sub(r"(?<=://)[^/\s]*@", "***@", text)
+    return re.sub(r"(?<=://)[^/\s]{0,4000}@", "***@", text)

@@ -323,7 +323,7 @@ def possible(catalog: Catalog, user: UserStack, component: str, bound: str = "")
     recorded_versions = recorded(catalog, component)
     if recorded_versions or not limits:
         return [version for version in recorded_versions if allows(user, component, version)]
-    texts = filter(is_version, re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}"))
+    texts = filter(is_version, re.findall(r"\d(?:[\w.!]{0,99}\w)?", f"{limits},{bound}"))
     samples = {sample for text in texts for sample in (text, f"{parse(text).base_version}.1")}
     return [version for version in sorted({"0", *samples}, key=parse) if allows(user, component, version)]
 

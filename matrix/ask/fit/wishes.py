@@ -37,7 +37,7 @@ CHOSEN: Final = (MCORE, TE, TORCH)  # without a wish, too; PYTHON follows
 GIVEN: Final = (DRIVER, SM)  # facts of a machine, not chosen
 CLONED: Final = ("apex",)  # in no index: they are compiled from a clone
 LIBRARIES: Final = (CUDA, "cudnn", "nccl", "nvidia-cublas", "triton", "nvshmem")  # that a build of torch fixes
-WORD: Final = re.compile(r"([A-Za-z][\w.-]*)\s*(.*)", re.DOTALL)
+WORD: Final = re.compile(r"([A-Za-z][\w.-]*)\s{0,99}(.*)", re.DOTALL)
 
 
 class Order(str, Enum):
@@ -108,7 +108,7 @@ def parse_wishes(
     by_component: dict[str, Wish] = {}
     given: dict[str, str] = {}
     for word in (part for text in words for part in _parts(text)):
-        match = WORD.fullmatch(word)
+        match = WORD.match(word)
         if match is None:
             raise MatrixError("not a wish", got=word, expected=FORM)
         name, rest = match[1], match[2].strip()
@@ -131,7 +131,7 @@ def parse_wishes(
 def _parts(text: str) -> list[str]:
     """Return the wishes of one argument: of "torch=2.9.1 gpu=RTX 4090" two; commas and spaces belong to ranges."""
     gpu = r"gpu *= *(?:(?:nvidia|geforce|rtx|tesla) +)*\S+"
-    return re.findall(rf"(?i:{gpu})|\S+(?:\s*(?:[<>=!~]=?|,)\s*\S+)*", text)
+    return re.findall(rf"(?i:{gpu})|\S+(?:\s{{0,9}}(?:[<>=!~]=?|,)\s{{0,9}}\S+)*", text)
 
 
 def _component(distributions: Distributions, name: str) -> str:

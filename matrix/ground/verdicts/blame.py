@@ -35,7 +35,7 @@ MEMORY_TYPES: Final = frozenset({"MemoryError", "OutOfMemoryError"})  # Python's
 MEMORY: Final = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|CUDA out of memory|Cannot allocate memory"
 )
-KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)")
+KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.{0,99}\) (is killed by signal: Killed|exited unexpectedly)")
 TERMINATE: Final = "terminate called"  # libstdc++ prints it before it aborts on an uncaught C++ exception
 
 

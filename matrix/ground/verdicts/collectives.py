@@ -32,15 +32,15 @@ _GROUP: Final = re.compile(
 _RANK: Final = re.compile(r"\[Rank (\d+)\]")
 _WRITER: Final = re.compile(r"\[rank(\d+)\]:")  # also behind what Ray or a progress bar has written on the line
 _WORK: Final = re.compile(
-    r"WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
-    r"(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?, Timeout\(ms\)="
+    r"WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), OpType=(?P<op>\w{1,99})(?:, TensorShape=\[(?P<shape>[^\]]{0,999})\])?"
+    r"(?:, NumelIn=(?P<numel>\d{1,19}), NumelOut=\d{1,19})?, Timeout\(ms\)="
 )
 _STATUS: Final = re.compile(
     r"(?:work(?: sequence id)?: (?P<seq>\d+).{0,20})?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)"
 )
 _FINGERPRINT: Final = re.compile(
-    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), )?"
-    r"OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
+    r"Rank (?P<rank>\d{1,9}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d{1,19}), )?"
+    r"OpType=(?P<op>\w{1,99})(?:, TensorShape=\[(?P<shape>[^\]]{0,999})\])?"
 )
 
 

@@ -21,7 +21,7 @@ SPECIFIC: Final = 8
 # What differs between two runs of one failure, and the pattern that replaces it.
 _VARIABLE: Final = re.compile(
     r"(?P<address>0x[0-9a-fA-F]+)"
-    r"|(?P<path>(?<![\w/])[\w.~-]*/[\w.~+/-]*)"
+    r"|(?P<path>(?<![\w./~-])[\w.~-]*/[\w.~+/-]*)"
     r"|(?P<number>(?<![A-Za-z_])\d+(?:[.:]\d+)*(?:e[+-]?\d+)?)"
 )
 _PATTERNS: Final = {"address": "0x[0-9a-fA-F]+", "path": r"[\w.~+/-]+", "number": r"[\d.:e+-]+"}

@@ -47,7 +47,8 @@ _BEFORE: Final = re.compile(
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?(?:std(?:out|err) [FP] )?"
     r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
 )
-_REPEATED: Final = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray deduplicates.*)?$")  # Ray, behind a line
+# Ray's, behind a line.
+_REPEATED: Final = re.compile(r" \[repeated \d{1,19}x across cluster\](?: \(Ray deduplicates.{0,512})?$")
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 _HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
 _FRAME: Final = re.compile(r'(?P<prefix>.{0,200}?\S.{0,200}?)(?: \s)?File "[^"]{1,500}", line \d{1,9}, in \S+$')

@@ -31,8 +31,8 @@ FRAMES: Final = 200  # kept of one stack, the innermost; faulthandler prints 100
 MAIN: Final = "MainThread"
 # A tag before the line may take one of its spaces.
 # faulthandler: 'Current thread 0x00007f... (most recent call first):', with the thread's name since Python 3.14.
-_THREAD: Final = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):$")
-_FRAME: Final = re.compile(r'^ {0,2}File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_THREAD: Final = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-f]{1,16}\b.{0,99}\(most recent call first\):$")
+_FRAME: Final = re.compile(r'^ {0,2}File "(?P<file>[^"]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 # What precedes a dump of all threads: dump_traceback_later's line. A fatal error is a crash (crash.py).
 _START: Final = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
 _FATAL: Final = "Fatal Python error: "
@@ -298,7 +298,7 @@ class RankFacts:
 
 # torchrun --log-dir: RUN/attempt_0/3/stderr.log, where 3 is a local rank.
 _TORCHRUN: Final = re.compile(r"^(?P<run>.*?)attempt_(?P<attempt>\d+)/(?P<rank>\d+)/std(?:out|err)\.log(?:\.gz)?$")
-_NAMED: Final = re.compile(r"rank[_.-]?(\d+)(?!.*rank[_.-]?\d)", re.IGNORECASE)
+_NAMED: Final = re.compile(r".*rank[_.-]?(\d+)", re.IGNORECASE)  # the last one of a path
 _NUMBER: Final = re.compile(r"\d+")
 # Names of logs, also those of batch systems ("job.o123", "%t" at the end). Of other files in the folder, such as
 # checkpoints, nothing is read.
@@ -330,7 +330,7 @@ def rank_logs(paths: Iterable[str]) -> list[RankLog]:
             # Local ranks of several nodes, or jobs, are not numbers of one job.
             rank = match["rank"] if len(runs) == 1 else f"{match['run']}{match['rank']}"
             logs += [RankLog(path, rank)] if int(match["attempt"]) == last else []
-        elif named := _NAMED.search(path):
+        elif named := _NAMED.match(path):
             logs.append(RankLog(path, str(int(named[1]))))
         else:
             others.append(path)

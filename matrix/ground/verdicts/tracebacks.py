@@ -13,12 +13,14 @@ from typing import Final
 from matrix.ground.verdicts.outcome import Frame, Raised
 
 HEADER: Final = "Traceback (most recent call last):"  # Python's own
-_PYTEST_ERROR: Final = re.compile(r"^E( {2,}| *$)(?P<text>.*)$")
+_PYTEST_ERROR: Final = re.compile(r"^E( {2,99}| {0,99}$)(?P<text>.*)$")
 _PYTEST_FRAME: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d{1,9}): in (?P<function>\S.*)$")
 _PYTEST_PLACE: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d{1,9}): (?P<type>[^\W\d]\w*)?$")
 _PYTEST_FUNCTION: Final = re.compile(r"^ {4}(?:async )?def (?P<name>\w+)\(")
 _PYTEST_INSIDE: Final = (">", "_ _ ")  # the line that fails, and the line between two functions
-PYTEST_SUMMARY: Final = re.compile(r"^(?:FAILED|ERROR) \S.*? - (?P<text>(?:[^\W\d]\w*\.)*[^\W\d]\w*: \S.*)$")
+PYTEST_SUMMARY: Final = re.compile(
+    r"^(?:FAILED|ERROR) \S.{0,4000}? - (?P<text>(?:[^\W\d]\w{0,99}\.){0,20}[^\W\d]\w{0,99}: \S.*)$"
+)
 
 MOST: Final = 200  # frames kept of one traceback, and lines of one message
 

@@ -27,8 +27,8 @@ SUPPORTED: Final = {Expectation.BROKEN: Verdict.REPRODUCED, Expectation.WORKS: V
 KEYS: Final = {Expectation.BROKEN: "affected", Expectation.WORKS: "works"}
 _RUN: Final = re.compile(r"\b(?:runs?|ran|holds|reproduced) (?:with|on|in|for)\b([^;:]*)")
 _READ: Final = re.compile(r"\bread (?:in|at) ([^;:]*)")
-_SOURCE: Final = re.compile(r"\d+\.\d+|\b[0-9a-f]{7,40}\b|#\d+|https?://|\b(?:tag|wheel)s?\b")
-_VERSION: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)+(?:[\w.+]*\w)?")
+_SOURCE: Final = re.compile(r"\d{1,9}\.\d|\b[0-9a-f]{7,40}\b|#\d+|https?://|\b(?:tag|wheel)s?\b")
+_VERSION: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,9}){1,9}(?:[\w.+]{0,99}\w)?")
 
 
 def claimed(text: str) -> list[str]:

@@ -121,7 +121,8 @@ def bisected(source: Path) -> Path | None:
 def thread_of(source: Path) -> Thread | None:
     """Return the thread of a JSON file as GitHub's API and `gh issue view --json` write it; None for another file."""
     content = _json_object(source)
-    address = re.search(r"([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", str(content.get("html_url") or content.get("url")))
+    link = str(content.get("html_url") or content.get("url"))
+    address = re.search(r"([\w.-]{1,99}/[\w.-]{1,99})/(?:issues|pull)/(\d+)", link)
     if not address or not isinstance(content.get("title"), str):
         return None
     comments = content["comments"] if isinstance(content.get("comments"), list) else []
@@ -147,7 +148,7 @@ LONGEST: Final = 200  # characters of a message in a signature: what comes after
 # What differs between runs of the same failure, and the expression that matches all of it.
 _VOLATILE: Final = re.compile(
     rf"(?P<secret>{re.escape(MASKED)})"
-    r"|(?P<address>0x[0-9a-fA-F]+)|(?P<path>(?<![\w.])/[^\s'\",:;()]+)|(?P<number>(?<![\w.])\d[\d.,]*(?![\w.]))"
+    r"|(?P<address>0x[0-9a-fA-F]+)|(?P<path>(?<![\w.])/[^\s'\",:;()]+)|(?P<number>(?<![\w.])\d[\d.,]{0,99}(?![\w.]))"
 )
 _GENERAL: Final = {
     "secret": ".{1,500}",
@@ -155,8 +156,8 @@ _GENERAL: Final = {
     "path": r"""[^\s'",:;()]+""",
     "number": r"[\d.,]+",
 }
-_ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]*|unknown location)\)$")
-_PACKAGE_ROOT: Final = re.compile(r".*(?:-packages/|(?=megatron/|transformer_engine/))")
+_ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]{0,512}|unknown location)\)$")
+_PACKAGE_ROOT: Final = re.compile(r"^.*(?:-packages/|(?=megatron/|transformer_engine/))")
 _UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
 _UNKNOWN: Final = """\
   # leave out a side that does not exist, and its rule

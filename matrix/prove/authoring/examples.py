@@ -26,11 +26,11 @@ SHOWS: Final = "shows"
 LOOK_ALIKES: Final = "look_alikes"
 # Folders of one machine in frames and logs, and their replacements in an example.
 _PLACES: Final = (
-    (re.compile(r"/[^\s\"']*?/overlays/[0-9a-f]+"), "/overlay"),
-    (re.compile(r"/[^\s\"']*?/site-packages"), "/site-packages"),
-    (re.compile(r"/[^\s\"']*?/lib/python3\.\d+/(?!site-packages)"), "/python/"),
-    (re.compile(r"/[^\s\"']*?/(?=(?:matrix|tests/failures)/[\w/]{1,255}\.py)"), "/megatrix/"),
-    (re.compile(r"/[^\s\"']*?/runs/\d{8}T\d{12}Z-[\w-]+"), "/run"),
+    (re.compile(r"/[^\s\"']{0,512}?/overlays/[0-9a-f]{1,99}"), "/overlay"),
+    (re.compile(r"/[^\s\"']{0,512}?/site-packages"), "/site-packages"),
+    (re.compile(r"/[^\s\"']{0,512}?/lib/python3\.\d{1,3}/(?!site-packages)"), "/python/"),
+    (re.compile(r"/[^\s\"']{0,512}?/(?=(?:matrix|tests/failures)/[\w/]{1,255}\.py)"), "/megatrix/"),
+    (re.compile(r"/[^\s\"']{0,512}?/runs/\d{8}T\d{12}Z-[\w-]{1,99}"), "/run"),
     (re.compile(r"/tmp/[\w./-]*"), "/tmp/..."),  # noqa: S108  (a pattern, not a path that is used)
 )
 

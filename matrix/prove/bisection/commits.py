@@ -29,7 +29,8 @@ Suspects = Callable[[Sequence[Commit]], set[int]]  # the places of some commits 
 
 SOURCES: Final = (".py", ".cpp", ".cu", ".cuh", ".h")
 _QUOTED: Final = re.compile(r"'([A-Za-z_]\w{2,})'")
-_NAME: Final = re.compile(r"\b(?!__)(?:[A-Za-z]\w*_\w+|\w*[a-z][A-Z]\w*)\b")  # snake_case, or CamelCase
+# snake_case, or CamelCase
+_NAME: Final = re.compile(r"\b(?!__)(?:[A-Za-z]\w{0,99}_\w{1,99}|\w{0,99}[a-z][A-Z]\w{0,99})\b")
 
 
 def no_suspects(commits: Sequence[Commit]) -> set[int]:

@@ -54,8 +54,10 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "expectation": lambda planned: planned.expectation.value,
     RANKS: lambda planned: str(planned.ranks),
 }
-TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
-KEYWORD: Final = re.compile(r"\s*(?:(and|or|not)(?![^\s()])|(\()|(\))|([^\s()]+))")
+TOKEN: Final = re.compile(
+    r"\s{0,99}(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]{1,99})\s{0,99}(==|!=|>=|<=|>|<|=)\s{0,99}([^\s()]+))"
+)
+KEYWORD: Final = re.compile(r"\s{0,99}(?:(and|or|not)(?![^\s()])|(\()|(\))|([^\s()]+))")
 REASONS: Final = 3  # for which nothing is selected, that are stated
 DEEPEST: Final = 50  # levels of parentheses and "not"
 KEY: Final = "key"  # of the text that keywords are parts of

@@ -113,7 +113,7 @@ def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> PythonE
 
 def patch(home: Path) -> int:
     """Return the patch number in the name of an installation's folder (3.10.13, cpython-3.10.13-linux...)."""
-    number = re.search(r"\d+\.\d+\.(\d+)", home.name)
+    number = re.search(r"\d{1,9}\.\d{1,9}\.(\d{1,9})", home.name)
     return int(number[1]) if number else -1
 
 

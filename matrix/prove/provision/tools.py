@@ -191,7 +191,7 @@ UNSET: Final = ("RANK", "LOCAL_RANK")
 # Output that shows that no container started: slurmstepd on a failed plugin or a missing program; srun without the
 # option; the guard.
 REFUSED: Final = re.compile(
-    r"^slurmstepd[^ ]*: error: (Failed to invoke spank plugin stack|execve\(\): )"
+    r"^slurmstepd[^ ]{0,99}: error: (Failed to invoke spank plugin stack|execve\(\): )"
     r"|^srun: unrecognized option '--container|^the slurmd of this node has no Pyxis$",
     re.MULTILINE,
 )

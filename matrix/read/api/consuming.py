@@ -16,7 +16,9 @@ from matrix.read.api.statements import BodyVisitor
 from matrix.read.api.value import UNKNOWN, Choice, InPackage, Reference, single
 
 CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used
-IMPORTS = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+IMPORTS = re.compile(
+    r"^[ \t]{0,99}from[ \t]{1,99}([.\w]{1,512})[ \t]{1,99}import[ \t]{1,99}(\([^)]{0,4000}\)|[^\n#]*)", re.MULTILINE
+)
 
 
 def is_part(path: str, consumer: str = MEGATRON_CORE.package) -> bool:

@@ -32,7 +32,8 @@ from matrix.read.api.provider import TRANSFORMER_ENGINE, Provider
 from matrix.read.api.self_calls import use_within
 
 PYBIND_NAME = re.compile(
-    r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL
+    r'(?:\bm\.(?:def|attr)\s{0,99}\(|(?:py|pybind11)::(?:enum_|class_)\s{0,99}<[^;{]{0,512}?>\s{0,99}\(\s{0,99}m\s{0,99},)\s{0,99}"(\w{1,99})"',
+    re.DOTALL,
 )
 COMPILED_IMPORT = re.compile(r"^[ \t]*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
 FILLED = re.compile(rb"\b(globals\(\)|setattr\(|sys\.modules\b)")  # code that may add names to its module

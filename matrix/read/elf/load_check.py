@@ -409,7 +409,7 @@ def _release_of(path: Path, python: PythonSite) -> str:
     owner = python.owner(path)
     if owner:
         return owner.version
-    match = re.search(r"\.so\.(\d+\.\d+[\d.]*)$", os.path.realpath(path))
+    match = re.search(r"\.so\.(\d{1,9}\.\d[\d.]{0,99})$", os.path.realpath(path))
     return match[1] if match else ""
 
 

@@ -36,7 +36,7 @@ PACKAGE_FOLDERS: Final = ("lib/python{0}/site-packages", "lib/python{0}/dist-pac
 DEBIAN: Final = ("usr/local/lib/python{0}/dist-packages", "usr/lib/python3/dist-packages")
 SHARED_OBJECT: Final = re.compile(r"\.so(?:\.\d+)*$")
 _LISTED: Final = re.compile(r'^"?([^,"\n]+\.so(?:\.\d+)*)"?,', re.MULTILINE)
-_FIELD: Final = re.compile(r"^(Name|Version|Requires-Dist):[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
+_FIELD: Final = re.compile(r"^(Name|Version|Requires-Dist):[ \t]{0,99}(.+)$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _is_package(folder: Path) -> bool:
 def compiled_file(path: Path, name: str) -> CompiledFile:
     """Return a shared object by its path, with the module and the Python that its name states."""
     base = path.name
-    tag = re.search(r"\.cpython-(\d)(\d+)[\w-]*\.so$", base)
+    tag = re.search(r"\.cpython-(\d)(\d{1,3})[\w-]{0,99}\.so$", base)
     if SHARED_OBJECT.search(base) is None or re.search(r"\.so\.\d", base):
         return CompiledFile(path, name, "")
     return CompiledFile(path, name, base.partition(".")[0], f"{tag[1]}.{tag[2]}" if tag else "")

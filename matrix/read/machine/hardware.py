@@ -287,7 +287,7 @@ def driver_of(proc: Path = Path("/proc")) -> str | None:
     """Return the kernel driver's version from /proc, None where it is missing."""
     version = proc / "driver" / "nvidia" / "version"
     text = version.read_text() if version.is_file() else ""
-    match = re.search(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    match = re.search(r"Kernel Module[^\n]{0,512}?\s(\d{1,9}\.\d{1,9}(?:\.\d{1,9})?)\s", text)
     return match[1] if match else None
 
 

@@ -124,7 +124,7 @@ def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
                 journal.started(each.key)
                 journal.result(each)
     with History(paths.history) as history:
-        return render(StoredRun(paths.run(run)), paths.out, history, real())
+        return render(StoredRun(paths.run(run)), paths.out, history, KNOWN)
 
 
 def test_run_writes_page_junit_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,7 @@ def test_level_without_results_is_missing(tmp_path: Path) -> None:
         for each in few:
             journal.result(each)
     with History(paths.history) as history:
-        assert render(StoredRun(paths.run("2-night")), paths.out, history, real()).missing == {"contract": "1-night"}
+        assert render(StoredRun(paths.run("2-night")), paths.out, history, KNOWN).missing == {"contract": "1-night"}
     assert "level contract, which ran in 1-night, did not run" in paths.page.read_text("utf-8")
 
 
@@ -202,7 +202,7 @@ def test_log_is_named_relative_to_its_run(tmp_path: Path) -> None:
     with Journal.new(paths.run("1-night")) as journal:
         journal.result(red)
     with History(paths.history) as history:
-        render(StoredRun(paths.run("1-night")), paths.out, history, real())
+        render(StoredRun(paths.run("1-night")), paths.out, history, KNOWN)
 
     page = paths.cell(red.cell.id).read_text("utf-8")
     assert '<a href="../runs/1-night/logs/x/rank-0.log">logs/x/rank-0.log</a>' in page

@@ -66,7 +66,7 @@ def test_colour_is_the_answer_of_check(rules: dict[str, Any], image_te: str | No
 
 
 def test_colours_agree_with_check() -> None:
-    """200 random pairs of the real catalog: red where `check` answers breaks, hatched where it answers unknown."""
+    """60 random pairs of the real catalog: red where `check` answers breaks, hatched where it answers unknown."""
     map, draw = stack_map(real()), random.Random(3)
     pairs = [(row, column) for row in map.images for column in range(len(map.columns))]
     expected = {
@@ -74,7 +74,7 @@ def test_colours_agree_with_check() -> None:
         CheckAnswer.UNKNOWN: (Colour.UNKNOWN,),
         CheckAnswer.NONE_KNOWN: (Colour.READ,),
     }
-    for row, column in draw.sample(pairs, 200):
+    for row, column in draw.sample(pairs, 60):
         text = " ".join(row.choice(map.columns[column]).values())
         result = check(real(), build(real(), parse_text(real(), text)), Question(), {})
         assert row.cells[column].colour in expected[result.answer], text

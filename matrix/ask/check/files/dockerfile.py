@@ -29,7 +29,7 @@ from matrix.ground.catalog.stack import Place
 OTHERS: Final = frozenset({"LABEL", "MAINTAINER", "EXPOSE", "USER", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "SHELL"})
 FLAG: Final = re.compile(r"(?:\s|\\\n)*--([\w-]+)(?:=(\S+))?(?=\s|\\\n)")
 SPACE: Final = re.compile(r"(?:\s|\\\n)*")
-DOCUMENT: Final = re.compile(r"<<-?['\"]?(\w+)['\"]?")
+DOCUMENT: Final = re.compile(r"<<-?['\"]?(\w{1,99})['\"]?")
 # Folders that hold an environment of Python: a stage that copies one has its packages.
 ENVIRONMENT: Final = re.compile(r"venv|site-packages|dist-packages|conda|^/usr/local/?(lib/?)?$|^/$")
 # Folders for Dockerfiles: their build context is the folder above, as in `docker build -f docker/Dockerfile .`
@@ -125,7 +125,7 @@ class _Stage:
             if fields.get("type", "bind") == "bind" and target:
                 source = next((fields[key] for key in ("source", "src") if key in fields), ".")
                 files.copy([source, target], self._source(fields.get("from", ""), stages))
-        document = re.match(rf"{DOCUMENT.pattern}\n(.*?)^[ \t]*\1[ \t]*$", operands, re.DOTALL | re.MULTILINE)
+        document = re.match(rf"(?ms){DOCUMENT.pattern}\n(.*?)^[ \t]{{0,99}}\1[ \t]{{0,99}}$", operands)
         if document and not document[2].startswith("#!"):
             return self._execute((), document[2], line + 1, files)
         return self._execute(_json_words(operands), operands, line, files)

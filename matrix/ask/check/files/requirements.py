@@ -119,9 +119,10 @@ def read_conda(dependencies: Iterable[Any], where: str, open_file: Open, line: i
 
 
 def _conda(line: str, place: Place) -> Iterable[Statement]:
-    found = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+)\s*(?:==?\s*([\w.+!]+)(?:=[\w.*]+)?)?(.*)", line.strip())
+    found = re.match(r"(?:[\w./-]+::)?([\w.-]+)\s{0,99}(?:==?\s{0,99}([\w.+!]+)(?:=[\w.*]+)?)?", line := line.strip())
     if found:
-        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, "" if found[2] else found[3].strip())
+        limits = "" if found[2] else line[found.end() :].strip()
+        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, limits)
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
@@ -179,7 +180,7 @@ VALUED: Final = frozenset(
     | {"--cert", "--client-cert", "--python", "--torch-backend"}
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
-TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+(?!\d)\w*)$")
+TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d{1,9}(?:\.\d{1,9}){1,9}(?!\d)\w{0,99})$")
 # A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there. A run of word
 # characters is tried once, from its first letter: other starts in it would end alike, in quadratic time.
 WHEEL: Final = re.compile(
@@ -253,7 +254,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         if line.endswith("\\"):
             parts.append(line[:-1] + " ")
             continue
-        line, parts = re.sub(r"(^|\s)#.*$", "", "".join([*parts, line])), []
+        line, parts = re.sub(r"(^|\s)#.*", "", "".join([*parts, line])), []
         line = re.sub(r"\s--(hash|config-settings|global-option|build-option)[= ]\S+", "", line).strip()
         if line:
             yield start, line

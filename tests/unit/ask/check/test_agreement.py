@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from matrix.ask.check.answer import CheckAnswer, CheckResult
+from matrix.ask.check.answer import CheckResult
 from matrix.ask.check.calls import breaking_calls
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.files.declared import UserCommand
@@ -49,20 +49,6 @@ def jobs(source: random.Random) -> tuple[UserJob, ...]:
 
 def checked(words: dict[str, str] | Choice, question: Question) -> CheckResult:
     return check(real(), build(real(), parse_text(real(), " ".join(words.values()))), question, {})
-
-
-def test_check_agrees_with_the_map() -> None:
-    """All of the stacks, without a job: the map has none."""
-    for choice in stacks():
-        result = checked(choice, Question())
-        shown = {one.failure.id: (one.standing, one.certain) for one in table().standing(choice)}
-        assert {one.failure.id: (one.standing, one.certain) for one in result.failures} == shown, choice
-        calls, _ = table().calls(choice)
-        clashes = table().clashing(choice)
-        certain = any(certain for _, certain in shown.values()) or any(call.certain for call in calls) or bool(clashes)
-        assert result.breaks == certain, choice
-        assert (result.answer is CheckAnswer.BREAKS) == certain, choice
-        assert table().unread(choice) == [item.text for item in result.unknown], choice
 
 
 def test_check_agrees_with_explain() -> None:

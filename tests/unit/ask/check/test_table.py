@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from matrix.ask.check.answer import CheckAnswer
 from matrix.ask.check.calls import breaking_calls
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.rulings import KNOWN_BREAK, BreakingCalls, Standing
@@ -47,10 +48,9 @@ def called(found: Sequence[BreakingCalls]) -> list[object]:
              for each in one.findings]) for one in found]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [20, 21])
-def test_table_agrees_with_check(seed: int) -> None:
-    """100 random stacks each: standing, certainty, evidence, what must hold besides, clashes, and calls."""
-    for choice in random_choices(seed, 100):
+def test_table_agrees_with_check() -> None:
+    """100 random stacks: standing, certainty, evidence, what must hold besides, clashes, calls, and the answer."""
+    for choice in random_choices(20, 100):
         result = check(real(), build(real(), parse_text(real(), " ".join(choice.values()))), Question(), {})
         found = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
                  for one in table().standing(choice)]  # fmt: skip
@@ -60,6 +60,10 @@ def test_table_agrees_with_check(seed: int) -> None:
         assert table().clashing(choice) == [one.text for one in result.clashes], choice
         breaking, problems = table().calls(choice)
         assert (called(breaking), "; ".join(problems.values())) == (called(result.calls), result.calls_problem), choice
+        certain = any(one.certain for one in table().standing(choice)) or any(call.certain for call in breaking)
+        certain = certain or bool(result.clashes)
+        assert (result.breaks, result.answer is CheckAnswer.BREAKS) == (certain, certain), choice
+        assert table().unread(choice) == [item.text for item in result.unknown], choice
 
 
 def test_table_agrees_with_explain() -> None:

@@ -93,14 +93,14 @@ def searched(
 
 
 def test_a_regression_is_found_in_noise(path: Path, tmp_path: Path) -> None:
-    """5 % with 3 % noise over 64 commits: right in at least 19 of 20 seeds; each seed moves the regression too."""
+    """5 % with 3 % noise over 64 commits: right in at least 9 of 10 seeds; each seed moves the regression too."""
     right, runs = 0, []
-    for seed in range(20):
+    for seed in range(10):
         guilty = 1 + random.Random(seed).randrange(COMMITS - 1)
         found, ran = searched(path, tmp_path / str(seed), lambda place, at=guilty: 1.05 if place >= at else 1.0, seed)  # type: ignore[misc]
         runs.append(ran)
         right += found.result.kind is ResultKind.FIRST_BAD and found.result.candidates == (guilty,)
-    assert right >= 19
+    assert right >= 9
 
 
 @pytest.mark.parametrize(

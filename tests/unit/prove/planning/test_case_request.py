@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from matrix.prove.planning.case_request import (
     requested_levels,
     supplies,
 )
+from matrix.prove.planning.selection import select
 from tests.founding import FUSED, METADATA, SAVE
 from tests.unit.catalogs import case, catalog, clause, failure, real, wheels
 
@@ -231,8 +233,14 @@ def test_base_outside_of_the_night_needs_a_selection() -> None:
     assert "debian" not in str(raised.value.expected)
 
 
+@cache
+def cases_of_host() -> list[Planned]:
+    """Return those of a host with Python 3.12: 12 s of processor."""
+    return bundled_cases(real(), "host", "3.12", Level.GPU, "")
+
+
 def test_host_has_releases_of_every_numpy() -> None:
-    releases = supplies(real(), bundled_cases(real(), "host", "3.12", Level.GPU, "")).releases
+    releases = supplies(real(), cases_of_host()).releases
     cores = {version for name, version in releases if name == "megatron-core"}
     assert {"0.8.0", "0.19.2"} <= cores
 
@@ -258,7 +266,7 @@ def test_extension_is_built_at_level_gpu_alone() -> None:
 
 def test_host_has_the_engine_of_its_cases() -> None:
     """Its night has the cases of the Transformer Engine that it has, which is unknown here."""
-    cases = bundled_cases(real(), "host", "3.12", Level.GPU, "te==2.18.0 and writer-te==none")
+    cases = select(cases_of_host(), "te==2.18.0 and writer-te==none")
     assert len({item.failure for item in cases}) > 10
     needed = supplies(real(), cases)
     assert needed.builds == ()
@@ -270,7 +278,7 @@ def test_host_has_the_engine_of_its_cases() -> None:
 
 
 def test_engine_of_another_writer_is_built() -> None:
-    cases = bundled_cases(real(), "host", "3.12", Level.GPU, "te==2.18.0 and writer-te>=2.16")
+    cases = select(cases_of_host(), "te==2.18.0 and writer-te>=2.16")
     assert supplies(real(), cases).builds == ("2.16.0", "2.16.1", "2.17.0", "2.17.1", "2.19.0", "2.20.2")
     (case, *_) = [item for item in cases if item.writer]
     assert supplies(real(), [replace(case, level=Level.CPU)]).builds == ()

@@ -20,7 +20,9 @@ def anchors(document: Path) -> set[str]:
 
 def links(document: Path) -> list[tuple[Path, str]]:
     """Return the targets of a document's links in the checkout: file and anchor."""
-    found = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", document.read_text())
+    found = re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", re.sub(r"(?ms)^```.*?^```", "", document.read_text())
+    )
     return [(document.parent / path if path else document, anchor) for path, anchor in found]
 
 

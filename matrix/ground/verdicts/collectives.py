@@ -33,7 +33,7 @@ _RANK: Final = re.compile(r"\[Rank (\d+)\]")
 _WRITER: Final = re.compile(r"\[rank(\d+)\]:")  # also behind what Ray or a progress bar has written on the line
 _WORK: Final = re.compile(
     r"WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), OpType=(?P<op>\w{1,99})(?:, TensorShape=\[(?P<shape>[^\]]{0,999})\])?"
-    r"(?:, NumelIn=(?P<numel>\d{1,19}), NumelOut=\d{1,19})?, Timeout\(ms\)="
+    r"(?:, NumelIn=(?P<numel>\d{1,20}), NumelOut=\d{1,20})?, Timeout\(ms\)="
 )
 _STATUS: Final = re.compile(
     r"(?:work(?: sequence id)?: (?P<seq>\d+).{0,20})?[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)"

@@ -70,6 +70,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/ask/check/rulings.py": ("tests/unit/ask/check/test_rulings.py",),
     "matrix/ask/check/user_stack.py": ("tests/unit/ask/check/test_user_stack.py",),
     "matrix/read/api/binding.py": ("tests/unit/read/api/test_binding.py", "tests/unit/read/api/test_definition.py"),
+    "matrix/read/api/comparison.py": ("tests/unit/read/api/test_comparison.py",),
     "matrix/prove/execution/cache_key.py": (
         "tests/unit/prove/execution/test_at_once.py",
         "tests/unit/prove/execution/test_cache_key.py",
@@ -179,6 +180,9 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         "else None": "a name without words is not misplaced",
         '_stem: return word.removesuffix(next(endings, "XXXX"))': "words are in lower case",
         "misplaced: if words(argument) < words(landed):": "equal words fit the parameter that the argument lands on",
+    },
+    "matrix/read/api/comparison.py": {
+        '_lacked: module, _, attributes = use.path.rpartition(":")': "a path has one colon",
     },
     "matrix/ground/cases/machine_requirements.py": {
         '_clones: for source in (item.source, "XXXX" if own_te else item.te_source):': "it names no clone, as no text",

@@ -1,10 +1,12 @@
 """What is judged of a pair: breaks behind others, guards, ends of caught exceptions, changed defaults."""
 
+from dataclasses import replace
+
 import pytest
 
-from matrix.read.api.comparison import changed, find
-from matrix.read.api.finding import FindingKind
-from matrix.read.api.provider import TORCH
+from matrix.read.api.comparison import calls_to, changed, find
+from matrix.read.api.finding import Finding, FindingKind
+from matrix.read.api.provider import TORCH, Site
 from tests.unit.read.api.sources import Past, broken, core, findings, mcore, project, te, torch
 
 OFFLOAD = """
@@ -241,11 +243,14 @@ def run(tokens):
         "if fused_permute is None:\n        if tokens is None:\n            raise ValueError('no tokens')",
         "try:\n        fused_permute(tokens)\n    except TypeError:\n        pass",
         "if is_te_min_version('2.0'):\n        fused_permute(tokens)",
+        "if len(inspect.signature(te.pytorch.pad).parameters) > 3:\n        fused_permute(tokens)",
     ],
 )
 def test_missing_name_is_silent_where_none_is_allowed(code: str) -> None:
     """A raise of the slow path is about its own arguments."""
     source = f"""
+import inspect
+import transformer_engine as te
 from megatron.core.utils import is_te_min_version
 try:
     from transformer_engine.pytorch import permute as fused_permute
@@ -254,7 +259,7 @@ except ImportError:
 def run(tokens):
     {code}
 """
-    assert [row[0] for row in ends(source)] == ["silently-off"]
+    assert [row[0] for row in ends(source, "def pad(): ...")] == ["silently-off"]
 
 
 def test_stub_that_raises_is_an_end() -> None:
@@ -385,3 +390,189 @@ def test_attribute_of_no_release_masks_nothing(use: str, masked: str) -> None:
 
     assert (found[0].masked, found[1].masked) == ("no recorded release has it", masked)
     assert found[1].callee.endswith(".f")
+
+
+def test_calls_to_a_function_are_reached() -> None:
+    """With what certainly raises in the functions that make them: not what is caught there, nor raised elsewhere."""
+    source = """
+        import transformer_engine as te
+        from megatron.core.utils import is_te_min_version
+        def run():
+            te.pytorch.pad(1)
+            if is_te_min_version("9"):
+                te.pytorch.pad(2)
+            try:
+                te.pytorch.gone
+            except AttributeError:
+                pass
+            te.pytorch.crop(new=1)
+            return te.pytorch.pad
+        def other():
+            te.pytorch.crop(newer=1)
+    """
+    reached, breaks = calls_to("pad", mcore(source), te("def pad(size): ...\ndef crop(): ..."))
+    assert [use.site.line for use in reached] == [5]
+    assert [finding.call_site.line for finding in breaks] == [12]
+
+
+def test_finding_has_both_sides_and_the_callee() -> None:
+    source = "import transformer_engine as te\ndef run(config):\n    if config.wide:\n        te.pytorch.make(1)\n"
+    tested, later = (te(f"def make(size, fast={fast}): ...", version) for fast, version in ((1, "2.2.0"), (2, "2.3.0")))
+    site = Site("megatron/core/adapter.py", 4, "run")
+    left_out = Finding(
+        "0.9.0", "2.3.0", "transformer_engine.pytorch.make", site, "config.wide", FindingKind.CHANGED,
+        "without 'fast': its default is 2, not 1", "(size,fast=2)",
+    )  # fmt: skip
+    assert changed(mcore(source), later, tested) == [left_out]
+    missing = replace(left_out, kind=FindingKind.DEFINITE, exception="TypeError", signature="(size,fast)")
+    message = "make() missing 1 required positional argument: 'fast'"
+    assert find(mcore(source), te("def make(size, fast): ...", "2.3.0")) == [replace(missing, message=message)]
+
+    (finding,) = find(project("import megatron.core.MAX\n"), core({}))
+    assert (finding.callee, finding.packages) == ("megatron.core.MAX", ("fork", "megatron-core"))
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("Maker.run", "def run(self, size=2): ..."),
+        ("Maker().run(1)", "def run(self, size=2): ..."),
+        ("class Own(Maker):\n    def run(self):\n        super().run(1)", "def run(self, size=2): ..."),
+        ("Maker().run()", "def stop(self): ..."),
+        ("Maker().run()", "try:\n        def run(self, size=2): ...\n    except:\n        def run(self, size=3): ..."),
+    ],
+)
+def test_default_of_another_use_is_no_change(code: str, new: str) -> None:
+    calls = mcore(f"from transformer_engine.pytorch import Maker\n{code}\n")
+    tested, later = te("class Maker:\n    def run(self, size=1): ..."), te(f"class Maker:\n    {new}", "2.3.0")
+    assert changed(calls, later, tested) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("te.pytorch.extra = len\nte.pytorch.extra(1)\n", []),
+        ("if hasattr(te.pytorch, 'extra'):\n    te.pytorch.extra = len\nte.pytorch.extra(1)\n", [4]),
+        (
+            "te.pytorch.extra = len\ndef f():\n    te.pytorch.extra(1)\n    te.pytorch.more = len\n"
+            "def g():\n    te.pytorch.more(1)\n",
+            [],
+        ),
+        ("te.pytorch.Maker().run(1)\n", []),
+        ("te.pytorch.Maker().run(1, 2)\n", [2]),
+        # Each function fails by itself; of two on one line, each may come first.
+        ("def f():\n    te.pytorch.pad(a=1)\ndef g():\n    te.pytorch.pad(b=1)\n", [3, 5]),
+        ("te.pytorch.pad(a=1); te.pytorch.pad(b=1)\n", [2, 2]),
+        ("try:\n    te.pytorch.gone\nexcept AttributeError:\n    pass\nte.pytorch.pad(a=1)\n", [3, 6]),
+    ],
+)
+def test_breaks_of_a_file_by_line(source: str, lines: list[int]) -> None:
+    offered = "class Maker:\n    def run(self, size): ...\ndef pad(): ..."
+    assert [
+        finding.call_site.line for finding in findings(f"import transformer_engine as te\n{source}", offered)
+    ] == lines
+
+
+def test_code_behind_a_caught_import_is_off() -> None:
+    source = """
+        try:
+            import transformer_engine as te
+            from transformer_engine.pytorch import gone
+            def run():
+                te.pytorch.pad(align=1)
+        except ImportError:
+            pass
+    """
+    assert [finding.kind.value for finding in find(mcore(source), te("def pad(): ..."))] == ["silently-off"]
+
+
+@pytest.mark.parametrize(
+    ("use", "other", "masked"),
+    [
+        ("from megatron.core.a import b", {"a.py": "b = 1"}, ""),
+        ("from megatron.core.a import b", {"a.py": "c = 1"}, "no recorded release has it"),
+        ("from megatron.core import a\na.K.b", {"a.py": "class K:\n    b = 1"}, ""),
+        ("from megatron.core import a\na.K.b", {"a.py": "class K: ..."}, "no recorded release has it"),
+        ("from megatron.core import a\na.L.b", {"a.py": "class L: ..."}, ""),
+        ("import megatron.core.b.c", {"a.py": "", "b/__init__.py": ""}, ""),
+        ("import megatron.core.b.c", {"a.py": ""}, "no recorded release has it"),
+    ],
+)
+def test_part_that_no_release_has_is_named(use: str, other: dict[str, str], masked: str) -> None:
+    """The part that is missing here decides: another release may lack only what follows it."""
+    here = core({"a.py": "class K: ..."}, "0.15.0")
+    (finding,) = find(project(f"{use}\n"), here, history=Past(here, core(other, "0.16.0")))
+    assert finding.masked == masked
+
+
+def test_method_of_a_parameter_hides_nothing() -> None:
+    """Its class may be another one, with a method of its own."""
+    source = """
+        import transformer_engine as te
+        from transformer_engine.pytorch import Maker
+        def run(maker: Maker):
+            maker.run(1)
+            te.pytorch.pad(align=1)
+        class Own(Maker):
+            def gone(self, size): ...
+    """
+    kept = "class Maker:\n    def run(self): ...\n"
+    here, other = te(f"{kept}def pad(): ...", "2.1.0"), te(f"{kept}    def gone(self, size): ...\n", "2.0.0")
+    found = find(mcore(source), here, history=Past(here, other))
+    assert [(finding.call_site.line, finding.kind.value, finding.masked) for finding in found] == [
+        (5, "possible", ""),
+        (6, "definite", ""),
+        (8, "silently-off", ""),
+    ]
+
+
+def test_guard_of_a_missing_name_decides_the_rest() -> None:
+    source = """
+        import inspect
+        import transformer_engine as te
+        def first(config):
+            if config.fast:
+                from transformer_engine.pytorch import gone
+            te.pytorch.pad(align=1)
+        def second():
+            if len(inspect.signature(te.pytorch.pad).parameters) > 3:
+                from transformer_engine.pytorch import missing
+                te.pytorch.pad(align=1)
+    """
+    found = find(mcore(source), te("def pad(): ..."))
+    assert [(f.call_site.line, f.kind.value, f.guard) for f in found[:2]] == [
+        (6, "definite", "config.fast"),
+        (7, "definite", "not config.fast"),
+    ]
+    assert [(f.call_site.line, f.kind.value) for f in found[2:]] == [(10, "possible")]
+
+
+def test_plain_import_is_its_own_end() -> None:
+    """Another file catches the same failure, and a third one raises because of that."""
+    files = {
+        "extension.py": EXTENSION.replace("permute", "FusedRoPE"),
+        "rope.py": ROPE,
+        "config.py": CONFIG,
+        "plain.py": "from transformer_engine.pytorch import FusedRoPE\n",
+    }
+    assert ("definite", "ImportError", "", "") in ends(files)
+
+
+def test_guard_names_what_this_release_has() -> None:
+    """That another package is installed goes without saying."""
+    source = """
+        import transformer_engine as te
+        try:
+            import apex
+        except ImportError:
+            apex = None
+        def run(config):
+            if hasattr(te.pytorch, "get") and apex is not None:
+                te.pytorch.put(1)
+    """
+    (finding,) = findings(source, "def get(): ...\ndef put(): ...")
+    assert finding.guard == "has transformer_engine.pytorch.get"
+    fork = "import megatron.core\nfrom packaging.version import Version\nfrom megatron.core import a\n"
+    fork += "if Version(megatron.core.__version__) >= Version('0.1'):\n    a.f(1)\n"
+    (finding,) = find(project(fork), core({"a.py": "def f(): ..."}))
+    assert finding.guard == "megatron-core >= 0.1"

@@ -95,6 +95,10 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/ground/verdicts/crash.py": ("tests/unit/ground/verdicts/test_crash.py",),
     "matrix/ground/verdicts/judge.py": ("tests/unit/ground/verdicts/test_judge.py",),
     "matrix/ground/verdicts/learning.py": ("tests/unit/ground/verdicts/test_learning.py",),
+    "matrix/ground/verdicts/log_match.py": (
+        "tests/unit/ground/verdicts/test_log_faults.py",
+        "tests/unit/ground/verdicts/test_log_match.py",
+    ),
     "matrix/ground/verdicts/signature_match.py": ("tests/unit/ground/verdicts/test_signature_match.py",),
 }
 # Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
@@ -231,6 +235,28 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "None is as empty as a text without characters"
         ),
         "of_exception: frame_text = None": "None is as empty as a text without characters",
+    },
+    "matrix/ground/verdicts/log_match.py": {
+        '_Evidence._contradiction: excluded = re.compile(entry.signature.not_with or "XX(?!)XX")': (
+            "it matches nothing either"
+        ),
+        '_Evidence._contradiction: return next((f"the log names another cause: {line}" for line in lines '
+        "if excluded.search(line)), None)": "None is false, as a text without characters",
+        '_Exceptions.__init__: self._latest: tuple[LoggedException, _Chain] | None = ""': "it is false, as None",
+        "_Exceptions.__init__: self._assessed = lru_cache(maxsize=None)(self._assess)": "a cache changes no answer",
+        "_Exceptions.__init__: self._assessed = lru_cache(maxsize=1025)(self._assess)": "a cache changes no answer",
+        "_Exceptions.end_within: self._evidence.chains[stream, -2] = chain": "no other chain has a number below 0",
+        "_Stream.halve: while self.size > EVIDENCE / 2:": "EVIDENCE is even",
+        "_Reader._stream: self._end(self._streams.popitem(last=None)[1])": "None is as False",
+        '_add_kinds: evidence.clues.setdefault(re.sub(r"\\d+", "XX#XX", line), (clue, LogFault(at(offset), line)))': (
+            "any text without digits stands for a number"
+        ),
+        "_bare: return sighting.fault.raised and replace(sighting.fault.raised, frames=None)": (
+            "neither of two that are compared has frames"
+        ),
+        '_distinct: by_text.setdefault(re.sub(r"\\d+", "XX#XX", fault.what), fault)': (
+            "any text without digits stands for a number"
+        ),
     },
 }
 

@@ -264,9 +264,9 @@ class _Evidence:
             return f"works with {titles}, which the log names: {ruling.rule.reason}"
         if reach.reach is Reach.AVOIDED and not (entry.signature.keys > 1 and not entry.signature.shared):
             return _on_options(reach)  # other programs raise the same; of two keys, the error itself is stronger
-        pattern = entry.signature.not_with
-        lines = [line.what for _, line in self.clues.values()] if pattern else []
-        return next((f"the log names another cause: {line}" for line in lines if re.search(pattern or "", line)), "")
+        excluded = re.compile(entry.signature.not_with or "(?!)")
+        lines = (line.what for _, line in self.clues.values())
+        return next((f"the log names another cause: {line}" for line in lines if excluded.search(line)), "")
 
     def add_consequence(self, fault: LogFault) -> None:
         if len(self.consequences) < LISTED:
@@ -359,9 +359,8 @@ class _Reader:
 
     def __init__(self, index: SignatureIndex, kinds: KindIndex) -> None:
         self._index, self._kinds = index, kinds
-        self._prefixes, self._rank = Prefixes(), ""
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._opened = 0
+        self._numbers = itertools.count()
         self.evidence = _Evidence()
         self.ranks = RankFacts()
         self._exceptions = _Exceptions(index, kinds, self.evidence, self.ranks)
@@ -400,8 +399,8 @@ class _Reader:
             return stream
         if len(self._streams) >= STREAMS:
             self._end(self._streams.popitem(last=False)[1])
-        self._opened += 1
-        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened, rank_of(tags, self._rank))
+        rank, number = rank_of(tags, self._rank), next(self._numbers)
+        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), number, rank)
         return stream
 
     def end(self) -> None:

@@ -116,8 +116,8 @@ class ReadmeNight:
         lines = self.log.read_text().splitlines()
         assert running == {}, "\n".join(lines)
         assert status == ExitStatus.INTERRUPTED, "\n".join(lines)
-        hints = [match[1] for match in map(LAST.fullmatch, lines) if match]  # none while tox makes its environment
-        assert hints or "commands[0]" not in "\n".join(lines), "\n".join(lines)
+        hints = [match[1] for match in map(LAST.fullmatch, lines) if match]  # none before the run has a plan
+        assert hints or "cases to run" not in "\n".join(lines), "\n".join(lines)
         self.again = hints[-1] if hints else self.again
         assert "--no-cache" in shlex.split(self.again)
         target = f"{interrupt.number.name} to {'its group' if interrupt.to_group else 'tox'}"

@@ -29,6 +29,7 @@ from matrix.read.history.index import (
 
 INNERMOST: Final = 4  # upstream frames whose functions are looked at
 MOST: Final = 3  # commits offered
+PARSER: Final = 40  # options: a function that reads more of them reads any, such as the parser's checks
 _FIX: Final = re.compile(
     r"(?i)\bfix(?:e[sd])?\b|\bbug\b|\bcorrect|\bhandle|\bavoid|\bprevent|\bguard|\bsupport|\ballow"
 )
@@ -68,11 +69,7 @@ class UpstreamFrame:
 
     def functions(self, releases: Sequence[int]) -> list[str]:
         """Return the qualified names that the frame may be of."""
-        lines = [self.file.lines(release) for release in releases]
-        functions = [rows[self.frame.line - 1].function for rows in lines if 0 < self.frame.line <= len(rows)]
-        function = self.frame.function.rpartition(".")[2].replace("<module>", "")
-        namesakes = [name for name in self.file.names if name.rpartition(".")[2] == function]
-        return list(dict.fromkeys(functions)) or (namesakes if len(namesakes) < MOST else [])
+        return self.file.functions_at(self.frame.function, self.frame.line, releases)
 
 
 @dataclass(frozen=True)
@@ -169,12 +166,11 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
         return None
     history = stack[-1].history
     stack = [position for position in stack if position.history is history][-INNERMOST:]
-    stated_versions = [version.removesuffix(".0") for version in stated.get(history.component, ())]
-    texts = {version.removesuffix(".0"): version for version in history.releases}
-    versions = [texts[version] for version in stated_versions if version in texts] or list(
-        known.get(history.component, ())
-    )
-    numbers = [history.releases.index(version) for version in versions]
+    stated_versions = list(stated.get(history.component, ()))
+    found = [number for number in map(history.number_of_release, stated_versions) if number is not None]
+    inferred_versions = known.get(history.component, ())
+    numbers = found or [history.releases.index(version) for version in inferred_versions]
+    versions = [history.releases[number] for number in numbers]
     offers = list(_offers(history, stack, raised, numbers))
     fixes = sorted((offer for later, offer in offers if later), key=lambda offer: -offer.score)
     causes = sorted(
@@ -271,6 +267,75 @@ def _message(history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: 
             by = f", by one of {', '.join(commit.id for commit in gone[:5])}" if len(gone) > 1 else by
             return f"gone since {history.releases[last_release + 1]}{by}"
     return ""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A fix or a revert, a function that it changed, and the options of the job that this function reads."""
+
+    commit: UpstreamCommit
+    function: str
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{commit_in_words(self.commit)}: {self.function} reads --{', --'.join(self.options)}"
+
+
+@dataclass(frozen=True)
+class RepairsBetween:
+    """The fixes and reverts that one of two releases has and the other lacks, in functions that read a job's options.
+
+    Functions that read few options, and options that few functions read, come first.
+    """
+
+    component: str
+    versions: tuple[str, str]
+    gained: tuple[Repair, ...] = ()
+    lost: tuple[Repair, ...] = ()
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        versions = dict(zip(("from", "to"), self.versions, strict=True))
+        repairs = {"gained": list(map(str, self.gained)), "lost": list(map(str, self.lost))}
+        return {"component": self.component, **versions, **repairs, "note": self.note}
+
+
+def repairs_between(component: str, versions: tuple[str, str], options: Iterable[str]) -> RepairsBetween | None:
+    """Return the fixes and reverts between two versions, None of a component whose history is not known."""
+    history = next((history for history in histories() if history.component == component), None)
+    if history is None:
+        return None
+    numbers, notes = [history.number_of_release(version) for version in versions], []
+    for version, number in zip(versions, numbers, strict=True):
+        if number is None:
+            return RepairsBetween(component, versions, note=f"{version} is not a release known up to {history.until}")
+        if (tagged := history.tagged_before(number)) != number:
+            known = history.releases[tagged]
+            notes.append(f"the commits of {version} are not known, up to {history.until}: it counts as {known}")
+    older, newer = (number or 0 for number in numbers)
+    gained, lost = (
+        {commit.number for commit in history.new_in(*pair) if sort_of(commit).startswith(("a fix", "a revert"))}
+        for pair in ((newer, older), (older, newer))
+    )
+    hashes = {hash_of_word(option.replace("-", "_")): option for option in options}
+    readers, repairs = Counter[str](), list[tuple[int, Repair]]()
+    for path in history.files:
+        file = history.file(path)
+        for function, read in file.options.items():
+            named = tuple(sorted(hashes[option] for option in read & hashes.keys()))
+            readers.update(named)
+            for change in file.changes(function) if named and len(read) <= PARSER else ():
+                if change.commit in gained | lost:
+                    commit, name = history.commit_of(change.commit), f"{path}:{function or '<module>'}"
+                    repairs.append((len(read), Repair(commit, name, named)))
+    if not readers:
+        notes.append(f"no function is known to read {'an option of the job' if hashes else 'options: no job is named'}")
+    repairs.sort(key=lambda pair: pair[0] * min(readers[option] for option in pair[1].options))
+    first = {repair.commit.number: repair for _, repair in reversed(repairs)}
+    ordered = list(reversed(first.values()))
+    sides = (tuple(repair for repair in ordered if repair.commit.number in side) for side in (gained, lost))
+    return RepairsBetween(component, versions, *sides, "; ".join(notes))
 
 
 def in_words(offer: CommitOffer) -> str:

@@ -161,13 +161,13 @@ def _of_release(component: str, version: str) -> Answer:
     history = next((history for history in histories() if history.component == component), None)
     if history is None:
         return [f"{component}: not a component whose history is known: {_indexed()}"], False
-    numbers = [k for k, release in enumerate(history.releases) if version in (release, f"{release}.0")]
-    if not numbers or not history.tagged[numbers[0]]:
+    number = history.number_of_release(version)
+    if number is None or not history.tagged[number]:
         releases = ", ".join(name for name, tagged in zip(history.releases, history.tagged, strict=True) if tagged)
-        lack = "its lines are known, its commits are not" if numbers else "not a release that is known"
+        lack = "its lines are known, its commits are not" if number is not None else "not a release that is known"
         return [f"{component} {version}: {lack} up to {history.until}; known: {releases}"], False
-    predecessor = max(numbers[0] - 1, 0)
-    commits = [commit for commit in history.new_in(numbers[0], predecessor) if sort_of(commit)[2:5] in ("fix", "rev")]
+    predecessor = max(number - 1, 0)
+    commits = [commit for commit in history.new_in(number, predecessor) if sort_of(commit)[2:5] in ("fix", "rev")]
     head = f"{component} {version}: {len(commits)} fixes and reverts that {history.releases[predecessor]} lacks"
     rows = [f"  {commit_in_words(commit)}" for commit in commits[:LISTED]]
     if len(commits) > LISTED:

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.ask.check.log_reading import read_log
-from matrix.ask.history import offered, positions
+from matrix.ask.history import named_in, offered, original, positions
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import decode
 from matrix.ground.verdicts.outcome import Raised
@@ -46,16 +46,6 @@ class KnownFix:
         return [[(one.history.repository, offer.commit.number) for offer in one.fixes] for one in found if one]
 
 
-def fixes_of(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the commits that the fix of an entry names: by id, or by a number of the project."""
-    for history in histories():
-        for id in re.findall(r"\b[0-9a-f]{7,40}\b", text):
-            yield from ((history.repository, number) for _, number in history.find(id))
-        name = history.repository.rpartition("/")[2]
-        for number in re.findall(rf"\b{name}#(\d+)", text):
-            yield from ((history.repository, commit.number) for commit in history.naming(int(number)))
-
-
 def known_fixes() -> Iterator[KnownFix]:
     """Yield the entries whose fix names a commit or number, with the first example that has an upstream frame."""
     for failure in loading.load().known_failures:
@@ -68,7 +58,7 @@ def known_fixes() -> Iterator[KnownFix]:
                 for name, version in re.findall(r"(mcore|te|bridge)-(\d+(?:\.\d+)*)", path.stem)
             }
             if any(positions(raised.frames) for raised in chain[:1]):
-                yield KnownFix(str(failure.id), tuple(chain[:1]), stated, frozenset(fixes_of(failure.fix)))
+                yield KnownFix(str(failure.id), tuple(chain[:1]), stated, _numbers(failure.fix))
                 break
 
 
@@ -78,7 +68,9 @@ def fixes(*threads: str) -> None:
     known = [one for one in known if one.fixes or not threads]
     places = {}
     for one in known:
-        ranks = [offers.index(fix) + 1 for offers in one.offers() for fix in one.fixes if fix in offers]
+        wanted = set(map(_original, one.fixes))  # a copy in a release's branch counts as the commit of main
+        lists = [[*map(_original, offers)] for offers in one.offers()]
+        ranks = [offers.index(fix) + 1 for offers in lists for fix in wanted if fix in offers]
         places[one.entry] = min(ranks, default=0)
     right = sum(place > 0 for place in places.values())
     print(f"\n{right} of {len(known)}\n\n| entry | place | what is in the way |\n|---|---|---|")
@@ -93,10 +85,9 @@ def thread_fixes(paths: Sequence[str]) -> Iterator[KnownFix]:
     """
     known = loading.load().known_failures
     for thread in (one for path in paths for one in json.loads(Path(path).read_text())):
-        reference = f"{thread['repo']}#{thread['num']}"
-        texts = [str(thread.get(key, "")) for key in ("truth", "line")]
+        reference = f"{thread['repo']}#{re.sub(r'[^0-9].*', '', str(thread['num']))}"
+        texts = [re.sub(r"(?<=[ /])#", f"{thread['repo']}#", str(thread.get(key, ""))) for key in ("truth", "line")]
         texts += [failure.fix for failure in known if reference in failure.references]
-        commits = set(fixes_of(f"{reference} {' '.join(texts)}"))
         with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
             log.write(str(thread.get("log") or ""))
             log.flush()
@@ -104,7 +95,17 @@ def thread_fixes(paths: Sequence[str]) -> Iterator[KnownFix]:
         raised = tuple(fault.raised for fault in reading.raised if fault.raised)
         if any(positions(one.frames) for one in raised):
             stated = {name: dict.fromkeys(versions) for name, versions in reading.versions.texts.items()}
-            yield KnownFix(reference, raised, stated, frozenset(commits), reading.inferred)
+            yield KnownFix(reference, raised, stated, _numbers(f"{reference} {' '.join(texts)}"), reading.inferred)
+
+
+def _numbers(text: str) -> frozenset[tuple[str, int]]:
+    return frozenset((history.repository, commit.number) for history, commit in named_in(text))
+
+
+def _original(fix: tuple[str, int]) -> tuple[str, str]:
+    repository, number = fix
+    history = next(history for history in histories() if history.repository == repository)
+    return repository, original(history.commit_of(number).subject)
 
 
 def _obstacle(one: KnownFix) -> str:

@@ -254,6 +254,15 @@ def matching(old: Sequence[Any], new: Sequence[Any]) -> Iterator[tuple[str, int,
     yield "equal", len(old) - end, len(old), len(new) - end, len(new)
 
 
+def defined(names: Iterable[Iterable[str]]) -> dict[str, list[int]]:
+    """Return the numbers of the files that have each class or function of a module, by the names in each file."""
+    files: dict[str, list[int]] = {}
+    for number, labels in enumerate(names):
+        for label in sorted({label for label in labels if label and "." not in label}):
+            files.setdefault(label, []).append(number)
+    return files
+
+
 def packed(content: Any, tail: bytes = b"") -> bytes:
     """Return a block: compressed JSON, and bytes behind a NUL."""
     return zlib.compress(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\0" + tail, 9)
@@ -480,6 +489,7 @@ class Maker:
             files[path] = [len(body), len(block)]
             body += block
         commits = packed(self._commits(releases))
+        definitions = packed(defined([(*(row[0][0] for row in weaves[path].rows), *changes[path]) for path in files]))
         old = {path: newer for path in self.moved if (newer := self.where(path, newest)) != path and newer in files}
         head = self.history.all[self.history.head]
         content = {
@@ -492,9 +502,10 @@ class Maker:
             "files": files,
             "old": old,
             "commits": [len(body), len(commits)],
+            "definitions": [len(body) + len(commits), len(definitions)],
         }
         header = packed(content)
-        target.write_bytes(len(header).to_bytes(4, "big") + header + bytes(body) + commits)
+        target.write_bytes(len(header).to_bytes(4, "big") + header + bytes(body) + commits + definitions)
         return {
             "files": len(files),
             "functions": sum(len({row[0][0] for row in weave.rows}) for weave in weaves.values()),

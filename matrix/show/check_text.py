@@ -375,14 +375,14 @@ def changed(transition: Transition, *, full: bool = False) -> Iterator[Part]:
 
 def repaired(between: Sequence[RepairsBetween], *, full: bool = False) -> Iterator[Part]:
     """Yield what upstream repaired between two releases, in functions that read the options of a job."""
-    for one in between:
-        older, newer = one.versions
+    for pair in between:
+        versions = pair.versions
         yield ""
-        yield text((f"HISTORY of {component_title(one.component)}, {older} to {newer}", "bold"))
-        if one.note:
-            yield Prose(one.note, 2)
-        for lack, repairs in ((older, one.gained), (newer, one.lost)):
-            head = f"fixes and reverts that {lack} lacks, in functions that read the job's options"
+        yield text((f"HISTORY of {component_title(pair.component)}, {' to '.join(versions)}", "bold"))
+        if pair.note:
+            yield Prose(pair.note, 2)
+        for version, repairs in zip(versions, (pair.gained, pair.lost), strict=True):
+            head = f"fixes and reverts that {version} lacks, in functions that read the job's options"
             yield Prose(f"{head}: {len(repairs)}", 2)
             yield from (Prose(str(repair), 4) for repair in (repairs if full else repairs[:REPAIRS]))
             if not full and len(repairs) > REPAIRS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from matrix.ground.catalog.failure import Failure, Rule
@@ -11,8 +12,9 @@ from matrix.ground.catalog.stack import component_title
 from matrix.ground.catalog.versions import format_ranges
 from matrix.show.terminal import Part, table
 
-if TYPE_CHECKING:  # `check` prints no overview
+if TYPE_CHECKING:  # `check` prints no overview, and needs no history
     from matrix.prove.authoring.overview import Summary
+    from matrix.read.history.index import UpstreamCommit, UpstreamHistory
 
 
 def title(failure: Failure) -> str:
@@ -82,3 +84,27 @@ def topic_table(topic: Topic, summaries: Sequence[Summary]) -> Iterator[Part]:
 def fixes(summary: Summary) -> str:
     """Return the releases that fix a failure, each alone, "no release" where none does."""
     return " or ".join(summary.fixed_in) or "no release"
+
+
+def commits_of(failure: Failure) -> list[tuple[UpstreamHistory, UpstreamCommit]]:
+    """Return the commits of upstream that name an issue of a failure, or that its fix or cause names."""
+    from matrix.ask.history import named_in
+
+    return list(named_in(f"{' '.join(failure.references)} {failure.fix} {failure.cause}"))
+
+
+@cache
+def release_pages() -> dict[str, str]:
+    """Return by name the page of each release whose history is known: what upstream repaired in it."""
+    from matrix.ask.history import repairs_of
+    from matrix.read.history.index import histories
+    from matrix.show.document import document  # check and match print no page
+
+    pages = {}
+    for history in histories():
+        for number, version in reversed([*enumerate(history.releases)]):
+            predecessor, repairs = repairs_of(history, number)
+            values = {"tagged": history.tagged[number], "commits": [(history, commit) for commit in repairs]}
+            page = document("release.html.j2", history=history, version=version, predecessor=predecessor, **values)
+            pages[f"{history.component}-{version}"] = page
+    return pages

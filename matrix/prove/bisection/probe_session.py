@@ -338,12 +338,12 @@ def changing_frame(axis: BisectionAxis, record: Record) -> tuple[str, set[int], 
     number_of = [history.number_of(commit.id) for commit in axis.commits]
 
     def places(changes: set[int]) -> set[int]:
-        new = {
+        releases = {
             place
             for (_, older), (place, newer) in steps
             if any(history.new(commit, newer, older) for commit in changes)
         }
-        return new | {place for place, number in enumerate(number_of) if place and number in changes}
+        return releases | {place for place, number in enumerate(number_of) if place and number in changes}
 
     for frame in (frame for raised in record.outcome.chain for frame in reversed(raised.frames)):
         if path := history.path_of(frame.file):

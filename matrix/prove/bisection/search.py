@@ -274,7 +274,7 @@ class _Search:
     def _weight(self, mask: int) -> int:
         """Return the number of these candidates, where a suspect counts more than all others together."""
         suspected = [(mask & suspects).bit_count() for suspects in self._suspects]
-        return mask.bit_count() + sum(count * len(self._order) ** k for k, count in enumerate(suspected, 1))
+        return mask.bit_count() + sum(count * int(len(self._order) ** k) for k, count in enumerate(suspected, 1))
 
     def _places_to_check(self) -> list[int]:
         """Return the unprobed parents of the result, and `checks` places spread over the other unprobed places.

@@ -99,8 +99,8 @@ class SourceFile:
         """Return the qualified names that a frame may be of: by its line in these releases, else by its name."""
         name, rows = function.rpartition(".")[2].replace("<module>", ""), map(self.lines, releases)
         at_line = dict.fromkeys(lines[line - 1].function for lines in rows if 0 < line <= len(lines))
-        exact = [known for known in at_line if name in (known.rpartition(".")[2], "<lambda>") or name.endswith("comp>")]
-        namesakes = [known for known in self.names if known.rpartition(".")[2] == name]
+        exact = [label for label in at_line if name in (label.rpartition(".")[2], "<lambda>") or name.endswith("comp>")]
+        namesakes = [label for label in self.names if label.rpartition(".")[2] == name]
         return exact or (namesakes if len(namesakes) < NAMESAKES else [])
 
     def changes(self, function: str) -> Iterator[FunctionChange]:
@@ -142,6 +142,7 @@ class UpstreamHistory:
         self.files: dict[str, list[int]] = head["files"]
         self._old: dict[str, str] = head["old"]
         self._place: list[int] = head["commits"]
+        self._definitions: list[int] = head["definitions"]
 
     def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         return _content(self._blocks[place[0] : place[0] + place[1]])
@@ -169,6 +170,15 @@ class UpstreamHistory:
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {_short(release): number for number, release in enumerate(self.releases)}
+
+    def defining(self, name: str) -> list[SourceFile]:
+        """Return the source files that define a class or a function of a module."""
+        paths = list(self.files)
+        return [self.file(paths[number]) for number in self._files_of.get(name, ())]
+
+    @cached_property
+    def _files_of(self) -> dict[str, list[int]]:
+        return self._block(self._definitions)[0]
 
     @cached_property
     def _commits(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     python bench/bench_history.py samples MEGATRON_LM TRANSFORMER_ENGINE MEGATRON_BRIDGE    100 functions, 100 messages
     python bench/bench_history.py fixes [THREADS.json ...]  the place of the known fix among those offered
     python bench/bench_history.py bisections                points probed with and without history, simulated
-    python bench/bench_history.py releases JOURNALS...      releases inferred from tracebacks that runs made
+    python bench/bench_history.py releases FOLDERS...       releases inferred from tracebacks that runs made: folders of
+                                                            journals, and of unpacked wheels of Transformer Engine
 
 Each prints tables in Markdown, as reports/measurements has them.
 """
@@ -11,21 +12,32 @@ Each prints tables in Markdown, as reports/measurements has them.
 from __future__ import annotations
 
 import json
+import linecache
+import random
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import count, takewhile
+from operator import or_
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.ask.check.log_reading import read_log
-from matrix.ask.history import named_in, offered, original, positions
+from matrix.ask.history import inferred, named_in, offered, original, positions
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import decode
 from matrix.ground.verdicts.outcome import Raised
-from matrix.read.history.index import UpstreamHistory, histories
+from matrix.ground.verdicts.tracebacks import LoggedFrame
+from matrix.read.history.index import MADE, SourceLine, UpstreamHistory, histories
+from tests.history_facts import read_source
 
 COMPONENTS = {"mcore": "megatron-core", "te": "transformer-engine", "bridge": "megatron-bridge"}
 
@@ -98,6 +110,66 @@ def thread_fixes(paths: Sequence[str]) -> Iterator[KnownFix]:
             yield KnownFix(reference, raised, stated, _numbers(f"{reference} {' '.join(texts)}"), reading.inferred)
 
 
+def releases(*folders: str) -> None:
+    """Print how often the release that ran is inside those inferred from its traceback, with versions hidden.
+
+    The traceback is that of a record, with the source lines of the files that ran, as Python prints them.
+    """
+    found = [path for folder in folders for path in Path(folder).glob("*/transformer_engine-*.dist-info")]
+    wheels = {path.name.split("-")[1].removesuffix(".dist"): path.parent for path in found}
+    seen, rows = set[str](), defaultdict[str, Counter[str]](Counter)
+    widths, misses = defaultdict[str, list[int]](list), []
+    for path in (path for folder in folders for path in Path(folder).rglob("journal-*.jsonl")):
+        for record in (json.loads(line).get("result") for line in path.read_text("utf-8", "replace").splitlines()):
+            chain = record["outcome"].get("chain") if record else None
+            frames = [frame for raised in chain or () for frame in raised["frames"]]
+            if not record or record["planned"]["source"] or record["planned"]["te_source"] or not _upstream(frames):
+                continue
+            stack = record["planned"]["cell"]["stack"]
+            if (key := json.dumps([stack, frames])) in seen:
+                continue
+            seen.add(key)
+            wheel = wheels.get(stack.get("transformer-engine", ""), Path())
+            raised = [
+                Raised(one["type"], one["message"], tuple(_printed(frame, wheel) for frame in one["frames"]))
+                for one in chain
+            ]
+            possible = inferred(raised)
+            for history in {position.history for one in raised for position in positions(one.frames)}:
+                version = stack.get(history.component, "")
+                number = history.number_of_release(version)
+                known = possible.get(history.component, ())
+                lines = [one.source for one in positions(f for r in raised for f in r.frames) if one.history is history]
+                result = (
+                    "not in the index" if number is None else "file is gone" if not any(lines)
+                    else "none" if not known else "exact" if known == (history.releases[number],)
+                    else "inside" if history.releases[number] in known else "another"
+                )  # fmt: skip
+                rows[history.component][result] += 1
+                if known:
+                    widths[history.component].append(len(known))
+                if result in ("none", "another"):
+                    misses.append(f"{record['planned']['key']}: {version}, not {', '.join(known) or 'any'}")
+    names = ("exact", "inside", "none", "another", "not in the index", "file is gone")
+    print(f"| component | tracebacks | {' | '.join(names)} | median of releases |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for component, counts in rows.items():
+        cells = [counts[name] for name in names]
+        print(f"| {component} | {sum(cells)} | {' | '.join(map(str, cells))} | {median(widths[component] or [0])} |")
+    print("\n".join(["", *sorted(set(misses))]))
+
+
+def _upstream(frames: Iterable[dict[str, Any]]) -> bool:
+    return any(re.search(r"/(megatron|transformer_engine)/", frame["file"]) for frame in frames)
+
+
+def _printed(frame: dict[str, Any], wheel: Path) -> LoggedFrame:
+    source = linecache.getline(frame["file"], frame["line"])
+    if not source and (parts := frame["file"].partition("/transformer_engine/"))[1]:
+        source = linecache.getline(str(wheel / "transformer_engine" / parts[2]), frame["line"])
+    return LoggedFrame(frame["file"], frame["line"], frame["function"], source.strip())
+
+
 def _numbers(text: str) -> frozenset[tuple[str, int]]:
     return frozenset((history.repository, commit.number) for history, commit in named_in(text))
 
@@ -141,8 +213,95 @@ def _releases(one: KnownFix, history: UpstreamHistory) -> Iterator[int]:
             yield number
 
 
+def samples(*clones: str) -> None:
+    """Compare a sample of functions with `git log -L`, and of messages with the files of each tag."""
+    drawn = random.Random(7)
+    print("| project | functions | equal | index right | git right | messages | equal |\n|---|---|---|---|---|---|---|")
+    notes = []
+    for history, clone, size in zip(histories(), clones, (34, 33, 33), strict=True):
+        functions, messages = Counter[str](), 0
+        for path, function in drawn.sample(sorted(_in_newest(history)), size):
+            missing, further = _compared(history, clone, path, function)
+            right = [_changes(clone, id, path, function) for id in missing]
+            wrong = [not _changes(clone, id, path, function) for id in further]
+            verdict = "equal" if not missing | further else "git right" if any(right + wrong) else "index right"
+            functions[verdict] += 1
+            if verdict == "git right":
+                notes.append(f"{history.repository} {path}:{function}: missing {missing}, further {further}")
+        every = [(path, text) for path in history.files for _, text, _ in history.file(path).messages]
+        for path, text in drawn.sample(every, size):
+            bits = reduce(or_, (found for _, same, found in history.file(path).messages if same == text))
+            differ = [k for k in _tags(history) if _has_message(history, clone, path, text, k) != bool(bits >> k & 1)]
+            messages += not differ
+            if differ:
+                notes.append(f"{history.repository} {path}: {text!r}: {[history.releases[k] for k in differ]}")
+        cells = [functions[name] for name in ("equal", "index right", "git right")]
+        print(f"| {history.repository} | {size} | {' | '.join(map(str, cells))} | {size} | {messages} |", flush=True)
+    print("\n".join(["", *notes]))
+
+
+def _tags(history: UpstreamHistory) -> list[int]:
+    return [number for number, tagged in enumerate(history.tagged) if tagged]
+
+
+def _tag(history: UpstreamHistory, number: int) -> str:
+    prefix = "core_v" if history.component == "megatron-core" else "v"
+    return f"refs/tags/{prefix}{history.releases[number]}"
+
+
+def _in_newest(history: UpstreamHistory) -> Iterator[tuple[str, str]]:
+    newest = _tags(history)[-1]
+    for path in history.files:
+        if history.file(path).releases(path) >> newest & 1:
+            yield from ((path, line.function) for line in _lines(history, path, newest) if "." in line.function)
+
+
+def _lines(history: UpstreamHistory, path: str, release: int) -> list[SourceLine]:
+    return list(takewhile(bool, (history.file(path).line(release, number) for number in count(1))))  # type: ignore[arg-type]
+
+
+def _git(clone: str, *words: str) -> str:
+    return subprocess.run(["git", "--git-dir", clone, *words], capture_output=True, text=True, errors="replace").stdout
+
+
+def _compared(history: UpstreamHistory, clone: str, path: str, function: str) -> tuple[set[str], set[str]]:
+    """Return the commits of main since ten releases that only git has, and that only the index has."""
+    newest = _tags(history)[-1]
+    oldest = _tags(history)[-10]
+    base = [_git(clone, "merge-base", "HEAD", f"{_tag(history, number)}^0").strip() for number in (oldest, newest)]
+    numbers = [history.number_of(id) or 0 for id in base]
+    labels = read_source(_git(clone, "show", f"{base[1]}:{path}")).labels
+    lines = [number for number, label in enumerate(labels, 1) if label.startswith(function)] or [1]
+    span = f"-L{lines[0]},{lines[-1]}:{path}"
+    listed = _git(clone, "log", "--first-parent", "--format=%H", "-s", span, f"{base[0]}..{base[1]}").split()
+    names = [name for name in history.file(path).names if name.startswith(function)]
+    changes = {change.commit for name in names for change in history.file(path).changes(name) if change.kind != MADE}
+    ours = {history.commit_of(number).id for number in changes if numbers[0] < number <= numbers[1]}
+    theirs = {id[:10] for id in listed}
+    return theirs - ours, ours - theirs
+
+
+def _changes(clone: str, id: str, path: str, function: str) -> bool:
+    """Return whether a commit changes the lines of a function that both sides have, by both files."""
+    bodies = [read_source(_git(clone, "show", f"{rev}:{path}")).bodies for rev in (f"{id}^1", id)]
+    texts = [[body for name, body in sorted(side.items()) if name.startswith(function)] for side in bodies]
+    return bool(texts[0] and texts[1]) and texts[0] != texts[1]
+
+
+def _olds(history: UpstreamHistory, path: str) -> list[str]:
+    return [old for old, newest in history._old.items() if newest == path]
+
+
+def _has_message(history: UpstreamHistory, clone: str, path: str, text: str, number: int) -> bool:
+    """Return whether a file of a tag has the constant parts of a message in order, without quotes and spaces."""
+    paths = [old for old in (path, *_olds(history, path)) if history.file(path).releases(old) >> number & 1]
+    content = "".join(_git(clone, "show", f"{_tag(history, number)}:{one}") for one in paths)
+    parts = [re.sub(r"\W", "", part) for part in text.split("{}")]
+    return re.search(".*?".join(parts), re.sub(r"[\"'](\s*[rfb]?)[\"']|\W", "", content)) is not None
+
+
 if __name__ == "__main__":
-    commands = {"fixes": fixes}
+    commands = {"fixes": fixes, "releases": releases, "samples": samples}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])

@@ -65,10 +65,9 @@ class UpstreamFrame:
         """Return whether a release has this line: its function there, and the printed source."""
         if not self.file.releases(self.path) >> release & 1:
             return False
-        lines, function = self.file.lines(release), self.frame.function.rpartition(".")[2]
-        if not 0 < self.frame.line <= len(lines):
+        line, function = self.file.line(release, self.frame.line), self.frame.function.rpartition(".")[2]
+        if line is None:
             return False
-        line = lines[self.frame.line - 1]
         line_function = line.function.rpartition(".")[2] or "<module>"
         inner = function.startswith("<") and function != "<module>"  # a lambda, a comprehension
         same_source = not self.source or hash_of_line(self.source) == line.hash
@@ -267,7 +266,8 @@ def _weigh(
     `about` are words in lower case.
     """
     score, reasons, rarity = 0.0, [], _rarity(history)
-    shared = [word for word in words_of(commit.subject) if word.lower() in about]
+    common = _subjects(history)[commit.number] & about
+    shared = [word for word in words_of(commit.subject) if word.lower() in common] if common else []
     score += sum(rarity(word.lower()) for word in shared)
     touched = [word for word in error if change and hash_of_word(word) in change.words]
     score += min(3.0, sum(0.8 if IDENTIFIER.search(word) else 0.3 for word in touched))

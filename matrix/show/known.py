@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from matrix.ground.catalog.failure import Failure, Rule
 from matrix.ground.catalog.model import Catalog, Topic
@@ -15,6 +15,8 @@ from matrix.show.terminal import Part, table
 if TYPE_CHECKING:  # `check` prints no overview, and needs no history
     from matrix.prove.authoring.overview import Summary
     from matrix.read.history.index import UpstreamCommit, UpstreamHistory
+
+REPAIRS: Final = 40  # commits on the page of a release
 
 
 def title(failure: Failure) -> str:
@@ -102,9 +104,10 @@ def release_pages() -> dict[str, str]:
 
     pages = {}
     for history in histories():
-        for number, version in reversed([*enumerate(history.releases)]):
+        for number in (number for number in reversed(range(len(history.releases))) if history.tagged[number]):
             predecessor, repairs = repairs_of(history, number)
-            values = {"tagged": history.tagged[number], "commits": [(history, commit) for commit in repairs]}
-            page = document("release.html.j2", history=history, version=version, predecessor=predecessor, **values)
-            pages[f"{history.component}-{version}"] = page
+            values = {"version": history.releases[number], "predecessor": predecessor, "count": len(repairs)}
+            commits = [(history, commit) for commit in repairs[:REPAIRS]]
+            page = document("release.html.j2", history=history, commits=commits, **values)
+            pages[f"{history.component}-{history.releases[number]}"] = page
     return pages

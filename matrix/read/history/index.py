@@ -85,20 +85,21 @@ class SourceFile:
         """Return the releases that have the file under a path, as bits."""
         return int(self._content["paths"].get(path, "0"), 16)
 
-    @cache  # noqa: B019 - it lives as long as its index
-    def lines(self, release: int) -> list[SourceLine]:
-        """Return the lines of the file in a release; it lists releases by number."""
-        lines, offset = list[SourceLine](), 0
+    def line(self, release: int, number: int) -> SourceLine | None:
+        """Return a line of the file in a release, both by number, None where it has fewer."""
+        offset = 0
         for count, name, bits in zip(*self._content["runs"], strict=True):
             if self._sets[bits] >> release & 1:
-                lines += [SourceLine(self.names[name], self._hashes[offset + k]) for k in range(count)]
+                if 0 < number <= count:
+                    return SourceLine(self.names[name], self._hashes[offset + number - 1])
+                number -= count
             offset += count
-        return lines
+        return None
 
     def functions_at(self, function: str, line: int, releases: Sequence[int]) -> list[str]:
         """Return the qualified names that a frame may be of: by its line in these releases, else by its name."""
-        name, rows = function.rpartition(".")[2].replace("<module>", ""), map(self.lines, releases)
-        at_line = dict.fromkeys(lines[line - 1].function for lines in rows if 0 < line <= len(lines))
+        name = function.rpartition(".")[2].replace("<module>", "")
+        at_line = dict.fromkeys(found.function for release in releases if (found := self.line(release, line)))
         exact = [label for label in at_line if name in (label.rpartition(".")[2], "<lambda>") or name.endswith("comp>")]
         namesakes = [label for label in self.names if label.rpartition(".")[2] == name]
         return exact or (namesakes if len(namesakes) < NAMESAKES else [])
@@ -205,6 +206,7 @@ class UpstreamHistory:
             release -= 1
         return release
 
+    @cache  # noqa: B019 - as above
     def commit_of(self, number: int) -> UpstreamCommit:
         """Return a commit by its number."""
         content = self._commits

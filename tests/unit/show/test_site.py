@@ -51,7 +51,7 @@ def test_site_has_its_pages_and_data(tmp_path: Path) -> None:
     releases = {name for name in files if name.startswith("releases/")}
     own = {"index.html", "all.html", "catalog.json", "map.json", "failures/dud-assertion.html"}
     assert {*files} == own | releases
-    assert {"releases/megatron-core-0.19.2.html", "releases/megatron-bridge-0.6.0.html"} <= releases
+    assert {"releases/megatron-core-0.19.0.html", "releases/megatron-bridge-0.6.0.html"} <= releases
     asked = [link for link in Document(files["all.html"]).values("href") if link.startswith("index.html#")]
     words = ("base%3Dngc-24.07", "te%3D1.10", "mcore%3D0.9.0", "mcore%3D0.7.0")
     assert {f"index.html#from={word}&want=none" for word in words} <= {*asked}
@@ -126,7 +126,7 @@ def test_report_writes_the_site_without_runs(tmp_path: Path, capsys: pytest.Capt
     assert "Without the results of a night" in (tmp_path / "site" / "index.html").read_text("utf-8")
     files = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
     assert (tmp_path / "site" / "index.html").stat().st_size < 300_000
-    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert sum(path.stat().st_size for path in files) < 5_000_000  # 0.8 MB are releases of upstream
 
 
 def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:

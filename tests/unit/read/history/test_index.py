@@ -76,11 +76,14 @@ def test_lines_of_each_release_have_functions(history: UpstreamHistory) -> None:
     assert file.path == "megatron/core/layers.py"
     for release, text in enumerate((OLD, NEW, NEW, NEW + "\n", GONE + "\n")):
         source = read_source(text)
-        lines = file.lines(release)
+        lines = [line for number in range(len(source.labels)) if (line := file.line(release, number + 1))]
+        assert file.line(release, len(lines) + 1) is None
         assert [line.function for line in lines] == list(source.labels)
         assert bytes(line.hash for line in lines) == source.hashes
-    assert file.lines(0)[2].function == "Layer.load"
-    assert file.lines(0)[2].hash == hash_of_line("if size < 0:")
+    line = file.line(0, 3)
+    assert line is not None
+    assert (line.function, line.hash) == ("Layer.load", hash_of_line("if size < 0:"))
+    assert file.line(0, 0) is None
 
 
 def test_changes_state_words_and_old_lines(history: UpstreamHistory) -> None:

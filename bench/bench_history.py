@@ -26,6 +26,7 @@ from itertools import count, takewhile
 from operator import or_
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,6 +37,10 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import decode
 from matrix.ground.verdicts.outcome import Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
+from matrix.prove.bisection.axes import AxisPoint, BisectionAxis, Commit
+from matrix.prove.bisection.noise import ProbeResult
+from matrix.prove.bisection.probe_session import changing_frame
+from matrix.prove.bisection.search import Ancestry, search
 from matrix.read.history.index import MADE, SourceLine, UpstreamHistory, histories
 from tests.history_facts import read_source
 
@@ -108,6 +113,50 @@ def thread_fixes(paths: Sequence[str]) -> Iterator[KnownFix]:
         if any(positions(one.frames) for one in raised):
             stated = {name: dict.fromkeys(versions) for name, versions in reading.versions.texts.items()}
             yield KnownFix(reference, raised, stated, _numbers(f"{reference} {' '.join(texts)}"), reading.inferred)
+
+
+def bisections() -> None:
+    """Print how many points a search for the known fix of an entry probes, over the commits of main and over releases.
+
+    The first result of a release that has the fix is simulated; nothing runs.
+    """
+    rows, sums = [], [0, 0, 0, 0]
+    for one in known_fixes():
+        for repository, number in sorted(one.fixes):
+            history = next(history for history in histories() if history.repository == repository)
+            first = [k for k in range(len(history.releases)) if history.has(number, k)]
+            start = [
+                k for version in one.stated.get(history.component, ()) if (k := history.number_of_release(version))
+            ]
+            if not first or not start or start[0] >= first[0]:
+                continue
+            span = range(max(number - 150, 1), min(number + 150, len(history.subjects)))
+            counts = _points(history, one, [history.commit_of(k).id for k in span], span.index(number), commits=True)
+            versions = history.releases[start[0] : first[0] + 4]
+            counts += _points(history, one, versions, first[0] - start[0], commits=False)
+            rows.append(f"| {one.entry} | {history.commit_of(number).id} | {' | '.join(map(str, counts))} |")
+            sums = [total + points for total, points in zip(sums, counts, strict=True)]
+    print("| entry | fix | commits: without | with history | releases: without | with history |")
+    print("|---|---|---|---|---|---|", *rows, f"| sum | | {' | '.join(map(str, sums))} |", sep="\n")
+
+
+def _points(history: UpstreamHistory, one: KnownFix, ids: Sequence[str], culprit: int, *, commits: bool) -> list[int]:
+    """Return the points that a search probes without and with history; both must find the culprit."""
+    order = Ancestry.chain(len(ids))
+    points, listed = tuple(AxisPoint(id, id) for id in ids), tuple(Commit(id, (), "", "") for id in ids)
+    axis = BisectionAxis(history.component, points, order, lambda place: None, (), listed if commits else ())  # type: ignore
+    _, in_function, in_file = changing_frame(axis, SimpleNamespace(outcome=SimpleNamespace(chain=one.raised)))  # type: ignore
+    counts = []
+    for likelier in ((), (in_file, in_function)):
+        found = search(
+            order,
+            lambda places: [ProbeResult.GOOD if place >= culprit else ProbeResult.BAD for place in places],
+            ProbeResult.BAD,
+            likelier=lambda groups=likelier: groups,  # type: ignore[misc]
+        )
+        assert found.candidates == (culprit,)
+        counts.append(len(found.tallies))
+    return counts
 
 
 def releases(*folders: str) -> None:
@@ -278,14 +327,18 @@ def _compared(history: UpstreamHistory, clone: str, path: str, function: str) ->
     changes = {change.commit for name in names for change in history.file(path).changes(name) if change.kind != MADE}
     ours = {history.commit_of(number).id for number in changes if numbers[0] < number <= numbers[1]}
     theirs = {id[:10] for id in listed}
-    return theirs - ours, ours - theirs
+    return {id for id in theirs - ours if all(_bodies(clone, id, path, function))}, ours - theirs
+
+
+def _bodies(clone: str, id: str, path: str, function: str) -> list[list[list[str]]]:
+    """Return the lines of a function before and after a commit; -L goes on past the commit that made it."""
+    sides = [read_source(_git(clone, "show", f"{rev}:{path}")).bodies for rev in (f"{id}^1", id)]
+    return [[body for name, body in sorted(side.items()) if name.startswith(function)] for side in sides]
 
 
 def _changes(clone: str, id: str, path: str, function: str) -> bool:
-    """Return whether a commit changes the lines of a function that both sides have, by both files."""
-    bodies = [read_source(_git(clone, "show", f"{rev}:{path}")).bodies for rev in (f"{id}^1", id)]
-    texts = [[body for name, body in sorted(side.items()) if name.startswith(function)] for side in bodies]
-    return bool(texts[0] and texts[1]) and texts[0] != texts[1]
+    before, after = _bodies(clone, id, path, function)
+    return bool(before and after) and before != after
 
 
 def _olds(history: UpstreamHistory, path: str) -> list[str]:
@@ -301,7 +354,7 @@ def _has_message(history: UpstreamHistory, clone: str, path: str, text: str, num
 
 
 if __name__ == "__main__":
-    commands = {"fixes": fixes, "releases": releases, "samples": samples}
+    commands = {"fixes": fixes, "releases": releases, "samples": samples, "bisections": bisections}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         sys.exit(__doc__)
     commands[sys.argv[1]](*sys.argv[2:])

@@ -170,8 +170,8 @@ def releases(*folders: str) -> None:
     widths, misses = defaultdict[str, list[int]](list), []
     for path in (path for folder in folders for path in Path(folder).rglob("journal-*.jsonl")):
         for record in (json.loads(line).get("result") for line in path.read_text("utf-8", "replace").splitlines()):
-            chain = record["outcome"].get("chain") if record else None
-            frames = [frame for raised in chain or () for frame in raised["frames"]]
+            chain = record["outcome"].get("chain", []) if record else []
+            frames = [frame for raised in chain for frame in raised["frames"]]
             if not record or record["planned"]["source"] or record["planned"]["te_source"] or not _upstream(frames):
                 continue
             stack = record["planned"]["cell"]["stack"]
@@ -306,7 +306,8 @@ def _in_newest(history: UpstreamHistory) -> Iterator[tuple[str, str]]:
 
 
 def _lines(history: UpstreamHistory, path: str, release: int) -> list[SourceLine]:
-    return list(takewhile(bool, (history.file(path).line(release, number) for number in count(1))))  # type: ignore[arg-type]
+    lines = (history.file(path).line(release, number) for number in count(1))
+    return [line for line in takewhile(bool, lines) if line]
 
 
 def _git(clone: str, *words: str) -> str:

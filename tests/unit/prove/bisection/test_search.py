@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -341,7 +342,7 @@ def test_plan_out_of_range_is_rejected(made: dict[str, float]) -> None:
 )
 @pytest.mark.parametrize("old", [ProbeResult.GOOD, ProbeResult.BAD])
 def test_search_probes_these_places(
-    changes: int, skips: list[int], plan: Plan, hints: dict[str, list[int]], rounds: str, old: ProbeResult
+    changes: int, skips: list[int], plan: Plan, hints: dict[str, Any], rounds: str, old: ProbeResult
 ) -> None:
     """Both ends, then even cuts; after rounds of skips the cuts move: by a quarter, to three quarters, an eighth."""
     order = Ancestry.chain(17)

@@ -96,8 +96,8 @@ def check_command(parsed: argparse.Namespace) -> int:
     answer = answer_of(results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
-        history = {"history": [repairs.to_json() for repairs in _upgrades(results)]} if parsed.history else {}
-        print(json_object("check/1", [result.to_json() for result in results], answer=answer.value, **history))
+        history = [repairs.to_json() for repairs in (_upgrades(results) if parsed.history else ())]
+        print(json_object("check/1", [result.to_json() for result in results], history=history, answer=answer.value))
     elif parsed.format:
         from matrix.show.findings import FORMATS, of_check
 
@@ -129,8 +129,8 @@ def _compare(catalog: Catalog, parsed: argparse.Namespace) -> int:
     transition = Transition(*judged)
     repairs = list(_repairs(transition.before, transition.after.stack.stack)) if parsed.history else []
     if parsed.json:
-        history = {"history": [pair.to_json() for pair in repairs]} if parsed.history else {}
-        print(json_object("check-to/1", **transition.to_json(), **history))
+        history = [pair.to_json() for pair in repairs]
+        print(json_object("check-to/1", **transition.to_json(), history=history))
     else:
         show(*changed(transition, full=parsed.all), *repaired(repairs, full=parsed.all))
     return ExitStatus.GOOD if parsed.allow_unknown and transition.status is ExitStatus.NOTHING else transition.status

@@ -16,7 +16,7 @@ import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,9 @@ from packaging.version import Version
 from matrix.read.git import Repository
 from matrix.read.history.index import DATA, hash_of_line, hash_of_word, words_of
 
+DAYS: Final = 7  # by which a release's branch may have a commit before main has it
 MOST_WORDS, MOST_REMOVED, MOST_TEXT = 10, 16, 110
+SETTINGS: Final = ("args", "config", "cfg", "transformer_config")  # names of what has the options of a job
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Source:
     labels: tuple[str, ...] = ()
     hashes: bytes = b""
     messages: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # label, option
 
     @property
     def bodies(self) -> Mapping[str, list[str]]:
@@ -112,7 +115,7 @@ class Source:
 def read_source(text: str) -> Source:
     """Return a source file, without labels where Python can't parse it."""
     lines = tuple(text.replace("\f", " ").split("\n"))
-    labels, starts, messages = [""] * len(lines), set(), []
+    labels, starts, messages, options = [""] * len(lines), set(), [], []
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -133,11 +136,22 @@ def read_source(text: str) -> Source:
                 starts.add(child.lineno)
             if text := message_of(child):
                 messages.append((inner, text))
+            if option := option_of(child):
+                options.append((inner, option))
             visit(child, inner)
 
     visit(tree, "")
     hashes = bytes(hash_of_line(line) if number in starts else 0 for number, line in enumerate(lines, 1))
-    return Source(lines, tuple(labels), hashes, tuple(dict.fromkeys(messages)))
+    return Source(lines, tuple(labels), hashes, tuple(dict.fromkeys(messages)), tuple(dict.fromkeys(options)))
+
+
+def option_of(node: ast.AST) -> str:
+    """Return the option of a job that is read from args, a config or self.config, "" for another expression."""
+    settings: ast.AST | None = node.value if isinstance(node, ast.Attribute) else None
+    name = (
+        settings.id if isinstance(settings, ast.Name) else settings.attr if isinstance(settings, ast.Attribute) else ""
+    )
+    return node.attr if isinstance(node, ast.Attribute) and name in SETTINGS else ""
 
 
 def message_of(node: ast.AST) -> str:
@@ -176,6 +190,7 @@ class Weave:
     rows: list[tuple[tuple[str, str], int, int]] = field(default_factory=list)  # (label, text), hash, bits
     messages: dict[tuple[str, str], int] = field(default_factory=dict)
     paths: dict[str, int] = field(default_factory=dict)
+    options: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, release: int, path: str, source: Source) -> None:
         """Add the file as a release has it."""
@@ -183,6 +198,8 @@ class Weave:
         self.paths[path] = self.paths.get(path, 0) | bit
         for message in source.messages:
             self.messages[message] = self.messages.get(message, 0) | bit
+        for label, option in source.options:
+            self.options[label].add(option)
         keys = list(zip(source.labels, source.lines, strict=True))
         active = [number for number, row in enumerate(self.rows) if row[2] & previous]
         known = [self.rows[number][0] for number in active]
@@ -215,8 +232,14 @@ class Weave:
             "runs": [runs[k::3] for k in range(3)],
             "changes": {name_of[name]: rows for name, rows in changes.items()},
             "messages": [[name_of[name], text, set_of[bits]] for (name, text), bits in self.messages.items()],
+            "options": {name_of[name]: hashed(options) for name, options in sorted(self.options.items())},
         }
         return packed(content, bytes(row[1] for row in self.rows))
+
+
+def hashed(words: Iterable[str]) -> str:
+    """Return the hashes of words as text."""
+    return "".join(f"{hash_of_word(word):04x}" for word in sorted(words))
 
 
 def matching(old: Sequence[Any], new: Sequence[Any]) -> Iterator[tuple[str, int, int, int, int]]:
@@ -229,6 +252,15 @@ def matching(old: Sequence[Any], new: Sequence[Any]) -> Iterator[tuple[str, int,
     for tag, one, last, two, final in inner.get_opcodes():
         yield tag, one + start, last + start, two + start, final + start
     yield "equal", len(old) - end, len(old), len(new) - end, len(new)
+
+
+def defined(names: Iterable[Iterable[str]]) -> dict[str, list[int]]:
+    """Return the numbers of the files that have each class or function of a module, by the names in each file."""
+    files: dict[str, list[int]] = {}
+    for number, labels in enumerate(names):
+        for label in sorted({label for label in labels if label and "." not in label}):
+            files.setdefault(label, []).append(number)
+    return files
 
 
 def packed(content: Any, tail: bytes = b"") -> bytes:
@@ -252,6 +284,7 @@ class History:
         self.inner: dict[str, int] = {}
         self.position: dict[str, int] = {}
         self.picks: dict[int, set[int]] = defaultdict(set)
+        self.merges: set[int] = set()  # numbers of merge requests
         for k, id in enumerate(self.main):
             self._within(id, k)
         for number, version in enumerate(self.releases):
@@ -309,26 +342,34 @@ class History:
             self.picks[self.index[id]].add(number)
 
     def _pair(self) -> None:
-        """Find the commit of main that a release's branch took over: by its id, its subject, or its number."""
+        """Find the commits of main that a release's branch took over: by their ids, subjects, or numbers."""
         by_title = {key(self.all[id].title): k for k, id in enumerate(self.main)}
         by_number = {
-            int(found[1]): k
+            found[1] or f"!{found[2]}": k  # of a pull request, of a merge request
             for k, id in enumerate(self.main)
-            if (found := re.search(r"\(#(\d+)\)$", self.all[id].subject))
+            if (found := re.search(r"\((#\d+)\)$|^ADLR/megatron-lm!(\d+) - ", self.all[id].subject))
         }
+        self.merges = {int(name[1:]) for name in by_number if name[0] == "!"}
         for id in self.order[len(self.main) :]:
             message = self.all[id]
-            trailer = re.search(r"cherry picked from commit ([0-9a-f]{40})", message.body)
-            twin = self.index.get(trailer[1], self.inner.get(trailer[1])) if trailer else None
-            twin = by_title.get(key(message.title)) if twin is None else twin
-            numbers = [int(one) for one in re.findall(r"[(#](\d{3,5})\b", message.subject)]
-            twin = next((by_number[one] for one in numbers if one in by_number), None) if twin is None else twin
-            if twin is not None and twin < len(self.main):
-                self.picks[twin] |= {n for n in self.picks[self.index[id]] if self.position[self.releases[n]] < twin}
+            trailers = re.findall(r"cherry picked from commit ([0-9a-f]{40})", message.body)
+            twins = {self.index.get(one, self.inner.get(one, len(self.order))) for one in trailers}
+            if not twins:
+                twins = {by_title.get(key(message.title), len(self.order))}
+            if twins == {len(self.order)} and not re.match(r"(?i)(?:\w+: )?\W*revert", message.subject):
+                named = re.findall(r"(#?)\b(\d{3,5})\b", message.subject)
+                names = [
+                    f"!{number}" if not sharp and f"!{number}" in by_number else f"#{number}" for sharp, number in named
+                ]
+                twins = {by_number.get(name, len(self.order)) for name in names}
+            for twin in twins:
+                if twin < len(self.main) and self.all[self.main[twin]].day <= message.day + DAYS:
+                    releases = self.picks[self.index[id]]
+                    self.picks[twin] |= {n for n in releases if self.position[self.releases[n]] < twin}
 
     def reverts(self) -> dict[int, int]:
         """Return commit -> the commit that reverts it."""
-        titles = {key(self.all[id].title): k for k, id in enumerate(self.order)}
+        titles: dict[str, int] = {}  # of the commits before
         pairs = {}
         for k, id in enumerate(self.order):
             message = self.all[id]
@@ -338,12 +379,14 @@ class History:
             other = titles.get(key(quoted[1])) if other is None and quoted else other
             if other is not None and other != k:
                 pairs[other] = k
+            titles[key(message.title)] = k
         return pairs
 
 
 def key(title: str) -> str:
     """Return a subject without what a cherry-pick adds: numbers, quotes, its own words."""
-    title = re.sub(r"(?i)^cherry[- ]pick(?:ed)?:?\s*|into `[^`]*`|\(#?\d+\)|[`'\"]|^chore: |\bcp: ", " ", title)
+    title = re.sub(r"(?i)^(?:adlr/megatron-lm!\d+ - )?(?:cherry[- ]pick(?:ed)?:?\s*)?", "", title)
+    title = re.sub(r"(?i)into `[^`]*`|\(#?\d+\)|[`'\"]|^chore: |\bcp: ", " ", title)
     return " ".join(title.lower().split())
 
 
@@ -446,6 +489,7 @@ class Maker:
             files[path] = [len(body), len(block)]
             body += block
         commits = packed(self._commits(releases))
+        definitions = packed(defined([(*(row[0][0] for row in weaves[path].rows), *changes[path]) for path in files]))
         old = {path: newer for path in self.moved if (newer := self.where(path, newest)) != path and newer in files}
         head = self.history.all[self.history.head]
         content = {
@@ -458,9 +502,10 @@ class Maker:
             "files": files,
             "old": old,
             "commits": [len(body), len(commits)],
+            "definitions": [len(body) + len(commits), len(definitions)],
         }
         header = packed(content)
-        target.write_bytes(len(header).to_bytes(4, "big") + header + bytes(body) + commits)
+        target.write_bytes(len(header).to_bytes(4, "big") + header + bytes(body) + commits + definitions)
         return {
             "files": len(files),
             "functions": sum(len({row[0][0] for row in weave.rows}) for weave in weaves.values()),
@@ -487,9 +532,11 @@ class Maker:
         history = self.history
         place = {number: releases.index(version) for number, version in enumerate(history.releases)}
         messages = [history.all[id] for id in history.order]
-        numbers: dict[int, set[int]] = {k: set(message.numbers) for k, message in enumerate(messages)}
-        for id, k in history.inner.items():
-            numbers[k] |= set(history.all[id].numbers)
+        numbers: dict[int, set[int]] = defaultdict(set)
+        for id, k in [*history.index.items(), *history.inner.items()]:
+            message = history.all[id]
+            linked = set(map(int, re.findall(r"[#/](\d{1,5})\b", f"{message.subject}\n{message.body}")))
+            numbers[k] |= {number for number in message.numbers if number in linked or number not in history.merges}
         positions, last = [], -1
         for version in releases:
             last = history.position.get(version, last)
@@ -498,7 +545,7 @@ class Maker:
             "ids": "".join(id[:10] for id in history.order),
             "days": [message.day for message in messages],
             "subjects": [message.title for message in messages],
-            "numbers": {k: sorted(named) for k, named in numbers.items() if named},
+            "numbers": {k: sorted(named) for k, named in sorted(numbers.items()) if named},
             "main": len(history.main),
             "positions": positions,
             "picks": {k: sorted(place[n] for n in picks) for k, picks in history.picks.items()},

@@ -5,10 +5,11 @@ All of it is offered as history: that a commit changed a function proves nothing
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -17,6 +18,7 @@ from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import (
     MADE,
+    NAMESAKES,
     FunctionChange,
     SourceFile,
     UpstreamCommit,
@@ -29,12 +31,23 @@ from matrix.read.history.index import (
 
 INNERMOST: Final = 4  # upstream frames whose functions are looked at
 MOST: Final = 3  # commits offered
+NEAR, FAR = 1.5, 2.5  # against a function of the same class or function as one on the traceback, or of the same file
+IDENTIFIER: Final = re.compile(r"_|[a-z][A-Z]")
+VAGUE: Final = frozenset(
+    ("__init__", "forward", "_call_impl", *keyword.kwlist, *["self", "must", "only", "when", "this", "that"])
+)
+PARSER: Final = 40  # options: a function that reads more of them reads any, such as the parser's checks
 _FIX: Final = re.compile(
     r"(?i)\bfix(?:e[sd])?\b|\bbug\b|\bcorrect|\bhandle|\bavoid|\bprevent|\bguard|\bsupport|\ballow"
 )
 _IDLE: Final = re.compile(
     r"(?i)copyright|\bformat|lint|typo|docs?:|docstring|\bisort|type hint|refactor|rename|clean|black\b"
 )
+_CALLEE: Final = re.compile(r"\b(\w+(?:\.\w+)?)\(\)|\b([A-Z]\w+)' object")
+_COPIED: Final = re.compile(
+    r"(?i)^(?:adlr/megatron-lm!\d+ - )?(?:(?:cp|cherry[- ]pick)\b:?\s*)?|[`'\"]|\s*\(#?\d+\)|\s+into\b.*$"
+)
+_ID: Final = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,40}\b")
 _HOLE: Final = re.compile(r"\{\}")
 TEXT: Final = 12  # characters of a message's constant text, without which it identifies nothing
 
@@ -52,10 +65,9 @@ class UpstreamFrame:
         """Return whether a release has this line: its function there, and the printed source."""
         if not self.file.releases(self.path) >> release & 1:
             return False
-        lines, function = self.file.lines(release), self.frame.function.rpartition(".")[2]
-        if not 0 < self.frame.line <= len(lines):
+        line, function = self.file.line(release, self.frame.line), self.frame.function.rpartition(".")[2]
+        if line is None:
             return False
-        line = lines[self.frame.line - 1]
         line_function = line.function.rpartition(".")[2] or "<module>"
         inner = function.startswith("<") and function != "<module>"  # a lambda, a comprehension
         same_source = not self.source or hash_of_line(self.source) == line.hash
@@ -68,11 +80,7 @@ class UpstreamFrame:
 
     def functions(self, releases: Sequence[int]) -> list[str]:
         """Return the qualified names that the frame may be of."""
-        lines = [self.file.lines(release) for release in releases]
-        functions = [rows[self.frame.line - 1].function for rows in lines if 0 < self.frame.line <= len(rows)]
-        function = self.frame.function.rpartition(".")[2].replace("<module>", "")
-        namesakes = [name for name in self.file.names if name.rpartition(".")[2] == function]
-        return list(dict.fromkeys(functions)) or (namesakes if len(namesakes) < MOST else [])
+        return self.file.functions_at(self.frame.function, self.frame.line, releases)
 
 
 @dataclass(frozen=True)
@@ -122,9 +130,9 @@ def positions(frames: Iterable[Frame]) -> list[UpstreamFrame]:
         for history in histories() if re.search(r"megatron|transformer_engine|tools|\.py$", frame.file) else ():
             if path := history.path_of(frame.file):
                 position = UpstreamFrame(history, history.file(path), path, frame)
-                is_stranger = path.startswith("tools/") and not any(
-                    map(position.stands_in, range(len(history.releases)))
-                )
+                is_stranger = path.startswith("tools/") and frame.function not in {
+                    name.rpartition(".")[2] or "<module>" for name in position.file.names
+                }
                 stack += [] if is_stranger else [position]  # a program's own folder may be named so
                 break
     return stack
@@ -169,83 +177,127 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
         return None
     history = stack[-1].history
     stack = [position for position in stack if position.history is history][-INNERMOST:]
-    stated_versions = [version.removesuffix(".0") for version in stated.get(history.component, ())]
-    texts = {version.removesuffix(".0"): version for version in history.releases}
-    versions = [texts[version] for version in stated_versions if version in texts] or list(
-        known.get(history.component, ())
-    )
-    numbers = [history.releases.index(version) for version in versions]
+    stated_versions = list(stated.get(history.component, ()))
+    found = [number for number in map(history.number_of_release, stated_versions) if number is not None]
+    inferred_versions = known.get(history.component, ())
+    numbers = found or [history.releases.index(version) for version in inferred_versions]
+    versions = [history.releases[number] for number in numbers]
     offers = list(_offers(history, stack, raised, numbers))
     fixes = sorted((offer for later, offer in offers if later), key=lambda offer: -offer.score)
     causes = sorted(
         (offer for later, offer in offers if not later), key=lambda offer: (-offer.score, offer.commit.date)
     )
-    best = list({offer.commit.subject: offer for offer in reversed(fixes)}.values())[::-1][:MOST]
+    best: dict[str, CommitOffer] = {}
+    for offer in fixes:
+        best.setdefault(original(offer.commit.subject), offer)
     functions = stack[-1].functions(numbers)
     return Offered(
         history,
         tuple(versions),
         bool(versions) and not stated_versions,
         f"{stack[-1].path}:{next(iter(functions), stack[-1].frame.function) or '<module>'}",
-        tuple(best),
+        tuple(best.values())[:MOST],
         causes[0] if causes and numbers else None,
         _message(history, stack, raised.message, numbers),
     )
 
 
+def _functions(
+    history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: str, numbers: Sequence[int]
+) -> Iterator[tuple[SourceFile, str, float, str]]:
+    """Yield the functions on the traceback, the others of their files, and those that the message names.
+
+    Each with its file, what counts against it, and the source line that was printed.
+    """
+    for depth, position in enumerate(reversed(stack)):
+        functions = position.functions(numbers)
+        scopes = {function.rpartition(".")[0] for function in functions} - {""}
+        for name in position.file.names:
+            near = name in scopes or name.rpartition(".")[0] in scopes
+            distance = 0 if name in functions else NEAR if near else FAR
+            yield position.file, name, 1.2 * depth + distance, "" if distance else position.source
+    for text in dict.fromkeys(match[match.lastindex or 0] for match in _CALLEE.finditer(message)):
+        files = history.defining(text.partition(".")[0])
+        for file in files if len(files) < NAMESAKES else ():
+            yield from ((file, name, 0.0, "") for name in file.names if name in (text, f"{text}.__init__"))
+
+
 def _offers(
     history: UpstreamHistory, stack: Sequence[UpstreamFrame], raised: Raised, numbers: Sequence[int]
 ) -> Iterator[tuple[bool, CommitOffer]]:
-    """Yield (whether it is later than the release, the offer) of each change of the functions on the traceback."""
-    error = words_of(f"{raised.message} {stack[-1].source}")
-    about = error | words_of(" ".join(position.frame.function for position in stack)) - {
-        "__init__",
-        "forward",
-        "_call_impl",
-    }
-    for depth, position in enumerate(reversed(stack)):
-        for function in position.functions(numbers):
-            for change in position.file.changes(function):
-                commit = history.commit_of(change.commit)
-                if change.kind == MADE and numbers and commit.releases == ():
-                    continue
-                later = not numbers or not history.has(change.commit, numbers[0])
-                score, reason = _weigh(history, change, commit, position, error, about, later)
-                yield later, CommitOffer(commit, function or "<module>", reason, score - 1.2 * depth)
+    """Yield (whether it is later than the release, the offer) of each change that may be the fix, or the cause."""
+    error = words_of(f"{raised.message} {stack[-1].source}") - VAGUE
+    about = error | words_of(" ".join(position.frame.function for position in stack)) - VAGUE
+    if re.search(r"(?:^|/)torch/", raised.frames[-1].file):
+        about |= {"torch", "pytorch"}
+    lowered, identifiers = parts_of(about), parts_of(word for word in about if IDENTIFIER.search(word))
+    release = numbers[0] if numbers else -1
+    successors = history.releases[release + 1 :]
+
+    def later(commit: UpstreamCommit) -> bool:  # what older releases have alone is neither before nor after
+        return not history.has(commit.number, release) and (not commit.releases or commit.releases[-1] in successors)
+
+    for file, function, penalty, source in _functions(history, stack, raised.message, numbers):
+        for change in file.changes(function):
+            commit = history.commit_of(change.commit)
+            if change.kind == MADE and numbers and commit.releases == ():
+                continue
+            is_later = not numbers or later(commit)
+            score, reason = _weigh(history, commit, lowered, error, change, source if is_later else "")
+            if penalty % 1.2 == 0 or (reason and score > penalty):
+                yield is_later, CommitOffer(commit, function, reason or "it changed the function", score - penalty)
+    for number, words in enumerate(_subjects(history)):
+        if not words.isdisjoint(identifiers) and (not numbers or later(history.commit_of(number))):
+            score, reason = _weigh(history, history.commit_of(number), identifiers)
+            if score > FAR:
+                yield True, CommitOffer(history.commit_of(number), "", reason, score - FAR)
 
 
 def _weigh(
     history: UpstreamHistory,
-    change: FunctionChange,
     commit: UpstreamCommit,
-    position: UpstreamFrame,
-    error: set[str],
     about: set[str],
-    later: bool,
+    error: Iterable[str] = (),
+    change: FunctionChange | None = None,
+    source: str = "",
 ) -> tuple[float, str]:
-    """Return how likely a change is the fix, or the cause, and why."""
-    subject, score, reasons = words_of(commit.subject), 0.0, []
-    rarity = _rarity(history)
-    if position.source and hash_of_line(position.source) in change.removed and later:
-        score, reasons = score + 3, ["it changed the printed line"]
-    lowered = {word.lower() for word in about}
-    shared = [word for word in subject if word.lower() in lowered]
+    """Return how likely a commit is the fix, or the cause, by its subject and its change of a function, and why.
+
+    `about` are words in lower case.
+    """
+    score, reasons, rarity = 0.0, [], _rarity(history)
+    common = _subjects(history)[commit.number] & about
+    shared = [word for word in words_of(commit.subject) if word.lower() in common] if common else []
     score += sum(rarity(word.lower()) for word in shared)
-    touched = [word for word in error if hash_of_word(word) in change.words]
-    score += min(3.0, 0.8 * len(touched))
+    touched = [word for word in error if change and hash_of_word(word) in change.words]
+    score += min(3.0, sum(0.8 if IDENTIFIER.search(word) else 0.3 for word in touched))
+    if change and source and hash_of_line(source) in change.removed:
+        score, reasons = score + 3, ["it changed the printed line"]
     common_words = dict.fromkeys([*shared, *touched])
     reasons += [f"it is about {', '.join(list(common_words)[:MOST])}"] if common_words else []
     score += 1.5 * bool(_FIX.search(commit.subject)) - 2 * bool(_IDLE.search(commit.subject))
-    score -= 3 * (commit.reverted_by is not None) + 0.5 * (change.kind == MADE)
-    return score, "; ".join(reasons) or "it changed the function"
+    score -= 3 * (commit.reverted_by is not None) + 0.5 * (change is not None and change.kind == MADE)
+    return score, "; ".join(reasons)
+
+
+def parts_of(words: Iterable[str]) -> set[str]:
+    """Return words in lower case, and the parts of two words or more of names with underscores."""
+    words = [word.lower() for word in words]
+    split = [word.strip("_").split("_") for word in words]
+    ends = [(names, k, end) for names in split for k in range(len(names)) for end in range(k + 2, len(names) + 1)]
+    return {*words} | {"_".join(names[k:end]) for names, k, end in ends}
 
 
 @cache
-def _rarity(history: UpstreamHistory) -> Any:
+def _subjects(history: UpstreamHistory) -> list[set[str]]:
+    return [{word.lower() for word in words_of(subject)} for subject in history.subjects]
+
+
+@cache
+def _rarity(history: UpstreamHistory) -> Callable[[str], float]:
     """Return a function of a word: how much it identifies, by the subjects that have it."""
-    subjects = history.subjects
-    counts = Counter(word.lower() for subject in subjects for word in words_of(subject))
-    return lambda word: 0.35 * math.log(len(subjects) / (1 + counts[word]))
+    counts = Counter(word for words in _subjects(history) for word in words)
+    return lambda word: 0.35 * math.log(len(history.subjects) / (1 + counts[word]))
 
 
 def _message(history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: str, numbers: Sequence[int]) -> str:
@@ -273,6 +325,90 @@ def _message(history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: 
     return ""
 
 
+@dataclass(frozen=True)
+class Repair:
+    """A fix or a revert, a function that it changed, and the options of the job that this function reads."""
+
+    commit: UpstreamCommit
+    function: str
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{commit_in_words(self.commit)}: {self.function} reads --{', --'.join(self.options)}"
+
+
+@dataclass(frozen=True)
+class RepairsBetween:
+    """The fixes and reverts that one of two releases has and the other lacks, in functions that read a job's options.
+
+    Functions that read few options, and options that few functions read, come first.
+    """
+
+    component: str
+    versions: tuple[str, str]
+    gained: tuple[Repair, ...] = ()
+    lost: tuple[Repair, ...] = ()
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        versions = dict(zip(("from", "to"), self.versions, strict=True))
+        repairs = {"gained": list(map(str, self.gained)), "lost": list(map(str, self.lost))}
+        return {"component": self.component, **versions, **repairs, "note": self.note}
+
+
+def repairs_between(component: str, versions: tuple[str, str], options: Iterable[str]) -> RepairsBetween | None:
+    """Return the fixes and reverts between two versions, None of a component whose history is not known."""
+    history = next((history for history in histories() if history.component == component), None)
+    if history is None:
+        return None
+    numbers, notes = [history.number_of_release(version) for version in versions], []
+    for version, number in zip(versions, numbers, strict=True):
+        if number is None:
+            return RepairsBetween(component, versions, note=f"{version} is not a release known up to {history.until}")
+        if (tagged := history.tagged_before(number)) != number:
+            counts_as = f"it counts as {history.releases[tagged]}"
+            notes.append(f"the commits of {version} are not known, up to {history.until}: {counts_as}")
+    older, newer = (number or 0 for number in numbers)
+    gained, lost = (
+        {commit.number for commit in history.new_in(*pair) if is_repair(commit)}
+        for pair in ((newer, older), (older, newer))
+    )
+    hashes = {hash_of_word(option.replace("-", "_")): option for option in options}
+    readers, repairs = Counter[str](), list[tuple[int, Repair]]()
+    for path in history.files:
+        file = history.file(path)
+        for function, settings in file.options.items():
+            reached = tuple(sorted(hashes[option] for option in settings & hashes.keys()))
+            readers.update(reached)
+            for change in file.changes(function) if reached and len(settings) <= PARSER else ():
+                if change.commit in gained | lost:
+                    commit, name = history.commit_of(change.commit), f"{path}:{function or '<module>'}"
+                    repairs.append((len(settings), Repair(commit, name, reached)))
+    if not readers:
+        notes.append(f"no function is known to read {'an option of the job' if hashes else 'options: no job is named'}")
+    repairs.sort(key=lambda pair: pair[0] * min(readers[option] for option in pair[1].options))
+    by_commit = {repair.commit.number: repair for _, repair in reversed(repairs)}
+    ordered = list(reversed(by_commit.values()))
+    sides = [tuple(repair for repair in ordered if repair.commit.number in side) for side in (gained, lost)]
+    return RepairsBetween(component, versions, sides[0], sides[1], "; ".join(notes))
+
+
+def named_in(text: str) -> Iterator[tuple[UpstreamHistory, UpstreamCommit]]:
+    """Yield the commits that a text names: by id, or by an issue or pull request of their project, such as X/Y#1."""
+    for history in histories():
+        owner, name = map(re.escape, history.repository.split("/"))
+        commits = [history.commit_of(number) for id in _ID.findall(text) for _, number in history.find(id)]
+        for number in re.findall(rf"(?<![\w/-])(?:{owner}/)?{name}#(\d{{1,9}})\b", text):
+            commits += history.naming(int(number))
+        yield from ((history, commit) for commit in {commit.number: commit for commit in commits}.values())
+
+
+def original(subject: str) -> str:
+    """Return a subject without what a copy in a release's branch adds to it."""
+    return _COPIED.sub("", subject).lower()
+
+
 def in_words(offer: CommitOffer) -> str:
     """Return an offer in one line."""
     return f"{commit_in_words(offer.commit)}: {offer.reason}"
@@ -284,6 +420,17 @@ def commit_in_words(commit: UpstreamCommit) -> str:
     picked = f" and {len(commit.releases) - 1} more" if len(commit.releases) > 1 else ""
     reverted = "; reverted later" if commit.reverted_by is not None else ""
     return f'{commit.id} of {commit.date}, {sort_of(commit)}"{commit.subject}", {since}{picked}{reverted}'
+
+
+def repairs_of(history: UpstreamHistory, number: int) -> tuple[str, list[UpstreamCommit]]:
+    """Return the release before another one, by number, and the fixes and reverts that it lacks."""
+    predecessor = max(number - 1, 0)
+    return history.releases[predecessor], list(filter(is_repair, history.new_in(number, predecessor)))
+
+
+def is_repair(commit: UpstreamCommit) -> bool:
+    """Return whether a subject calls its commit a fix or a revert."""
+    return sort_of(commit).startswith(("a fix", "a revert"))
 
 
 def sort_of(commit: UpstreamCommit) -> str:

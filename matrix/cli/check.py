@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matrix.ask.check import checking, declaring, examine
-from matrix.ask.check.answer import answer_of
+from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.ask.check.transition import Transition
 from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import known_component
+from matrix.ground.catalog.stack import NOTHING, Stack, known_component
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.show.check_text import brief, changed, render_all
+from matrix.show.check_text import brief, changed, render_all, repaired
 from matrix.show.terminal import console, json_object, rendered, show, warn
+
+if TYPE_CHECKING:
+    from matrix.ask.history import RepairsBetween
 
 
 def add_parser(commands: Any) -> None:
@@ -37,15 +40,12 @@ def add_parser(commands: Any) -> None:
         "environment. -- COMMAND: this environment and a command, which then runs",
     )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="also what wrote it, and what can read it")
-    parser.add_argument(
-        "--upgrade",
-        metavar="COMPONENT",
-        action="append",
-        default=[],
-        help="te, mcore, torch or base: what each newer version breaks and fixes",
-    )
+    upgraded = "te, mcore, torch or base: what each newer version breaks and fixes"
+    parser.add_argument("--upgrade", metavar="COMPONENT", action="append", default=[], help=upgraded)
     described = "another stack, as WHAT: what newly breaks there, is fixed, stays broken, or is no longer known"
     parser.add_argument("--to", metavar="WHAT", nargs="+", default=[], help=described)
+    repairs = "with --to or --upgrade: upstream's fixes and reverts between, in functions that read the job's options"
+    parser.add_argument("--history", action="store_true", help=repairs)
     parser.add_argument("--as-one", action="store_true", help="all files declare one stack; the later version counts")
     parser.add_argument("--allow-unknown", action="store_true", help="exit with 0 unless something breaks")
     parser.add_argument(
@@ -87,12 +87,17 @@ def check_command(parsed: argparse.Namespace) -> int:
         )
     if parsed.to:
         return _compare(catalog, parsed)
+    if parsed.history and not parsed.upgrade:
+        raise MatrixError(
+            "--history compares two releases", got="one", fix="name the other: --to, or --upgrade COMPONENT"
+        )
     question, runs = _question(parsed), last_runs(parsed.out)
     results = [checking.check_input(catalog, checked, question, runs) for checked in _inputs(catalog, parsed)]
     answer = answer_of(results)
     render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
     if parsed.json:
-        print(json_object("check/1", [result.to_json() for result in results], answer=answer.value))
+        history = [repairs.to_json() for repairs in (_upgrades(results) if parsed.history else ())]
+        print(json_object("check/1", [result.to_json() for result in results], history=history, answer=answer.value))
     elif parsed.format:
         from matrix.show.findings import FORMATS, of_check
 
@@ -100,7 +105,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     elif parsed.own:  # stdout belongs to the command
         sys.stderr.write(rendered(console(sys.stderr, os.environ), *render(results)))
     else:
-        show(*render(results))
+        show(*render(results), *repaired(_upgrades(results) if parsed.history else [], full=parsed.all))
     status = answer.status(allow_unknown=parsed.allow_unknown)
     if parsed.own and (parsed.warn or status is not ExitStatus.BAD):
         sys.stdout.flush()
@@ -122,11 +127,35 @@ def _compare(catalog: Catalog, parsed: argparse.Namespace) -> int:
     # the command of one side is that of both
     judged = (checking.check_input(catalog, replace(checked, jobs=jobs), question, {}) for checked in inputs)
     transition = Transition(*judged)
+    repairs = list(_repairs(transition.before, transition.after.stack.stack)) if parsed.history else []
     if parsed.json:
-        print(json_object("check-to/1", **transition.to_json()))
+        history = [pair.to_json() for pair in repairs]
+        print(json_object("check-to/1", **transition.to_json(), history=history))
     else:
-        show(*changed(transition, full=parsed.all))
+        show(*changed(transition, full=parsed.all), *repaired(repairs, full=parsed.all))
     return ExitStatus.GOOD if parsed.allow_unknown and transition.status is ExitStatus.NOTHING else transition.status
+
+
+def _repairs(before: CheckResult, after: Stack) -> Iterator[RepairsBetween]:
+    """Yield what upstream repaired between the versions of two stacks, where the job of the first one reaches it."""
+    from matrix.ask.history import repairs_between  # for this option alone
+
+    options = {option for job in before.jobs if job.arguments for option in job.arguments.given}
+    for component, version in after.versions.items():
+        older = before.stack.stack.version(component)
+        if older and older != version and (repairs := repairs_between(component, (older, version), options)):
+            yield repairs
+
+
+def _upgrades(results: Sequence[CheckResult]) -> list[RepairsBetween]:
+    """Return what upstream repaired up to the newest version of each upgrade."""
+    return [
+        repairs
+        for result in results
+        for upgrade in result.upgrades
+        for step in upgrade.steps[-1:]
+        for repairs in _repairs(result, NOTHING.with_({upgrade.component: step.version}))
+    ]
 
 
 def start(command: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from matrix.ask.history import commit_in_words, sort_of
+from matrix.ask.history import commit_in_words, is_repair, repairs_of
 from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.stack import component_title
@@ -151,7 +151,7 @@ def _changed(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:
     if changed > LISTED:
         yield f"  and {changed - LISTED} more functions"
     commits = map(history.commit_of, later)
-    repairs = [(repair, later[repair.number]) for repair in commits if sort_of(repair)[2:5] in ("fix", "rev")]
+    repairs = [(repair, later[repair.number]) for repair in commits if is_repair(repair)]
     for repair, functions in sorted(repairs, key=lambda pair: (-len(pair[1]), pair[0].date))[:5]:
         yield f"  later, {', '.join(sorted(functions)[:3])}: {commit_in_words(repair)}"
 
@@ -161,14 +161,13 @@ def _of_release(component: str, version: str) -> Answer:
     history = next((history for history in histories() if history.component == component), None)
     if history is None:
         return [f"{component}: not a component whose history is known: {_indexed()}"], False
-    numbers = [k for k, release in enumerate(history.releases) if version in (release, f"{release}.0")]
-    if not numbers or not history.tagged[numbers[0]]:
+    number = history.number_of_release(version)
+    if number is None or not history.tagged[number]:
         releases = ", ".join(name for name, tagged in zip(history.releases, history.tagged, strict=True) if tagged)
-        lack = "its lines are known, its commits are not" if numbers else "not a release that is known"
+        lack = "its lines are known, its commits are not" if number is not None else "not a release that is known"
         return [f"{component} {version}: {lack} up to {history.until}; known: {releases}"], False
-    predecessor = max(numbers[0] - 1, 0)
-    commits = [commit for commit in history.new_in(numbers[0], predecessor) if sort_of(commit)[2:5] in ("fix", "rev")]
-    head = f"{component} {version}: {len(commits)} fixes and reverts that {history.releases[predecessor]} lacks"
+    predecessor, commits = repairs_of(history, number)
+    head = f"{component} {version}: {len(commits)} fixes and reverts that {predecessor} lacks"
     rows = [f"  {commit_in_words(commit)}" for commit in commits[:LISTED]]
     if len(commits) > LISTED:
         rows.append(f"  and {len(commits) - LISTED} more")

@@ -19,6 +19,7 @@ from matrix.show.known import advice, title
 from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
 
 if TYPE_CHECKING:
+    from matrix.ask.history import RepairsBetween
     from matrix.prove.planning.cell_explanation import Explanation, FailureInCell
 
 
@@ -62,6 +63,7 @@ STYLES = {Standing.WILL_BREAK: RED, Standing.WITH_OPTIONS: "bold yellow", Standi
 VERDICTS = dict(zip(CheckAnswer, (RED, "bold yellow", "bold green", "bold yellow"), strict=True))
 SHOWN = 3  # names, or rows, of a list that is not shown whole
 HEADLINE = 100  # characters of the first line: a person who is tired reads one line of a terminal
+REPAIRS = 12  # of one side
 FULL = "--all"  # the option of `check` that shows what is folded
 
 
@@ -369,6 +371,22 @@ def changed(transition: Transition, *, full: bool = False) -> Iterator[Part]:
             yield table(facts, indent=4)
         if folded := dict.fromkeys(part.name for part in optional if part not in listed):
             yield Prose(f"with certain options ({FULL} shows each): {', '.join(folded)}", 2)
+
+
+def repaired(between: Sequence[RepairsBetween], *, full: bool = False) -> Iterator[Part]:
+    """Yield what upstream repaired between two releases, in functions that read the options of a job."""
+    for pair in between:
+        versions = pair.versions
+        yield ""
+        yield text((f"HISTORY of {component_title(pair.component)}, {' to '.join(versions)}", "bold"))
+        if pair.note:
+            yield Prose(pair.note, 2)
+        for version, repairs in zip(versions, (pair.gained, pair.lost), strict=True):
+            head = f"fixes and reverts that {version} lacks, in functions that read the job's options"
+            yield Prose(f"{head}: {len(repairs)}", 2)
+            yield from (Prose(str(repair), 4) for repair in (repairs if full else repairs[:REPAIRS]))
+            if not full and len(repairs) > REPAIRS:
+                yield Prose(f"and {len(repairs) - REPAIRS} more ({FULL} shows each)", 4)
 
 
 _COLOURS: Final = {

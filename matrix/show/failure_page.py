@@ -115,6 +115,7 @@ def failure_page(
         summary=about,
         fixed_in=known.fixes(about),
         topic=next((topic.title for topic in map.catalog.topics if topic.id == failure.topic), ""),
+        commits=known.commits_of(failure),
         references={text: _thread(text) for text in failure.references},
         stand_ins=[f"{', '.join(stand_in.packages)}: {stand_in.reason}" for stand_in in failure.stand_in],
         masked=[f"{mask.by}: {mask.reason}" for mask in failure.masked],

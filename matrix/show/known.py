@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from matrix.ground.catalog.failure import Failure, Rule
 from matrix.ground.catalog.model import Catalog, Topic
@@ -11,8 +12,11 @@ from matrix.ground.catalog.stack import component_title
 from matrix.ground.catalog.versions import format_ranges
 from matrix.show.terminal import Part, table
 
-if TYPE_CHECKING:  # `check` prints no overview
+if TYPE_CHECKING:  # `check` prints no overview, and needs no history
     from matrix.prove.authoring.overview import Summary
+    from matrix.read.history.index import UpstreamCommit, UpstreamHistory
+
+REPAIRS: Final = 40  # commits on the page of a release
 
 
 def title(failure: Failure) -> str:
@@ -82,3 +86,28 @@ def topic_table(topic: Topic, summaries: Sequence[Summary]) -> Iterator[Part]:
 def fixes(summary: Summary) -> str:
     """Return the releases that fix a failure, each alone, "no release" where none does."""
     return " or ".join(summary.fixed_in) or "no release"
+
+
+def commits_of(failure: Failure) -> list[tuple[UpstreamHistory, UpstreamCommit]]:
+    """Return the commits of upstream that name an issue of a failure, or that its fix or cause names."""
+    from matrix.ask.history import named_in
+
+    return list(named_in(f"{' '.join(failure.references)} {failure.fix} {failure.cause}"))
+
+
+@cache
+def release_pages() -> dict[str, str]:
+    """Return by name the page of each release whose history is known: what upstream repaired in it."""
+    from matrix.ask.history import repairs_of
+    from matrix.read.history.index import histories
+    from matrix.show.document import document  # check and match print no page
+
+    pages = {}
+    for history in histories():
+        for number in (number for number in reversed(range(len(history.releases))) if history.tagged[number]):
+            predecessor, repairs = repairs_of(history, number)
+            values = {"version": history.releases[number], "predecessor": predecessor, "count": len(repairs)}
+            commits = [(history, commit) for commit in repairs[:REPAIRS]]
+            page = document("release.html.j2", history=history, commits=commits, **values)
+            pages[f"{history.component}-{history.releases[number]}"] = page
+    return pages

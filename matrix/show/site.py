@@ -27,7 +27,7 @@ from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show.document import document
 from matrix.show.failure_page import cell_page, failure_page
 from matrix.show.findings import night_junit
-from matrix.show.known import size
+from matrix.show.known import release_pages, size
 from matrix.show.page import page
 from matrix.show.run_summary import changes, job_summary
 from matrix.show.stack_map import MEANS, SIGNS, MapCall, StackMap, known, stack_map
@@ -64,9 +64,11 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
     levels: dict[str, frozenset[Level]] = {}
     for record in shown.records:
         levels[record.failure] = levels.get(record.failure, frozenset()) | {record.level}
+    releases = release_pages()
     files = {
         "index.html": upgrade_page(map, night),
-        "all.html": document("all.html.j2", map=map),
+        "all.html": document("all.html.j2", map=map, releases=releases),
+        **{f"releases/{name}.html": page for name, page in releases.items()},
         "catalog.json": json_object("catalog/1", (failure_to_json(failure) for failure in failures)),
         "map.json": json_object("map/1", map_items(map)),
         **{f"failures/{failure.id}.html": failure_page(failure, map, shown, levels, site=True) for failure in failures},

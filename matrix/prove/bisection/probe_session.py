@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -23,7 +24,7 @@ from matrix.ground.verdicts.record import Record
 from matrix.ground.verdicts.text import one_line
 from matrix.kit.command import METRIC, RUNS
 from matrix.prove.bisection.axes import BisectionAxis, Subject
-from matrix.prove.bisection.noise import ProbeResult, RunTest, Sample, Tally
+from matrix.prove.bisection.noise import CERTAIN, ProbeResult, RunTest, Sample, Tally
 from matrix.prove.bisection.probing import Ask, contract_line, reads_only
 from matrix.prove.bisection.search import Plan, ResultKind, SearchResult, WrongEndError, search
 from matrix.prove.execution.cache_key import code_digest, entry_digest
@@ -32,6 +33,7 @@ from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.paths import make_folder, unwritable
 from matrix.prove.store.stored_run import RunLock
+from matrix.read.history.index import histories
 
 NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
 
@@ -287,30 +289,29 @@ def bisect(
     suspects: Collection[int] = (),
 ) -> Bisection:
     """Search an axis. Raises MatrixError when an end does not have the expected result."""
-    cases: dict[int, Planned] = {}
-    turns: Counter[int] = Counter()
-
-    def case(place: int) -> Planned:
-        if place not in cases:
-            cases[place] = axis.case_at(place)
-        return cases[place]
+    case, turns = functools.cache(axis.case_at), Counter[int]()
 
     def probe(places: Sequence[int]) -> Iterable[Sample]:
         turns.update(places)
-        return session.seen(
-            [case(place) for place in places],
-            [axis.points[index].label for index in places],
-            [turns[index] for index in places],
-        )
+        labels = [axis.points[index].label for index in places]
+        return session.seen([case(place) for place in places], labels, [turns[index] for index in places])
+
+    @functools.cache
+    def changing() -> tuple[str, set[int], set[int]]:
+        bad_end = case(len(axis.points) - 1 if old is ProbeResult.GOOD else 0)
+        return changing_frame(axis, session.records[bad_end.key][-1])
+
+    def likelier() -> Sequence[Collection[int]]:
+        _, in_function, in_file = changing()
+        return in_file, in_function, suspects, in_function & set(suspects)
 
     cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     ran_before, spent = session.ran, session.seconds
     try:
-        result = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
+        result = search(axis.order, probe, old, plan, cheap=cheap_places, likelier=likelier)
     except WrongEndError as error:
-        raise wrong_end(
-            axis, error, session.records[case(error.place).key][-1], line_of(subject, case(error.place))
-        ) from None
+        wrong = case(error.place)
+        raise wrong_end(axis, error, session.records[wrong.key][-1], line_of(subject, wrong)) from None
     return Bisection(
         subject,
         axis,
@@ -319,8 +320,62 @@ def bisect(
         {place: line_of(subject, case(place)) for place in sorted(result.tallies)},
         session.ran - ran_before,
         session.seconds - spent,
-        axis.notes,
+        (*axis.notes, *_saving(axis, result, changing(), plan, cheap=cheap_places, suspects=suspects)),
     )
+
+
+def changing_frame(axis: BisectionAxis, record: Record) -> tuple[str, set[int], set[int]]:
+    """Return the innermost function of a traceback that points of the axis change, those, and those of its file.
+
+    By upstream's history; where no point changes a function, of a file alone.
+    """
+    nothing = "", set[int](), set[int]()
+    history = next((history for history in histories() if history.component == axis.component), None)
+    if history is None:
+        return nothing
+    numbers = [(place, history.number_of_release(point.id)) for place, point in enumerate(axis.points)]
+    steps = list(pairwise([(place, number) for place, number in numbers if number is not None]))
+    number_of = [history.number_of(commit.id) for commit in axis.commits]
+
+    def places(changes: set[int]) -> set[int]:
+        releases = {
+            place
+            for (_, older), (place, newer) in steps
+            if any(history.new(commit, newer, older) for commit in changes)
+        }
+        return releases | {place for place, number in enumerate(number_of) if place and number in changes}
+
+    for frame in (frame for raised in record.outcome.chain for frame in reversed(raised.frames)):
+        if path := history.path_of(frame.file):
+            file = history.file(path)
+            names = file.functions_at(frame.function, frame.line, range(len(history.releases)))
+            in_function, in_file = (
+                places({change.commit for name in part for change in file.changes(name)})
+                for part in (names, file.names)
+            )
+            if in_function:
+                return f"{path}:{names[0]}", in_function, in_file
+            nothing = nothing if nothing[0] or not in_file else (path, in_function, in_file)
+    return nothing
+
+
+def _saving(
+    axis: BisectionAxis, result: SearchResult, changing: tuple[str, set[int], set[int]], plan: Plan, **hints: Any
+) -> tuple[str, ...]:
+    """Return what the order by history saved: the search without it is computed from the result, nothing runs."""
+    source, in_function, in_file = changing
+    if not source or result.kind is ResultKind.AMBIGUOUS:
+        return ()
+    ends = [result.tallies[place].settled or ProbeResult.SKIP for place in (0, len(axis.points) - 1)]
+
+    def imagined(places: Sequence[int]) -> list[Sample]:
+        by_answer = {place: ends[axis.order.below[place] >> result.candidates[0] & 1] for place in places}
+        return [result.tallies[at].settled or seen if at in result.tallies else seen for at, seen in by_answer.items()]
+
+    plain = search(axis.order, imagined, ends[0], replace(plan, noise=CERTAIN), **hints)
+    changed = len(in_function or in_file)
+    points = f"{changed} of {len(axis.points)} points change {source}, which is on the traceback: tried first"
+    return (f"{points}; {len(result.tallies)} points were probed, {len(plain.tallies)} without that order",)
 
 
 def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: str) -> MatrixError:

@@ -89,6 +89,10 @@ def places(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
+def _mask_of(chosen: Collection[int]) -> int:
+    return sum(1 << index for index in set(chosen))
+
+
 Probe = Callable[[Sequence[int]], Iterable[Sample]]  # runs these places together, each once
 
 
@@ -162,14 +166,16 @@ def search(
     *,
     cheap: Collection[int] = (),
     suspects: Collection[int] = (),
+    likelier: Callable[[], Sequence[Collection[int]]] = tuple,
 ) -> SearchResult:
     """Return where the result stops being `old` (good: the first bad place; bad: the first fixed one).
 
     `cheap` places (their environment exists, or their result is stored) are probed before all others. `suspects` are
-    the probable places of the change: the first cuts separate them. Claims rest on results alone; a wrong suspect
-    costs probes. Raises WrongEndError unless place 0 has the result `old` and the last place the opposite.
+    the probable places of the change: the first cuts separate them. `likelier` is called when both ends are known; it
+    returns groups of further suspects, the likeliest last. Claims rest on results alone; a wrong suspect costs probes.
+    Raises WrongEndError unless place 0 has the result `old` and the last place the opposite.
     """
-    return _Search(order, probe, old, plan or Plan(), cheap, suspects).run()
+    return _Search(order, probe, old, plan or Plan(), cheap, suspects, likelier).run()
 
 
 class _Search:
@@ -181,9 +187,10 @@ class _Search:
         plan: Plan,
         cheap: Collection[int],
         suspects: Collection[int],
+        likelier: Callable[[], Sequence[Collection[int]]],
     ) -> None:
         self._order, self._probe, self._plan, self._cheap = order, probe, plan, cheap
-        self._suspects = sum(1 << index for index in set(suspects))
+        self._suspects, self._likelier = [_mask_of(suspects)], likelier
         self._old, self._new = old, ProbeResult.BAD if old is ProbeResult.GOOD else ProbeResult.GOOD
         self._tallies: dict[int, Tally] = {}
         self._left = 1 - plan.confidence  # the error that may still be spent
@@ -197,6 +204,7 @@ class _Search:
                 tally = self._tallies[end]
                 if tally.settled is not ends[end]:
                     raise WrongEndError(end, tally.settled or ProbeResult.SKIP, ends[end], tally.runs.total())
+        self._suspects += map(_mask_of, self._likelier())
         rounds = 0
         while batch := self._choice():
             self._settle(batch, self._share(self._candidates()[0].bit_count()))
@@ -265,7 +273,8 @@ class _Search:
 
     def _weight(self, mask: int) -> int:
         """Return the number of these candidates, where a suspect counts more than all others together."""
-        return mask.bit_count() + len(self._order) * (mask & self._suspects).bit_count()
+        suspected = [(mask & suspects).bit_count() for suspects in self._suspects]
+        return mask.bit_count() + sum(count * int(len(self._order) ** k) for k, count in enumerate(suspected, 1))
 
     def _places_to_check(self) -> list[int]:
         """Return the unprobed parents of the result, and `checks` places spread over the other unprobed places.

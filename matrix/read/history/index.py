@@ -23,6 +23,7 @@ NAMES: Final = ("megatron-lm", "transformer-engine", "megatron-bridge")
 EPOCH: Final = date(1970, 1, 1)
 MADE: Final = 1  # kinds of a change, beside 0
 REMOVED: Final = 2
+NAMESAKES: Final = 3  # functions of one name in a file, which name none of them
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
 
 
@@ -84,27 +85,40 @@ class SourceFile:
         """Return the releases that have the file under a path, as bits."""
         return int(self._content["paths"].get(path, "0"), 16)
 
-    @cache  # noqa: B019 - it lives as long as its index
-    def lines(self, release: int) -> list[SourceLine]:
-        """Return the lines of the file in a release; it lists releases by number."""
-        lines, offset = list[SourceLine](), 0
+    def line(self, release: int, number: int) -> SourceLine | None:
+        """Return a line of the file in a release, both by number, None where it has fewer."""
+        offset = 0
         for count, name, bits in zip(*self._content["runs"], strict=True):
             if self._sets[bits] >> release & 1:
-                lines += [SourceLine(self.names[name], self._hashes[offset + k]) for k in range(count)]
+                if 0 < number <= count:
+                    return SourceLine(self.names[name], self._hashes[offset + number - 1])
+                number -= count
             offset += count
-        return lines
+        return None
+
+    def functions_at(self, function: str, line: int, releases: Sequence[int]) -> list[str]:
+        """Return the qualified names that a frame may be of: by its line in these releases, else by its name."""
+        name = function.rpartition(".")[2].replace("<module>", "")
+        at_line = dict.fromkeys(found.function for release in releases if (found := self.line(release, line)))
+        exact = [label for label in at_line if name in (label.rpartition(".")[2], "<lambda>") or name.endswith("comp>")]
+        namesakes = [label for label in self.names if label.rpartition(".")[2] == name]
+        return exact or (namesakes if len(namesakes) < NAMESAKES else [])
 
     def changes(self, function: str) -> Iterator[FunctionChange]:
         """Yield the changes of a function, oldest first on main, then those of releases' branches."""
         number = str(self.names.index(function)) if function in self.names else ""
         for commit, kind, words, removed in self._content["changes"].get(number, ()):
-            hashes = frozenset(int(words[k : k + 4], 16) for k in range(0, len(words), 4))
-            yield FunctionChange(commit, kind, hashes, frozenset(bytes.fromhex(removed)))
+            yield FunctionChange(commit, kind, _hashes(words), frozenset(bytes.fromhex(removed)))
 
     def functions_changed(self, commit: int) -> list[str]:
         """Return the functions that a commit changed."""
         changes = self._content["changes"].items()
         return [self.names[int(name)] for name, rows in changes if any(row[0] == commit for row in rows)]
+
+    @property
+    def options(self) -> dict[str, frozenset[int]]:
+        """Return the functions that read options of a job, in some release: the hashes of the options' names."""
+        return {self.names[int(number)]: _hashes(text) for number, text in self._content["options"].items()}
 
     @property
     def messages(self) -> list[tuple[str, str, int]]:
@@ -129,6 +143,7 @@ class UpstreamHistory:
         self.files: dict[str, list[int]] = head["files"]
         self._old: dict[str, str] = head["old"]
         self._place: list[int] = head["commits"]
+        self._definitions: list[int] = head["definitions"]
 
     def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         return _content(self._blocks[place[0] : place[0] + place[1]])
@@ -149,6 +164,23 @@ class UpstreamHistory:
         newest = path if path in self.files else self._old[path]
         return SourceFile(newest, *self._block(self.files[newest]))
 
+    def number_of_release(self, version: str) -> int | None:
+        """Return the number of a release, None for one that is not known; 2.4.0 is 2.4."""
+        return self._numbers.get(_short(version))
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {_short(release): number for number, release in enumerate(self.releases)}
+
+    def defining(self, name: str) -> list[SourceFile]:
+        """Return the source files that define a class or a function of a module."""
+        paths = list(self.files)
+        return [self.file(paths[number]) for number in self._files_of.get(name, ())]
+
+    @cached_property
+    def _files_of(self) -> dict[str, list[int]]:
+        return self._block(self._definitions)[0]
+
     @cached_property
     def _commits(self) -> dict[str, Any]:
         return self._block(self._place)[0]
@@ -165,10 +197,16 @@ class UpstreamHistory:
         on_main = commit < content["main"] and commit <= content["positions"][release]
         if on_main or release in content["picks"].get(str(commit), ()):
             return True
-        return (
-            bool(release) and not self.tagged[release] and self.has(commit, release - 1)
-        )  # a wheel: as the one before
+        tagged = self.tagged_before(release)
+        return tagged != release and self.has(commit, tagged)
 
+    def tagged_before(self, release: int) -> int:
+        """Return the release whose commits count as those of a release: a wheel alone has those of the one before."""
+        while release and not self.tagged[release]:
+            release -= 1
+        return release
+
+    @cache  # noqa: B019 - as above
     def commit_of(self, number: int) -> UpstreamCommit:
         """Return a commit by its number."""
         content = self._commits
@@ -190,6 +228,10 @@ class UpstreamHistory:
         """Return the commits that name an issue or pull request."""
         return [self.commit_of(int(k)) for k, numbers in self._commits["numbers"].items() if number in numbers]
 
+    def number_of(self, id: str) -> int | None:
+        """Return the number of a commit, of a merge for what it brought; None for one that is not known."""
+        return self._revision.get(id[:10])
+
     @property
     def subjects(self) -> list[str]:
         """Return the subjects of all commits."""
@@ -203,7 +245,19 @@ class UpstreamHistory:
     def new_in(self, release: int, before: int) -> list[UpstreamCommit]:
         """Return the commits that a release has and another one lacks."""
         count = len(self._commits["days"])
-        return [self.commit_of(k) for k in range(count) if self.has(k, release) and not self.has(k, before)]
+        return [self.commit_of(k) for k in range(count) if self.new(k, release, before)]
+
+    def new(self, commit: int, release: int, before: int) -> bool:
+        """Return whether a release has a commit that another one lacks, all by number."""
+        return self.has(commit, release) and not self.has(commit, before)
+
+
+def _short(version: str) -> str:
+    return re.sub(r"(\.0)*(\+.*)?$", "", version)
+
+
+def _hashes(text: str) -> frozenset[int]:
+    return frozenset(int(text[k : k + 4], 16) for k in range(0, len(text), 4))
 
 
 def _content(block: bytes | memoryview) -> tuple[dict[str, Any], bytes]:

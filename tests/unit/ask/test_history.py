@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ask.history import inferred, offered, positions
+from matrix.ask.history import inferred, named_in, offered, original, positions
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import histories
@@ -54,6 +54,63 @@ def test_stated_version_goes_before_lines() -> None:
 def test_no_upstream_frame_has_no_history() -> None:
     assert offered(raised(1, file="/job/train.py"), {}, {}) is None
     assert positions([Frame("", 1, "load")]) == []
+
+
+def fixes(version: str, message: str, *frames: tuple[str, int, str]) -> list[str]:
+    raised = Raised(
+        "Error", message, tuple(Frame(f"/env/megatron/core/{file}", line, name) for file, line, name in frames)
+    )
+    offer = offered(raised, {"megatron-core": {version: None}}, {})
+    return [fix.commit.id for fix in offer.fixes] if offer else []
+
+
+TE = "extensions/transformer_engine.py"
+
+
+def test_other_functions_of_a_file_are_offered() -> None:
+    """883533e049 changed TEGroupedLinear.__init__, and names use_grouped_tensor; the traceback has forward alone."""
+    message = "single_grouped_weight and single_grouped_bias require use_grouped_tensor=True"
+    assert fixes("0.19.2", message, (TE, 2430, "forward"))[0] == "883533e049"
+
+
+def test_callee_that_the_message_names_is_offered() -> None:
+    message = "GatedDeltaNet.__init__() got an unexpected keyword argument 'cp_comm_type'"
+    assert fixes("0.18.2", message, ("transformer/spec_utils.py", 120, "build_module"))
+    assert not fixes("0.18.2", "broken", ("transformer/spec_utils.py", 120, "build_module"))
+
+
+def test_commit_that_names_an_identifier_is_offered() -> None:
+    """683895b3a6, "Fix TE version change on rope_fusion", changed other files."""
+    message = "apply_rope_fusion is not available. Please install TE >= 1.4 or Apex."
+    assert "683895b3a6" in fixes("0.11.0", message, ("transformer/transformer_config.py", 736, "__post_init__"))
+
+
+def test_commit_of_an_older_branch_is_no_fix() -> None:
+    """143f353690 is in 0.10.0 alone."""
+    offer = fixes(
+        "0.12.3", "MegatronModule()", ("distributed/distributed_data_parallel.py", 350, "disable_forward_pre_hook")
+    )
+    assert offer
+    assert "143f353690" not in offer
+
+
+def test_copies_of_a_commit_count_once() -> None:
+    assert original("cp: `Fix load (3890)` into `core_r0.18.0` (#5126)") == original("Fix load (#3890)")
+    assert original("ADLR/megatron-lm!4052 - Cherry pick `Add x (4038)` into") == original(
+        "ADLR/megatron-lm!4038 - Add x"
+    )
+
+
+def test_tool_of_an_unreleased_commit_is_known() -> None:
+    """No release has its line; a program's own folder of that name has other functions."""
+    path = "/job/tools/checkpoint/checkpoint_inspector.py"
+    assert positions([Frame(path, 702_000, "convert_checkpoint")])
+    assert not positions([Frame(path, 702_000, "my_own")])
+
+
+def test_text_names_commits_by_id_and_number() -> None:
+    named = [(history.component, commit.id) for history, commit in named_in("1284d25e12, Megatron-Bridge#4354")]
+    assert named == [("megatron-core", "1284d25e12"), ("megatron-bridge", "dabf51d9d5")]
 
 
 def test_indexes_state_what_they_know() -> None:

@@ -267,6 +267,43 @@ def test_two_stacks_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch  2.3.1  2.4.1" in lines
 
 
+JOB = "torchrun --nproc_per_node 8 pretrain_gpt.py --use-distributed-optimizer --ckpt-format torch_dist --save out\n"
+
+
+def test_history_lists_repairs_the_options_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0150d73d27 changed a function that reads --ckpt-format, and is first in 0.16.0."""
+    (tmp_path / "train.sh").write_text(JOB)
+    words = ["check", "mcore=0.13.0 torch=2.7.1", str(tmp_path / "train.sh"), "--as-one", "--history"]
+    assert main([*words, "--to", "mcore=0.17.1 torch=2.7.1", "--allow-unknown"]) in (0, 1)
+    printed = capsys.readouterr().out.partition("HISTORY of megatron-core, 0.13.0 to 0.17.1\n")[2]
+    assert "fixes and reverts that 0.13.0 lacks" in printed
+    assert "0150d73d27 of 2025-12-02, a fix: " in printed
+    assert "load_modelopt_checkpoint reads --ckpt-format" in printed
+    assert main([*words, "--upgrade", "mcore", "--json"]) in (0, 1, 3)
+    found = json.loads(capsys.readouterr().out)
+    validator("check").validate(found)
+    (between,) = found["history"]
+    assert (between["component"], between["from"]) == ("megatron-core", "0.13.0")
+    assert any(line.startswith("0150d73d27") for line in between["gained"])
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["mcore=0.13.0"], "--history compares two releases"),
+        (["mcore=0.13.0 torch=2.7.1", "--to", "mcore=0.17.1 torch=2.7.1"], "to read options: no job is named"),
+        (["mcore=0.13.0 torch=2.7.1", "--to", "mcore=9.9 torch=2.7.1"], "9.9 is not a release known up to 20"),
+        (["mcore=0.17.1 torch=2.7.1", "--to", "mcore=0.19.2 torch=2.7.1"], "it counts as 0.19.0"),
+    ],
+)
+def test_history_states_what_it_does_not_know(
+    words: list[str], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", *words, "--history"])
+    captured = capsys.readouterr()
+    assert printed in captured.out + captured.err
+
+
 def test_the_way_back_is_fixed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "mcore=0.8.0 torch=2.4.1 te=1.9.0", "--to", "mcore=0.8.0 torch=2.3.1 te=1.9.0", "--all"]) == 0
     assert "FIXED: 2" in capsys.readouterr().out

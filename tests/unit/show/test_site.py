@@ -48,7 +48,10 @@ def written(folder: Path, *records: Record) -> dict[str, str]:
 
 def test_site_has_its_pages_and_data(tmp_path: Path) -> None:
     files = written(tmp_path, private())
-    assert {*files} == {"index.html", "all.html", "catalog.json", "map.json", "failures/dud-assertion.html"}
+    releases = {name for name in files if name.startswith("releases/")}
+    own = {"index.html", "all.html", "catalog.json", "map.json", "failures/dud-assertion.html"}
+    assert {*files} == own | releases
+    assert {"releases/megatron-core-0.19.0.html", "releases/megatron-bridge-0.6.0.html"} <= releases
     asked = [link for link in Document(files["all.html"]).values("href") if link.startswith("index.html#")]
     words = ("base%3Dngc-24.07", "te%3D1.10", "mcore%3D0.9.0", "mcore%3D0.7.0")
     assert {f"index.html#from={word}&want=none" for word in words} <= {*asked}
@@ -76,6 +79,18 @@ def test_map_data_has_the_calls(tmp_path: Path) -> None:
         ("ngc-24.07", "0.8.0", "0.9.0", "with --use-distributed-optimizer, when Apex is not installed"),
         ("ngc-24.07", "0.9.0", "with --tp-comm-overlap"),
     }
+
+
+def test_pages_link_to_commits_and_first_releases(tmp_path: Path) -> None:
+    """1284d25e12 (#3912) is in megatron-core 0.18.0 first."""
+    entry = failure("dud-assertion", references=("NVIDIA/Megatron-LM#3912",))
+    write_site(tmp_path, stack_map(catalog(entry)), Night("", ()))
+    page = Document((tmp_path / "failures" / "dud-assertion.html").read_text("utf-8")).values("href")
+    assert "https://github.com/NVIDIA/Megatron-LM/commit/1284d25e12" in page
+    assert "../releases/megatron-core-0.18.0.html" in page
+    release = Document((tmp_path / "releases" / "megatron-core-0.18.0.html").read_text("utf-8"))
+    assert "https://github.com/NVIDIA/Megatron-LM/commit/1284d25e12" in release.values("href")
+    assert "https://github.com/NVIDIA/Megatron-LM/issues/3912" in release.values("href")
 
 
 def test_site_names_no_machine_and_no_log(tmp_path: Path) -> None:
@@ -111,7 +126,7 @@ def test_report_writes_the_site_without_runs(tmp_path: Path, capsys: pytest.Capt
     assert "Without the results of a night" in (tmp_path / "site" / "index.html").read_text("utf-8")
     files = [path for path in (tmp_path / "site").rglob("*") if path.is_file()]
     assert (tmp_path / "site" / "index.html").stat().st_size < 300_000
-    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert sum(path.stat().st_size for path in files) < 5_000_000  # 0.8 MB are releases of upstream
 
 
 def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:

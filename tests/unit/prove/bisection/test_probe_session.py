@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.ground.verdicts.record import Record
 from matrix.kit.command import METRIC, RUNS
+from matrix.prove.bisection.axes import AxisPoint, BisectionAxis, Subject
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import (
+    BisectionSession,
     ProbeStore,
+    bisect,
+    changing_frame,
     diverged_of,
     exit_code,
     metric_of,
@@ -22,10 +28,12 @@ from matrix.prove.bisection.probe_session import (
     seen_of,
     why,
 )
+from matrix.prove.bisection.search import Ancestry, Plan
 from tests.unit import catalogs
 from tests.unit.prove.bisection import repositories
 from tests.unit.prove.bisection.repositories import record_of
 
+PASSED = Outcome(OutcomeKind.PASSED)
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
 
 
@@ -97,3 +105,44 @@ def test_second_bisection_in_a_store_is_refused(tmp_path: Path) -> None:
     store.close()
     ProbeStore(tmp_path / "store", fresh=True).close()
     assert not kept.exists()
+
+
+# A line of MCoreSavePlanner.create_local_plan in 0.8.0, which 0.9.0, 0.10.0 and 0.16.0 changed.
+FRAME = Frame("/env/megatron/core/dist_checkpointing/strategies/torch.py", 450, "create_local_plan")
+SHOWN = catalogs.shown(repositories.ENTRY)
+TRACED = replace(SHOWN, chain=(replace(SHOWN.chain[0], frames=(FRAME, Frame("/env/torch/planner.py", 9, "plan"))),))
+ON = repositories.on("torch-2.4.0")
+RELEASES = ["0.8.0", "0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.12.1", "0.13.0", "0.14.0", "0.15.0", "0.16.0", "0.17.0"]
+
+
+def axis_of_releases() -> BisectionAxis:
+    subject = Subject(
+        repositories.KNOWN, repositories.ENTRY, catalogs.case(), Level.CPU, repositories.on("torch-2.4.0")
+    )
+    points = tuple(AxisPoint(version, version) for version in RELEASES)
+    order = Ancestry.chain(len(points))
+    return BisectionAxis(MCORE, points, order, lambda place: subject.with_(MCORE, RELEASES[place]).planned())
+
+
+@pytest.mark.parametrize(("fixed", "probed"), [("0.16.0", (5, 6)), ("0.10.0", (4, 5)), ("0.15.0", (7, 5))])
+def test_releases_that_change_the_frame_go_first(tmp_path: Path, fixed: str, probed: tuple[int, int]) -> None:
+    """The note compares with the search without that order, which is computed."""
+    bad = RELEASES[: RELEASES.index(fixed)]
+    probe = repositories.FakeProbe(lambda item: TRACED if repositories.revision(item) in bad else PASSED)
+    session, axis = BisectionSession(probe, ProbeStore(tmp_path), lambda report: None), axis_of_releases()
+    subject = Subject(
+        repositories.KNOWN, repositories.ENTRY, catalogs.case(), Level.CPU, repositories.on("torch-2.4.0")
+    )
+    found = bisect(subject, axis, ProbeResult.BAD, Plan(), session)
+    assert axis.points[found.result.candidates[0]].id == fixed
+    assert len(probe.probed) == probed[0]
+    name = "megatron/core/dist_checkpointing/strategies/torch.py:MCoreSavePlanner.create_local_plan"
+    assert found.notes == (
+        f"3 of 11 points change {name}, which is on the traceback: tried first; {probed[0]} points were probed, "
+        f"{probed[1]} without that order",
+    )
+
+
+def test_frame_of_no_project_suspects_nothing() -> None:
+    record = record_of(catalogs.planned(repositories.KNOWN), SHOWN)
+    assert changing_frame(axis_of_releases(), record) == ("", set(), set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -256,6 +257,38 @@ def test_suspects_never_change_the_result(culprit: int, suspects: set[int], at_o
     assert found.rounds <= rounds_needed(1000, at_once) + 2 + len(suspects).bit_length()
 
 
+@tries(200)
+@given(data=st.data(), length=st.integers(2, 24), at_once=st.sampled_from([1, 3]))
+def test_order_of_suspects_never_changes_result(data: st.DataObject, length: int, at_once: int) -> None:
+    """On merges, and with inconclusive places, the candidates are those of the search without suspects."""
+    parents = [[index - 1, *data.draw(st.sets(st.integers(0, index - 1), max_size=2))] for index in range(1, length)]
+    order = Ancestry.of_parents([[], *parents])
+    inner = st.sets(st.integers(1, length - 2)) if length > 2 else st.just(set[int]())
+    culprit, skips = data.draw(st.integers(1, length - 1)), data.draw(inner)
+    hints = [data.draw(st.sets(st.integers(0, length - 1))) for _ in range(4)]
+    plain = search(order, History(order, culprit, skips=skips), ProbeResult.GOOD, Plan(at_once))
+    hinted = search(
+        order,
+        History(order, culprit, skips=skips),
+        ProbeResult.GOOD,
+        Plan(at_once),
+        cheap=hints[0],
+        suspects=hints[1],
+        likelier=lambda: hints[2:],
+    )
+    assert (hinted.kind, hinted.candidates, hinted.flips) == (plain.kind, plain.candidates, plain.flips)
+
+
+def test_likelier_suspects_go_first() -> None:
+    """They are asked for when both ends are known; the last group comes first."""
+    history = History(THOUSAND, 123)
+    further = [range(100, 300), [123]]
+    found = search(
+        THOUSAND, history, ProbeResult.GOOD, suspects=range(900), likelier=lambda: further * len(history.probed)
+    )
+    assert (found.candidates, sorted(found.tallies)) == ((123,), [0, 122, 123, 1000])
+
+
 def test_right_suspect_takes_two_probes_after_ends() -> None:
     """The probes are the suspect and the commit before it."""
     found = search(THOUSAND, History(THOUSAND, 123), ProbeResult.GOOD, suspects=[123])
@@ -309,7 +342,7 @@ def test_plan_out_of_range_is_rejected(made: dict[str, float]) -> None:
 )
 @pytest.mark.parametrize("old", [ProbeResult.GOOD, ProbeResult.BAD])
 def test_search_probes_these_places(
-    changes: int, skips: list[int], plan: Plan, hints: dict[str, list[int]], rounds: str, old: ProbeResult
+    changes: int, skips: list[int], plan: Plan, hints: dict[str, Any], rounds: str, old: ProbeResult
 ) -> None:
     """Both ends, then even cuts; after rounds of skips the cuts move: by a quarter, to three quarters, an eighth."""
     order = Ancestry.chain(17)

@@ -40,7 +40,10 @@ def commit(clone: Path, text: str, subject: str, path: str = "megatron/core/laye
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> UpstreamHistory:
-    """0.4.0 has OLD; a fix of #12 makes it NEW, the file moves, 0.5.0; a revert; 0.6.0 without the message."""
+    """0.4.0 has OLD; a fix of #12 makes it NEW, the file moves, 0.5.0; a revert; 0.6.0 without the message.
+
+    0.4.1 is a branch of 0.4.0 with two cherry-picks; 0.5.1 takes over a merge request over the number of #14.
+    """
     clone = tmp_path_factory.mktemp("clone")
     git(clone, "init", "-qb", "main")
     commit(clone, "", "Start")
@@ -52,7 +55,15 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> UpstreamHistory:
     git(clone, "tag", "core_v0.5.0")
     commit(clone, OLD, 'Revert "Fix empty sizes (#12)" (#13)', "megatron/core/layers.py")
     commit(clone, GONE, "Take any size (#14)", "megatron/core/layers.py")
+    commit(clone, GONE + "\n", "ADLR/megatron-lm!4444 - End the file", "megatron/core/layers.py")
     git(clone, "tag", "core_v0.6.0")
+    git(clone, "checkout", "-q", "core_v0.4.0")
+    commit(clone, NEW, "cp: `Fix empty sizes (12)` into `core_r0.4.0` (#21)")
+    git(clone, "tag", "core_v0.4.1")
+    git(clone, "checkout", "-q", "core_v0.5.0")
+    commit(clone, NEW + "\n", "Cherry pick `The end of a file (4444)` into", "megatron/core/layers.py")
+    git(clone, "tag", "core_v0.5.1")
+    git(clone, "checkout", "-q", "main")
     with Repository(clone) as repository:
         maker = Maker(History(repository, UPSTREAMS["megatron-lm"]), {})
         maker.commits()
@@ -63,35 +74,55 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> UpstreamHistory:
 def test_lines_of_each_release_have_functions(history: UpstreamHistory) -> None:
     file = history.file("megatron/core/layer.py")
     assert file.path == "megatron/core/layers.py"
-    for release, text in enumerate((OLD, NEW, GONE)):
+    for release, text in enumerate((OLD, NEW, NEW, NEW + "\n", GONE + "\n")):
         source = read_source(text)
-        lines = file.lines(release)
+        lines = [line for number in range(len(source.labels)) if (line := file.line(release, number + 1))]
+        assert file.line(release, len(lines) + 1) is None
         assert [line.function for line in lines] == list(source.labels)
         assert bytes(line.hash for line in lines) == source.hashes
-    assert file.lines(0)[2].function == "Layer.load"
-    assert file.lines(0)[2].hash == hash_of_line("if size < 0:")
+    line = file.line(0, 3)
+    assert line is not None
+    assert (line.function, line.hash) == ("Layer.load", hash_of_line("if size < 0:"))
+    assert file.line(0, 0) is None
 
 
 def test_changes_state_words_and_old_lines(history: UpstreamHistory) -> None:
     changes = list(history.file("megatron/core/layers.py").changes("Layer.load"))
     subjects = [history.commit_of(change.commit).subject for change in changes]
-    assert subjects == ["Fix empty sizes (#12)", 'Revert "Fix empty sizes (#12)" (#13)', "Take any size (#14)"]
+    assert subjects[:3] == ["Fix empty sizes (#12)", 'Revert "Fix empty sizes (#12)" (#13)', "Take any size (#14)"]
     assert hash_of_line("if size < 0:") in changes[0].removed
     assert hash_of_word("negative") in changes[2].words
 
 
 def test_commits_state_releases_numbers_and_reverts(history: UpstreamHistory) -> None:
     fix = history.naming(9)[0]
-    assert (fix.releases, fix.numbers, fix.date) == (("0.5.0", "0.6.0"), (9, 12), "2026-01-02")
+    assert (fix.releases, fix.numbers, fix.date) == (("0.4.1", "0.5.0", "0.5.1", "0.6.0"), (9, 12), "2026-01-02")
     assert fix.reverted_by is not None
     assert history.commit_of(fix.reverted_by).releases == ("0.6.0",)
     assert history.find(fix.id[:7]) == [(fix.id, fix.number)]
     assert history.naming(77) == []
-    assert history.largest_number() == 14
+    assert history.largest_number() == 21
+
+
+def test_cherry_pick_counts_as_the_commit_it_took(history: UpstreamHistory) -> None:
+    """By its subject, or by the number of a merge request; a revert does not count as what it reverts."""
+    (end,) = (commit for commit in map(history.commit_of, range(7)) if "4444" in commit.subject)
+    assert end.releases == ("0.5.1", "0.6.0")
+    assert history.new(end.number, 3, 2)
+    assert not history.new(end.number, 4, 3)
+
+
+def test_releases_are_found_by_any_form(history: UpstreamHistory) -> None:
+    assert [history.number_of_release(version) for version in ("0.4", "0.5.0+abc", "0.5.1", "0.7.0")] == [0, 2, 3, None]
+
+
+def test_functions_state_the_options_they_read() -> None:
+    source = read_source("def load(self, args):\n    return args.size + self.config.depth + other.width\n")
+    assert source.options == (("load", "size"), ("load", "depth"))
 
 
 def test_messages_state_the_releases_with_them(history: UpstreamHistory) -> None:
-    assert history.file("megatron/core/layers.py").messages == [("Layer.load", "size {} is negative", 0b011)]
+    assert history.file("megatron/core/layers.py").messages == [("Layer.load", "size {} is negative", 0b01111)]
 
 
 def test_paths_are_found_below_any_folder(history: UpstreamHistory) -> None:

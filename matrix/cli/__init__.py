@@ -146,7 +146,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "recorded",
     ),
     "completion": Command(
-        "Print a script that completes commands and options in a shell.",
+        "Print a script that completes commands, options and their values in a shell.",
         "docs/commands.md",
         ("completion bash", "completion zsh"),
         "printed",

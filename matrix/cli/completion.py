@@ -48,7 +48,7 @@ def values_of(catalog: Catalog) -> Mapping[str, Sequence[str]]:
 
 
 def offer(parser: argparse.ArgumentParser, values: Mapping[str, Sequence[str]], file: Any) -> None:
-    """Give the arguments of a parser, which then parses nothing, their values for shtab; paths are completed as such."""
+    """Give the arguments of a parser, which then parses nothing, their values for shtab; paths are paths."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -57,7 +57,9 @@ def commands(page: str) -> Iterator[list[str]]:
 
 def test_commands_of_documents_are_ones() -> None:
     """Each is parsed; test_tutorial.py, test_readme.py and test_contributing.py run those of whole walks."""
-    shown = [(page.name, words) for page in DOCUMENTS if "reports" not in page.parts for words in commands(page.read_text())]
+    shown = [
+        (page.name, words) for page in DOCUMENTS if "reports" not in page.parts for words in commands(page.read_text())
+    ]
     assert len(shown) > 100
     for name, words in shown:
         given, _ = split_own_command(words)

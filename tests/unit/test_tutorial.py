@@ -50,7 +50,9 @@ def run_page(page: Path, folder: Path) -> None:
 def shows(printed: str, lines: list[str]) -> bool:
     """Return whether the lines are those printed; SKIPPED stands for any number of them, or for the end of one."""
     parts = [
-        "(?:.*\n)*?" if line == SKIPPED else re.escape(line.removesuffix(SKIPPED)) + ".*" * line.endswith(SKIPPED) + "\n"
+        "(?:.*\n)*?"
+        if line == SKIPPED
+        else re.escape(line.removesuffix(SKIPPED)) + ".*" * line.endswith(SKIPPED) + "\n"
         for line in lines
     ]
     return re.fullmatch("".join(parts), printed) is not None

@@ -108,8 +108,8 @@ def add_parser(commands: Any) -> None:
 def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
-    shown = (progress, say) if not parsed.quiet else (lambda _: None, lambda _: None)
-    arguments, events = BisectArguments.of(vars(parsed)), BisectionEvents(*shown, warn)
+    arguments, line = BisectArguments.of(vars(parsed)), unsaid if parsed.quiet else say
+    events = BisectionEvents(unsaid if parsed.quiet else progress, line, warn)
     command = arguments.command(Path.cwd())
     catalog = loading.load()
     with ExitStack() as stack:
@@ -139,9 +139,13 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
     else:
         catalogued = () if command or summary.attribution else statement(bisected.subject.failure)
-        further = [*(Prose(line, 2) for line in catalogued), *(f"  {name}: {path}" for name, path in files.items())]
-        show(*render(summary, str(page)), *further, quiet=parsed.quiet)
+        lines = (f"  {name}: {path}" for name, path in files.items())
+        show(*render(summary, str(page)), *(Prose(text, 2) for text in catalogued), *lines, quiet=parsed.quiet)
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
+
+
+def unsaid(_: object) -> None:
+    """Print nothing, with -q."""
 
 
 def progress(probe: ProbeReport) -> None:

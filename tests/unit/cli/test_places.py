@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_folders_of_failures_reach_processes_whole(monkeypatch: pytest.MonkeyPat
     """They start in the project's folder; a relative folder was not found there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(places, "engines", lambda known, jobs, workers, environ: environ)
-    environ, _ = places.engine_of(KNOWN, options(), 1, 1, {SITE: "failures"})
+    environ: Any = places.engine_of(KNOWN, options(), 1, 1, {SITE: "failures"})[0]
     assert environ == {SITE: str(tmp_path / "failures")}
 
 

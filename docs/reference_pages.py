@@ -1,4 +1,4 @@
-"""Hook of mkdocs: the reference of commands and of JSON, from the parser and the schemas; no page is committed."""
+"""Hook of mkdocs: the reference of commands, JSON and failure.toml, from the parser and the schemas; not committed."""
 
 import json
 import os
@@ -34,6 +34,16 @@ def schemas(folder: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
+def entry(path: Path) -> str:
+    """Return a page with the tables of a failure.toml: what each is, and its keys."""
+    tables = json.loads(path.read_text("utf-8"))["$defs"]
+    parts = ["# Keys of failure.toml"]
+    for name, table in tables.items():
+        keys = ", ".join(f"`{key}`" for key in table.get("properties", {}))
+        parts += ["", f"## {name}", "", table.get("description", ""), "", f"Keys: {keys}"] if keys else []
+    return "\n".join(parts) + "\n"
+
+
 def rows(schema: dict[str, Any], above: str) -> list[str]:
     """Return a row for each property of a schema, those of nested objects below it."""
     lines = []
@@ -50,7 +60,8 @@ def rows(schema: dict[str, Any], above: str) -> list[str]:
 
 def on_files(files: Files, /, *, config: Any, **_: Any) -> Files:
     """Add the pages."""
-    pages = {"reference/cli.md": commands(), "reference/json.md": schemas(Path(config["docs_dir"], "schema"))}
+    schema = Path(config["docs_dir"], "schema")
+    pages = {"cli": commands(), "json": schemas(schema), "failure": entry(schema / "toml" / "failure.json")}
     for name, content in pages.items():
-        files.append(File.generated(config, name, content=content))
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
     return files

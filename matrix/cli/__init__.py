@@ -76,7 +76,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "plan": Command(
         "List the cases of the night or of a selection, with the reason for each; run nothing.",
-        "docs/planning.md",
+        "docs/runs.md",
         ('plan --select "mcore==0.8.* and torch>=2.4"', "plan --stats"),
         "listed",
     ),
@@ -126,7 +126,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "bundle": Command(
         "Make a folder with all that a machine without a network needs for a run; `run --bundle` uses it.",
-        "docs/gpu.md",
+        "docs/bundle.md",
         (
             "bundle --level gpu --python 3.12 --base host --out bundle",
             'bundle --level cpu --python 3.11 --base torch-2.13.0 --out bundle --split "4 GiB"',
@@ -146,7 +146,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "recorded",
     ),
     "completion": Command(
-        "Print a script that completes commands and options in a shell.",
+        "Print a script that completes commands, options and their values in a shell.",
         "docs/commands.md",
         ("completion bash", "completion zsh"),
         "printed",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.usage import add_command, add_json, add_out, taking
+from matrix.cli.usage import add_command, add_json, add_out, add_quiet, taking
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
@@ -95,6 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "bisect")
+    add_quiet(parser)
 
 
 def add_parser(commands: Any) -> None:
@@ -107,7 +108,8 @@ def add_parser(commands: Any) -> None:
 def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
-    arguments, events = BisectArguments.of(vars(parsed)), BisectionEvents(progress, say, warn)
+    arguments, line = BisectArguments.of(vars(parsed)), unsaid if parsed.quiet else say
+    events = BisectionEvents(unsaid if parsed.quiet else progress, line, warn)
     command = arguments.command(Path.cwd())
     catalog = loading.load()
     with ExitStack() as stack:
@@ -137,9 +139,13 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
     else:
         catalogued = () if command or summary.attribution else statement(bisected.subject.failure)
-        show(*render(summary, str(page)), *(Prose(line, 2) for line in catalogued))
-        show(*(f"  {name}: {path}" for name, path in files.items()))
+        lines = (f"  {name}: {path}" for name, path in files.items())
+        show(*render(summary, str(page)), *(Prose(text, 2) for text in catalogued), *lines, quiet=parsed.quiet)
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
+
+
+def unsaid(_: object) -> None:
+    """Print nothing, with -q."""
 
 
 def progress(probe: ProbeReport) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.usage import add_json, add_out, taking
+from matrix.cli.usage import add_json, add_out, add_quiet, taking
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
@@ -181,6 +181,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "records")
+    add_quiet(parser)
 
 
 def actions(add: Callable[[argparse.ArgumentParser], None]) -> list[argparse.Action]:

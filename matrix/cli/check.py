@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.ask.check.transition import Transition
-from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
+from matrix.cli.usage import add_command, add_findings, add_options, add_out, add_quiet, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import NOTHING, Stack, known_component
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.show.check_text import brief, changed, render_all, repaired
+from matrix.show.check_text import brief, changed, render_all, repaired, verdicts
 from matrix.show.terminal import console, json_object, rendered, show, warn
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def add_parser(commands: Any) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
     length.add_argument("--all", action="store_true", help="each failure with its evidence and workarounds")
+    add_quiet(length)
     parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
     parser.add_argument(
@@ -94,7 +95,8 @@ def check_command(parsed: argparse.Namespace) -> int:
     question, runs = _question(parsed), last_runs(parsed.out)
     results = [checking.check_input(catalog, checked, question, runs) for checked in _inputs(catalog, parsed)]
     answer = answer_of(results)
-    render = brief if parsed.brief else partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
+    whole = partial(render_all, machine=not (parsed.what or parsed.own), full=parsed.all)
+    render = verdicts if parsed.quiet else brief if parsed.brief else whole
     if parsed.json:
         history = [repairs.to_json() for repairs in (_upgrades(results) if parsed.history else ())]
         print(json_object("check/1", [result.to_json() for result in results], history=history, answer=answer.value))
@@ -132,7 +134,7 @@ def _compare(catalog: Catalog, parsed: argparse.Namespace) -> int:
         history = [pair.to_json() for pair in repairs]
         print(json_object("check-to/1", **transition.to_json(), history=history))
     else:
-        show(*changed(transition, full=parsed.all), *repaired(repairs, full=parsed.all))
+        show(*changed(transition, full=parsed.all), *repaired(repairs, full=parsed.all), quiet=parsed.quiet)
     return ExitStatus.GOOD if parsed.allow_unknown and transition.status is ExitStatus.NOTHING else transition.status
 
 

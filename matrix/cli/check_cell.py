@@ -22,7 +22,7 @@ from matrix.prove.provision import host
 from matrix.show import check_text
 from matrix.show.terminal import json_object, show
 
-OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python")
+OTHERS: Final = ("own", "upgrade", "checkpoint", "format", "require", "loadable", "root", "python", "quiet")
 
 
 def state_here(catalog: Catalog, planned: Planned, machine: host.LocalSite, offer: BaseOffer) -> str:

@@ -13,7 +13,7 @@ from matrix.ask.fit.candidates import INDEX, Recorded
 from matrix.ask.fit.fit_answer import UPGRADE, FitAnswer, FittingSet, FitVerdict, HeldBack, Installed, fit
 from matrix.ask.fit.rules import Rejection
 from matrix.ask.fit.wishes import parse_wishes
-from matrix.cli.usage import add_command, add_json
+from matrix.cli.usage import add_command, add_json, add_quiet
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.distributions import read_builds, read_distributions
 from matrix.ground.catalog.stack import PYTHON, TORCH, component_title, short
@@ -48,6 +48,7 @@ def add_parser(commands: Any) -> None:
         help="architecture (default: this one's)",
     )
     add_json(parser, "fit")
+    add_quiet(parser)
     parser.set_defaults(command=fit_command)
 
 
@@ -70,7 +71,7 @@ def fit_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("fit/1", [to_json(answer, resolved)]))
     else:
-        show(*render(answer, resolved, parsed.constraints))
+        show(*render(answer, resolved, parsed.constraints), quiet=parsed.quiet)
     return answer.verdict.status
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matrix.ask.check.kind_answer import KindAnswer, answer, says_something
 from matrix.ask.check.log_reading import read_log
-from matrix.cli.usage import add_command, add_json
+from matrix.cli.usage import add_command, add_json, add_quiet
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.errors import ExitStatus
@@ -35,6 +35,7 @@ def add_parser(commands: Any) -> None:
         "several of them are the logs of one job",
     )
     add_json(parser, "match")
+    add_quiet(parser)
     parser.set_defaults(command=match_command)
 
 
@@ -47,8 +48,8 @@ def match_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("match/1", **to_json(matched, answers), history=[offer.to_json() for offer in history]))
     else:
-        show(*render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0]))
-        show(*(part for offer in history for part in _history(offer)))
+        parts = render(matched, answers, "LOG" if parsed.logs == ["-"] else parsed.logs[0])
+        show(*parts, *(part for offer in history for part in _history(offer)), quiet=parsed.quiet)
     named = any(standstill.ranks for standstill in matched.standstills)
     answered = any(kind.facts for kind in answers)
     return ExitStatus.GOOD if matched.known or answered or named else ExitStatus.BAD

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from matrix.ground.catalog.failure import GIB, Level
+from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.model import HOST, Catalog, Container
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -56,6 +57,7 @@ def engine_of(
 
     `workers` cases run at a time on each base. `environ` are the variables from which its processes get theirs.
     """
+    environ = with_site(environ)  # its processes start in another folder than this one
     if parsed.engine == "slurm":
         if workers > 1:
             raise MatrixError(

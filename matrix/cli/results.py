@@ -68,11 +68,11 @@ def durations(catalog: Catalog, out: Path) -> Durations:
     return Durations(catalog, with_history(path, History.seconds, warn) if path.is_file() else {})
 
 
-def print_summary(night: Night, out: Path) -> None:
-    """Print the summary of a run and the paths of its pages."""
+def print_summary(night: Night, out: Path, *, quiet: bool = False) -> None:
+    """Print the summary of a run and the paths of its pages; with `quiet` the headline, its last line, alone."""
     pages = Paths(out).pages(night.run)
-    end = f"page: {pages.page}  junit: {pages.junit}"
-    show("", *summary(night.records, night.missing), end)
+    *parts, verdict = summary(night.records, night.missing)
+    show(*([verdict] if quiet else ["", *parts, verdict, f"page: {pages.page}  junit: {pages.junit}"]))
 
 
 def opening(

@@ -85,7 +85,7 @@ def executed(
             begun.append(stored.folder.name)
         return render(stored, request.out, history, catalog)
 
-    if parsed.json:  # stdout is one JSON object, and the journal of the run has each record as it ends
+    if parsed.json or parsed.quiet:  # the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))
     lines = partial(results.opening, catalog, engine, request.planned, (parsed.jobs, workers))
     events = runner.Events(screen.show, warn, report, lambda *cases: screen.open(cases[0], *lines(*cases)))
@@ -98,7 +98,7 @@ def reported(night: stored_run.Night, request: runner.Request, parsed: argparse.
     if parsed.json:
         print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
-        results.print_summary(night, request.out)
+        results.print_summary(night, request.out, quiet=parsed.quiet)
     if parsed.results:
         say(f"results: {results.write_gpu_results(parsed.results, night)}")
     if parsed.break_:

@@ -96,6 +96,11 @@ def add_json(parser: argparse._ActionsContainer, *schemas: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")
 
 
+def add_quiet(output: argparse._ActionsContainer) -> None:
+    """Add -q: stdout is the verdict, in one line, and stderr has warnings alone."""
+    output.add_argument("-q", "--quiet", action="store_true", help="print the verdict alone, in one line")
+
+
 def add_out(
     parser: argparse.ArgumentParser, text: str = "output folder (default: $MEGATRIX_OUT, or reports/out)"
 ) -> None:

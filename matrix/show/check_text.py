@@ -155,6 +155,11 @@ def _span(steps: Sequence[UpgradeStep]) -> str:
     return " - ".join(dict.fromkeys((steps[0].version, steps[-1].version)))
 
 
+def verdicts(results: Sequence[CheckResult]) -> Iterator[Part]:
+    """Yield the verdict of each stack."""
+    yield from (text((headed(result, results), VERDICTS[result.answer])) for result in results)
+
+
 def brief(results: Sequence[CheckResult]) -> Iterator[Part]:
     """Yield the verdict of each stack, then a line for each break and each part that is not known, with its place."""
     for result in results:

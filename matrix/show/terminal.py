@@ -132,9 +132,9 @@ class Alternative:
 Part: TypeAlias = "str | Prose | Styled | Rows | Alternative"
 
 
-def show(*parts: Part) -> None:
-    """Print the parts to stdout."""
-    sys.stdout.write(rendered(console(sys.stdout, os.environ), *parts))
+def show(*parts: Part, quiet: bool = False) -> None:
+    """Print the parts to stdout; with `quiet` the first alone, which is the verdict of an answer."""
+    sys.stdout.write(rendered(console(sys.stdout, os.environ), *(parts[:1] if quiet else parts)))
     sys.stdout.flush()
 
 

@@ -67,6 +67,18 @@ def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
     assert browser.errors() == []
 
 
+def test_night_fits_on_three_screens(browser: Browser, site: Paths) -> None:
+    """With 15 red cases; a link to a section opens what is folded there."""
+    browser.width(1500, 900)
+    browser.open(url(site))
+    assert browser.js("document.documentElement.scrollHeight") <= 3 * 900
+    assert browser.js("document.getElementById('cases').open") is False
+    browser.js("document.querySelector('nav a[href=\"#cases\"]').click()")
+    browser.js("new Promise((done) => setTimeout(done, 100))")
+    assert browser.js("document.getElementById('cases').open") is True
+    assert browser.errors() == []
+
+
 def test_link_to_a_later_case_shows_it(browser: Browser, site: Paths) -> None:
     """Only the first 100 cases are elements at first."""
     browser.open(url(site))

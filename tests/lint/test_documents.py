@@ -1,11 +1,15 @@
-"""Links between the documents."""
+"""The documents: links lead somewhere, each page is listed, and each command that a page shows is one."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
+from matrix.cli.main import parser, split_own_command
 from matrix.prove.provision.project import ROOT
 from tests import kit_table
 
@@ -40,6 +44,26 @@ def test_every_document_is_listed() -> None:
     assert [
         path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md" and f"({path.name})" not in listed
     ] == []
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Yield the words of the `megatrix` command of each line of code of a page; it ends at a pipe or a comment."""
+    for line in re.findall(r"^(?: {4}|\$ )(.*)$", page.replace("\\\n", ""), re.MULTILINE):
+        if found := re.search(r"(?:(?<![\w/])megatrix|start\.py|-e megatrix --) (?=[a-z].*)(.*)", line):
+            words = shlex.shlex(found[1], posix=True, punctuation_chars="|")
+            words.whitespace_split = True
+            yield [*takewhile(lambda word: word != "|", words)]
+
+
+def test_commands_of_documents_are_ones() -> None:
+    """Each is parsed; test_tutorial.py, test_readme.py and test_contributing.py run those of whole walks."""
+    shown = [
+        (page.name, words) for page in DOCUMENTS if "reports" not in page.parts for words in commands(page.read_text())
+    ]
+    assert len(shown) > 100
+    for name, words in shown:
+        given, _ = split_own_command(words)
+        assert parser(given).parse_args(given), name
 
 
 def missing_parts(page: str) -> list[str]:

@@ -58,5 +58,9 @@ def test_reference_has_every_command_and_key(monkeypatch: pytest.MonkeyPatch) ->
     pages = run("docs/reference_pages.py")
     assert "## megatrix check" in pages["commands"]()
     assert "--allow-unknown" in pages["commands"]()
+    entry = pages["entry"](ROOT / "docs/schema/toml/failure.json")
+    assert "## Case" in entry
+    assert "`deadline`" in entry
+    assert "`card` are the bytes of a GPU that a rank uses at most" in entry
     text = pages["schemas"](ROOT / "docs" / "schema")
     assert "| `items[].breaks` | boolean | the answer is breaks |" in text

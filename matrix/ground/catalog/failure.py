@@ -78,7 +78,7 @@ class CaseNeed(str, Enum):
 
 @dataclass(frozen=True)
 class LayoutSignature:
-    """What deviates first between a layout and one rank: a quantity (docs/parity_step.md), and of which parameter.
+    """What deviates first between a layout and one rank: a quantity (docs/parity.md), and of which parameter.
 
     `layout` is the text that begins the message of the comparison: "attention=mla tp=2" (docs/parity.md).
     `parameter` is searched in the name of the parameter, or of what is logged; None for a quantity of the whole model.

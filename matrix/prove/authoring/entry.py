@@ -103,7 +103,7 @@ def _table(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
                 required.append(field.name)
     return {
         "type": "object",
-        "description": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
+        "description": " ".join((kind.__doc__ or "").split()),
         "properties": properties,
         "required": required,
         "additionalProperties": further,

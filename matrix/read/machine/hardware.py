@@ -3,8 +3,8 @@
 NVML and the user-mode driver are queried in a process each: a driver that hangs or crashes is reported as such. No
 process that will fork may call cuInit: CUDA does not work in its children. That process runs any Python >= 3.9, with or
 without packages: this module imports the standard library only, and modules of this project that need no more. Both
-libraries are bound by ctypes, a dozen functions that take and return numbers and texts (docs/drivers.md gives the
-reason). Of NVML, codes and functions are from nvml.h, and have been there since 2018 (R410).
+libraries are bound by ctypes, a dozen functions that take and return numbers and texts. Of NVML, codes and functions
+are from nvml.h, and have been there since 2018 (R410).
 """
 
 from __future__ import annotations

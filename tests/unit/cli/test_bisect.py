@@ -86,6 +86,13 @@ def test_the_first_bad_torch_is_named(engine: FakeEngine, capsys: pytest.Capture
     assert len(progress.splitlines()) == 3
 
 
+def test_quiet_bisection_prints_its_answer_alone(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split("bisect break --axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 -q")) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("first bad: PyTorch 2.4.0")
+    assert (len(printed.out.splitlines()), printed.err) == (1, "")
+
+
 def test_the_first_fixed_mcore_is_named(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     status, answer, _ = answer_of("bisect break --axis mcore --torch 2.4.0 --bad 0.7.0 --good 0.9.0", capsys)
 

@@ -10,6 +10,7 @@ import pytest
 
 from matrix.cli import COMMANDS
 from matrix.cli.main import main
+from tests.founding import CALL
 
 ASK = """
 source /dev/stdin
@@ -35,9 +36,14 @@ def script() -> str:
         (("megatrix", "check", "--up"), {"--upgrade"}),
         (("megatrix", "catalog", "ver"), {"verify"}),
         (("megatrix", "completion", "z"), {"zsh"}),
+        (("megatrix", "bisect", CALL[:-2]), {CALL}),
+        (("megatrix", "catalog", "verify", CALL[:-2]), {CALL}),
+        (("megatrix", "show", CALL[:-2]), {CALL}),
+        (("megatrix", "run", "--mcore", "0.19."), {"0.19.0", "0.19.1", "0.19.2"}),
+        (("megatrix", "bisect", "--driver", "47"), {"470"}),
     ],
 )
-def test_bash_offers_commands_and_options(script: str, words: tuple[str, ...], offered: set[str]) -> None:
+def test_bash_offers_commands_options_and_values(script: str, words: tuple[str, ...], offered: set[str]) -> None:
     answer = subprocess.run(
         ["bash", "-c", ASK, "ask", *words], input=script, capture_output=True, text=True, check=True
     )

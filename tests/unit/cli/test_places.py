@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from matrix.cli import places
 from matrix.ground.catalog.failure import GIB, Level
+from matrix.ground.catalog.folders import SITE
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.schema import Identifier
@@ -34,6 +37,14 @@ def test_this_machine_is_the_default() -> None:
     engine, site = places.engine_of(KNOWN, options(), jobs=1)
     assert isinstance(engine, Engines)
     assert site is None
+
+
+def test_folders_of_failures_reach_processes_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They start in the project's folder; a relative folder was not found there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "engines", lambda known, jobs, workers, environ: environ)
+    environ: Any = places.engine_of(KNOWN, options(), 1, 1, {SITE: "failures"})[0]
+    assert environ == {SITE: str(tmp_path / "failures")}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,36 @@ def test_example_of_help_works_as_printed(folder: Path, line: str, handlers: Non
         assert main(words) in (ExitStatus.GOOD, ExitStatus.BAD, ExitStatus.NOTHING)
 
 
+QUIET = {
+    FIRST: "1 known break",
+    "check Dockerfile Dockerfile.new": "Dockerfile: 1 known break",
+    "check Dockerfile --to Dockerfile.new": "nothing newly breaks",
+    "match train.log": "known: ",
+    "fit gpu=H100 driver=550 flash-attn --offline": "fits: ",
+    "fit torch=2.4.0 te=2.19.0 --offline": "the wishes exclude each other: ",
+}
+
+
+@pytest.mark.parametrize(("line", "verdict"), QUIET.items())
+def test_quiet_answer_is_the_first_line(
+    folder: Path,
+    line: str,
+    verdict: str,
+    capsys: pytest.CaptureFixture[str],
+    handlers: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has one line for each stack, and the exit status of the whole answer."""
+    monkeypatch.delenv("COLUMNS")
+    status = main(shlex.split(line))
+    whole = capsys.readouterr().out.splitlines()
+    assert main([*shlex.split(line), "-q"]) == status
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(verdict)
+    assert first in whole or others
+    assert len(others) == line.startswith("check Dockerfile Dockerfile.new")
+
+
 def test_environment_of_the_readme_is_ignored() -> None:
     """A checkout in which README's commands ran is clean."""
     names = re.findall(r"python3 -m venv (\S+)", (ROOT / "README.md").read_text())

@@ -41,6 +41,11 @@ def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: py
     assert len(engine.ran) == 4
 
 
+def test_quiet_run_prints_its_verdict_alone(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-q", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
+    assert capsys.readouterr() == ("GREEN: nothing is red in 4 cases; 4 ran, 0 unavailable, 0 not reached\n", "")
+
+
 def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
     assert main(["run", "--case", KEY]) == 1

@@ -80,6 +80,17 @@ def generalised(text: str) -> str:
     return pattern + _escaped(cut[end:])
 
 
+def in_words(signature: Signature) -> str:
+    """Return a learned signature for readers: what differs between two runs is "..."."""
+    status = signature.exit_code is not None and f"status {signature.exit_code}"
+    text = signature.message or signature.log or signature.stack or ""
+    for pattern in _PATTERNS.values():
+        text = text.replace(pattern, "...")
+    text = re.sub(r"\\(\W)", r"\1", text.removeprefix("(?m)^").replace("^$", ""))
+    parts = (signature.exception or signature.signal or status or "", text, signature.frame and f"in {signature.frame}")
+    return ": ".join(part for part in parts if part)
+
+
 def _escaped(text: str) -> str:
     """Return the pattern of a text, with its spaces as they are: a reader edits it."""
     return re.escape(text).replace("\\ ", " ")

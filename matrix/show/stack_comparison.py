@@ -132,7 +132,7 @@ def evidence(thing: TestedThing) -> str:
     finding = thing.finding
     if finding.interval:
         low, high = finding.interval
-        exact = f"{low - 1:+.3%}" if low == high else f"{low - 1:+.1%} to {high - 1:+.1%}"
+        exact = f"{low - 1:+.2g}" if low == high else f"{low - 1:+.1%} to {high - 1:+.1%}"
         return f"{exact} in {finding.runs[0]} pairs"
     before = f"{finding.before} -> " if finding.change is Change.CHANGED else ""
     return f"{before}{finding.signature or finding.text}"

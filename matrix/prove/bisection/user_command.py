@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -257,9 +258,13 @@ def toml_of(content: Mapping[str, Any]) -> str:
     )
 
 
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+
+
 def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
+        return f"{{ {', '.join(f'{_toml_key(name)} = {_toml_value(item)}' for name, item in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -149,13 +149,13 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], demand: Demand) -> 
     sides = _counted(old, new)
     left_out = [run for side in (old, new) for run in side if run.ending in (Ending.LIMIT, Ending.OUTSIDE)]
     runs, failures = (len(sides[0]), len(sides[1])), (_failing(sides[0]), _failing(sides[1]))
+    rounds = max(len(old), len(new))
     if not all(runs):
-        rounds = max(len(old), len(new))
         text = next((run.text for run in left_out), "")
         change = Change.INFRASTRUCTURE if left_out else Change.NOT_RUN
         return Finding(change, failures, runs, text=text, again=bool(left_out) and rounds < TRIES)
     if failures == runs:
-        return _fails_always(sides, demand)
+        return _fails_always(sides, demand, again=rounds < demand.most)
     if not any(failures):
         outside = [run for run in left_out if run not in sides[0] and run not in sides[1]]
         change = Change.INFRASTRUCTURE if outside else Change.NOTHING
@@ -166,7 +166,7 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], demand: Demand) -> 
     if odds(failures, runs) >= demand.odds(FAILING):
         return replace(finding, change=Change.NEW if rises else Change.FIXED)
     vary = [0 < failed < count for failed, count in zip(failures, runs, strict=True)]
-    over = max(runs) >= demand.most or _hopeless(failures, runs, demand)
+    over = rounds >= demand.most or _hopeless(failures, runs, demand)
     if all(vary) or (over and any(vary)):
         return replace(finding, change=Change.FLAKY)
     return replace(finding, again=not over)
@@ -185,7 +185,7 @@ def _failing(side: Sequence[RunEnd]) -> int:
     return sum(run.fails for run in side)
 
 
-def _fails_always(sides: tuple[list[RunEnd], list[RunEnd]], demand: Demand) -> Finding:
+def _fails_always(sides: tuple[list[RunEnd], list[RunEnd]], demand: Demand, *, again: bool) -> Finding:
     """Return whether a test that fails in each run fails as before.
 
     The first run under the new stack chooses the signature that is counted, so it counts for nothing itself.
@@ -203,7 +203,7 @@ def _fails_always(sides: tuple[list[RunEnd], list[RunEnd]], demand: Demand) -> F
         return replace(finding, change=Change.CHANGED)
     if {run.signature for run in sides[0]} & {run.signature for run in sides[1]}:
         return finding
-    return replace(finding, change=Change.UNDECIDED, again=max(runs) < demand.most)
+    return replace(finding, change=Change.UNDECIDED, again=again)
 
 
 def judge_number(

@@ -22,16 +22,14 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
-from matrix.ground.catalog.stack import ABSENT, BASE, DECIDED, NAMED, PYTHON, TORCH, Cell, Stack, parse_cell_id
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.joint import follows
-from matrix.prove.bisection.odds import MOST
+from matrix.prove.bisection.joint import cell_for, cell_named
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
-from matrix.prove.bisection.turns import Limits
+from matrix.prove.bisection.turns import TurnLimits
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution import interrupt
-from matrix.show.stack_comparison import StackComparison, beside, junit, markdown, plain, render
+from matrix.show.bisection import StackComparison, beside, junit, markdown, plain, render_comparison
 from matrix.show.terminal import json_object, say, show, warn
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -43,7 +41,9 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     ),
     "--worse-than": taking("SHARE", "the difference of a number that matters (default: 2%%)", type=share, default=0.02),
     "--confidence": taking("C", "that no claim of the comparison is chance (default: 0.95)", type=float, default=0.95),
-    "--most": taking("N", f"runs under each stack at most (default: {MOST})", type=int, default=MOST),
+    "--most": taking(
+        "N", f"runs under each stack at most (default: {TurnLimits.most})", type=int, default=TurnLimits.most
+    ),
     "--minutes": taking("M", "start no further round that would end later", type=float),
     "--same": {"action": "store_true", "help": "allow the same stack twice: the noise of this machine"},
     "--bisect": {"action": "store_true", "help": "find the component and the release that brought each break"},
@@ -87,15 +87,15 @@ def compare_command(parsed: argparse.Namespace) -> int:
 
     with ExitStack() as stack:
         turns = compare_stacks(arguments, catalog, start_engine, events, stack)
-        things = turns.things
-        causes = attributed(arguments, things, catalog, start_engine, events, stack) if parsed.bisect else {}
+        judged = turns.judged
+        causes = attributed(arguments, judged, catalog, start_engine, events, stack) if parsed.bisect else {}
     compared = StackComparison(
         arguments.old,
         arguments.new,
-        things,
+        judged,
         causes,
         accepted,
-        known_before(catalog, arguments),
+        [*turns.notes, *known_before(catalog, arguments)],
         turns.rounds,
         time.monotonic() - started,
         arguments.limits.error,
@@ -105,7 +105,7 @@ def compare_command(parsed: argparse.Namespace) -> int:
     if parsed.json or parsed.format == "json":
         print(json_object("compare/1", plain(compared), **beside(compared)))
     elif parsed.format == "text":
-        show(*render(compared))
+        show(*render_comparison(compared))
     else:
         print(junit(compared) if parsed.format == "junit" else markdown(compared))
     return compared.status
@@ -136,7 +136,7 @@ def arguments_of(catalog: Catalog, parsed: argparse.Namespace) -> CompareArgumen
         own if parsed.own else None,
         parsed.select,
         level,
-        Limits(1 - parsed.confidence, parsed.worse_than, parsed.most, seconds),
+        TurnLimits(1 - parsed.confidence, parsed.worse_than, parsed.most, seconds),
         parsed.junit,
         metrics(parsed.metric),
         parsed.same,
@@ -170,24 +170,9 @@ def stack_named(catalog: Catalog, word: str) -> str:
     return cell_for(catalog, checked.stack.stack, word).id
 
 
-def cell_for(catalog: Catalog, stack: Stack, word: str) -> Cell:
-    """Return the cell that runs a stack: the image or the base with its torch, and its packages laid over it."""
-    torch, python = stack.version(TORCH), stack.version(PYTHON)
-    base = stack.version(BASE) or next((base.id for base in catalog.standard if base.torch == torch), "")
-    if not base:
-        known = ", ".join(wheels.torch for wheels in catalog.standard)
-        raise MatrixError("no base has this torch", where=word, got=torch or "none", expected=known)
-    if python and not stack.version(BASE):
-        base = catalog.base_on(base, python) or base
-    packages = [name for name in stack.versions if name not in DECIDED and not follows(name)]
-    values = {name: stack.version(name) or ABSENT for name in (*NAMED, *packages)}
-    return catalog.cell(base, values, packages)
-
-
 def known_before(catalog: Catalog, arguments: CompareArguments) -> list[str]:
     """Return what is known to change between the stacks without a run."""
-    cells = [parse_cell_id(text) if "/" in text else {"base": text} for text in (arguments.old, arguments.new)]
-    stacks = [UserStack(catalog.cell(**cell).stack) for cell in cells]
+    stacks = [UserStack(cell_named(catalog, text).stack) for text in (arguments.old, arguments.new)]
     results = [checking.check(catalog, stack, checking.Question(), {}) for stack in stacks]
     parts = [part for part in Transition(results[0], results[1]).parts if part.effect in (Effect.NEW, Effect.FIXED)]
     return [f"known, {part.effect.value}: {part.name}: {part.title}" for part in parts if part.certain]
@@ -200,8 +185,6 @@ def baseline(path: str) -> frozenset[tuple[str, str]]:
     try:
         content = json.loads(read_regular_text(Path(path)))
         items = content["items"] if content["schema"].startswith("megatrix/compare/") else []
-        return frozenset(
-            (item["test"], item["signature"]) for item in items if item["change"] in ("new", "changed", "worse")
-        )
+        return frozenset((item["test"], item["signature"]) for item in items if item["breaks"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MatrixError("no baseline", where=path, got=error, expected="the --json of megatrix compare") from None

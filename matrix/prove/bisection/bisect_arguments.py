@@ -10,8 +10,8 @@ from typing import Any, Final
 from matrix.ground.catalog.failure import Level, Signature
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.learning import of_log
 from matrix.kit.command import Repeats, last_printed
+from matrix.prove.bisection.ends import of_log
 from matrix.prove.bisection.noise import LEAST, Noise
 from matrix.prove.bisection.question import BisectionQuestion
 from matrix.prove.bisection.user_command import ONCE, OwnCommand, read_signatures

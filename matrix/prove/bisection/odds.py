@@ -53,7 +53,7 @@ class RunEnd:
         return self.ending in (Ending.FAILED, Ending.LIMIT)
 
 
-class Change(str, Enum):
+class StackEffect(str, Enum):
     """What a test or a number does between two stacks; the most urgent first."""
 
     NEW = "new"
@@ -70,18 +70,18 @@ class Change(str, Enum):
     NOTHING = "nothing"
 
 
-BREAKS: Final = frozenset({Change.NEW, Change.CHANGED, Change.WORSE})
+BREAKS: Final = frozenset({StackEffect.NEW, StackEffect.CHANGED, StackEffect.WORSE})
 
 
 @dataclass(frozen=True)
-class Finding:
+class JudgedRuns:
     """What the runs of a test or a number show. `again`: further runs may change it.
 
     `failures` and `runs` are of the old and the new stack; `signature` is the one under the new stack, of what is fixed
     the old one. `values` are the means of a number, `interval` the ends of their ratio.
     """
 
-    change: Change
+    change: StackEffect
     failures: tuple[int, int] = (0, 0)
     runs: tuple[int, int] = (0, 0)
     signature: str = ""
@@ -94,7 +94,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Demand:
+class Proof:
     """What a comparison demands: `tests` and `numbers` share the error; a ratio within `matters` of 1 is no change."""
 
     tests: int = 1
@@ -136,15 +136,15 @@ def _greatest(failures: int, runs: int) -> float:
     return sum(part * math.log(part / runs) for part in parts if part)
 
 
-def _hopeless(failures: tuple[int, int], runs: tuple[int, int], demand: Demand) -> bool:
+def _hopeless(failures: tuple[int, int], runs: tuple[int, int], proof: Proof) -> bool:
     """Return whether more runs than are allowed would decide, if they went on as before."""
     both = zip(failures, runs, strict=True)
     gain = sum(_greatest(*side) for side in both) - _greatest(sum(failures), sum(runs))
     rounds = max(runs)
-    return rounds > 1 and gain / rounds * demand.most < math.log(demand.odds(FAILING))
+    return rounds > 1 and gain / rounds * proof.most < math.log(proof.odds(FAILING))
 
 
-def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], demand: Demand) -> Finding:
+def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], proof: Proof) -> JudgedRuns:
     """Return what the runs of one test show. Runs without a result count for nothing."""
     sides = _counted(old, new)
     left_out = [run for side in (old, new) for run in side if run.ending in (Ending.LIMIT, Ending.OUTSIDE)]
@@ -152,23 +152,23 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], demand: Demand) -> 
     rounds = max(len(old), len(new))
     if not all(runs):
         text = next((run.text for run in left_out), "")
-        change = Change.INFRASTRUCTURE if left_out else Change.NOT_RUN
-        return Finding(change, failures, runs, text=text, again=bool(left_out) and rounds < TRIES)
+        change = StackEffect.INFRASTRUCTURE if left_out else StackEffect.NOT_RUN
+        return JudgedRuns(change, failures, runs, text=text, again=bool(left_out) and rounds < TRIES)
     if failures == runs:
-        return _fails_always(sides, demand, again=rounds < demand.most)
+        return _fails_always(sides, proof, again=rounds < proof.most)
     if not any(failures):
         outside = [run for run in left_out if run not in sides[0] and run not in sides[1]]
-        change = Change.INFRASTRUCTURE if outside else Change.NOTHING
-        return Finding(change, failures, runs, text=outside[0].text if outside else "")
+        change = StackEffect.INFRASTRUCTURE if outside else StackEffect.NOTHING
+        return JudgedRuns(change, failures, runs, text=outside[0].text if outside else "")
     rises = failures[1] * runs[0] > failures[0] * runs[1]
     shown = next(run for run in (*sides[rises], *sides[not rises]) if run.fails)
-    finding = Finding(Change.UNDECIDED, failures, runs, shown.signature, known=shown.known, text=shown.text)
-    if odds(failures, runs) >= demand.odds(FAILING):
-        return replace(finding, change=Change.NEW if rises else Change.FIXED)
+    finding = JudgedRuns(StackEffect.UNDECIDED, failures, runs, shown.signature, known=shown.known, text=shown.text)
+    if odds(failures, runs) >= proof.odds(FAILING):
+        return replace(finding, change=StackEffect.NEW if rises else StackEffect.FIXED)
     vary = [0 < failed < count for failed, count in zip(failures, runs, strict=True)]
-    over = rounds >= demand.most or _hopeless(failures, runs, demand)
+    over = rounds >= proof.most or _hopeless(failures, runs, proof)
     if all(vary) or (over and any(vary)):
-        return replace(finding, change=Change.FLAKY)
+        return replace(finding, change=StackEffect.FLAKY)
     return replace(finding, again=not over)
 
 
@@ -185,74 +185,72 @@ def _failing(side: Sequence[RunEnd]) -> int:
     return sum(run.fails for run in side)
 
 
-def _fails_always(sides: tuple[list[RunEnd], list[RunEnd]], demand: Demand, *, again: bool) -> Finding:
+def _fails_always(sides: tuple[list[RunEnd], list[RunEnd]], proof: Proof, *, again: bool) -> JudgedRuns:
     """Return whether a test that fails in each run fails as before.
 
     The first run under the new stack chooses the signature that is counted, so it counts for nothing itself.
     """
     runs, signature = (len(sides[0]), len(sides[1])), sides[1][0].signature
     usual = Counter(run.signature for run in sides[0]).most_common(1)[0][0]
-    finding = Finding(
-        Change.PRE_EXISTING, runs, runs, signature, before=usual, known=sides[1][0].known, text=sides[1][0].text
+    finding = JudgedRuns(
+        StackEffect.PRE_EXISTING, runs, runs, signature, before=usual, known=sides[1][0].known, text=sides[1][0].text
     )
     has = [[run.signature == signature for run in side] for side in sides]
     if any(has[0]):
         return finding
     counts, counted = (sum(has[0]), sum(has[1]) - 1), (runs[0], runs[1] - 1)
-    if odds(counts, counted) >= demand.odds(OTHERWISE):
-        return replace(finding, change=Change.CHANGED)
+    if odds(counts, counted) >= proof.odds(OTHERWISE):
+        return replace(finding, change=StackEffect.CHANGED)
     if {run.signature for run in sides[0]} & {run.signature for run in sides[1]}:
         return finding
-    return replace(finding, change=Change.UNDECIDED, again=again)
+    return replace(finding, change=StackEffect.UNDECIDED, again=again)
 
 
 def judge_number(
-    old: Sequence[float], new: Sequence[float], demand: Demand, *, more_is_better: bool = False
-) -> Finding:
+    old: Sequence[float], new: Sequence[float], proof: Proof, *, more_is_better: bool = False
+) -> JudgedRuns:
     """Return what the pairs of a number show, each taken in turns under the old and the new stack."""
     pairs = list(zip(old, new, strict=False))
     if not pairs:
-        return Finding(Change.NOT_RUN)
+        return JudgedRuns(StackEffect.NOT_RUN)
     runs = len(pairs), len(pairs)
     if not all(map(math.isfinite, (*old, *new))):
         ends = [[_finite_end(number) for number in side] for side in (old, new)]
-        finding = judge_test(ends[0], ends[1], demand)
-        return finding if finding.change is not Change.NEW else replace(finding, change=Change.WORSE)
+        finding = judge_test(ends[0], ends[1], proof)
+        return finding if finding.change is not StackEffect.NEW else replace(finding, change=StackEffect.WORSE)
     values = level_of([pair[0] for pair in pairs]).mean, level_of([pair[1] for pair in pairs]).mean
     if len({*old}) == len({*new}) == 1:
-        return _constant(values, runs, demand, more_is_better=more_is_better)
+        return _constant(values, runs, proof, more_is_better=more_is_better)
     ratios = [_ratio(*pair) for pair in pairs]
     level = level_of(ratios)
     low, high = level.mean - DOUBT * level.error, level.mean + DOUBT * level.error
     ends_of_ratio = math.exp(min(low, 700)), math.exp(min(high, 700))
-    change = Change.NOTHING
-    claims = len(pairs) >= LEAST_PAIRS and bet(ratios) >= demand.odds(1 / 3)
-    if claims and abs(math.expm1(level.mean)) >= demand.matters:
-        change = Change.BETTER if (level.mean > 0) == more_is_better else Change.WORSE
-    within = (
-        len(pairs) >= LEAST_PAIRS and 1 - demand.matters < ends_of_ratio[0] and ends_of_ratio[1] < 1 + demand.matters
-    )
-    if change is Change.NOTHING and not within:
-        change = Change.UNDECIDED
-    again = change is Change.UNDECIDED and len(pairs) < demand.most
-    return Finding(change, runs=runs, values=values, interval=ends_of_ratio, again=again)
+    change = StackEffect.NOTHING
+    claims = len(pairs) >= LEAST_PAIRS and bet(ratios) >= proof.odds(1 / 3)
+    if claims and abs(math.expm1(level.mean)) >= proof.matters:
+        change = StackEffect.BETTER if (level.mean > 0) == more_is_better else StackEffect.WORSE
+    within = len(pairs) >= LEAST_PAIRS and 1 - proof.matters < ends_of_ratio[0] and ends_of_ratio[1] < 1 + proof.matters
+    if change is StackEffect.NOTHING and not within:
+        change = StackEffect.UNDECIDED
+    again = change is StackEffect.UNDECIDED and len(pairs) < proof.most
+    return JudgedRuns(change, runs=runs, values=values, interval=ends_of_ratio, again=again)
 
 
 def _finite_end(number: float) -> RunEnd:
     return RunEnd(Ending.PASSED) if math.isfinite(number) else RunEnd(Ending.FAILED, str(number), text=str(number))
 
 
-def _constant(values: tuple[float, float], runs: tuple[int, int], demand: Demand, *, more_is_better: bool) -> Finding:
+def _constant(values: tuple[float, float], runs: tuple[int, int], proof: Proof, *, more_is_better: bool) -> JudgedRuns:
     """Return what a number shows that is the same in each run of a stack. The first run chooses what is counted."""
-    change, ratio = Change.NOTHING, _ratio(*values)
+    change, ratio = StackEffect.NOTHING, _ratio(*values)
     if values[0] != values[1]:
-        certain = odds((0, runs[1] - 1), (runs[0], runs[1] - 1)) >= demand.odds(1 / 3)
-        moved = Change.BETTER if (ratio > 0) == more_is_better else Change.WORSE
-        moved = Change.DRIFT if abs(math.expm1(min(ratio, 700))) < demand.matters else moved
-        change = moved if certain else Change.UNDECIDED
+        certain = odds((0, runs[1] - 1), (runs[0], runs[1] - 1)) >= proof.odds(1 / 3)
+        moved = StackEffect.BETTER if (ratio > 0) == more_is_better else StackEffect.WORSE
+        moved = StackEffect.DRIFT if abs(math.expm1(min(ratio, 700))) < proof.matters else moved
+        change = moved if certain else StackEffect.UNDECIDED
     interval = (math.exp(min(ratio, 700)),) * 2
-    again = change is Change.UNDECIDED and max(runs) < demand.most
-    return Finding(change, runs=runs, values=values, interval=interval, again=again)
+    again = change is StackEffect.UNDECIDED and max(runs) < proof.most
+    return JudgedRuns(change, runs=runs, values=values, interval=interval, again=again)
 
 
 def _ratio(old: float, new: float) -> float:

@@ -20,17 +20,16 @@ from matrix.prove.bisection.axes import Subject
 from matrix.prove.bisection.bisect_arguments import BisectArguments
 from matrix.prove.bisection.ends import seen_as_exit
 from matrix.prove.bisection.joint import StackPair, contents_of, read_pair
-from matrix.prove.bisection.odds import Change, Finding
+from matrix.prove.bisection.odds import JudgedRuns, StackEffect
 from matrix.prove.bisection.probe_session import BisectionSession, ProbeStore
 from matrix.prove.bisection.probing import CellProbes
 from matrix.prove.bisection.procedure import BisectionEvents, bisect_user_command
 from matrix.prove.bisection.question import BisectionQuestion
 from matrix.prove.bisection.result_summary import summarize
-from matrix.prove.bisection.turns import Limits, TestedThing, Trial, Turns, catalog_trials, sides_of
+from matrix.prove.bisection.turns import JudgedTest, Trial, TurnLimits, Turns, catalog_trials, sides_of
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution.cache_key import code_digest
 from matrix.prove.execution.engine import Engine
-from matrix.prove.planning.selection import select
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.store.paths import Paths, make_folder, write_whole
 
@@ -53,7 +52,7 @@ class CompareArguments:
     own: OwnCommand | None = None
     select: str = ""
     level: Level = Level.CPU
-    limits: Limits = field(default_factory=Limits)
+    limits: TurnLimits = field(default_factory=TurnLimits)
     junit: str = ""
     metrics: Mapping[str, str] = field(default_factory=dict)
     same: bool = False
@@ -93,10 +92,11 @@ def compare_stacks(
         if not pair.differing and not arguments.same:
             fix = "name another one; --same measures the noise of one stack"
             raise MatrixError("both stacks are the same", got=f"{arguments.old} and {arguments.new}", fix=fix)
-        sides = sides_of(pair)
+        sides, notes = sides_of(pair), pair.replaced
         trials = [Trial(own.line, sides, own=True)] if sides else []
     else:
-        trials = selected(arguments, [*catalog_trials(catalog, arguments.level, pair_of)])
+        notes = ()
+        trials = [*catalog_trials(catalog, arguments.level, pair_of, arguments.select)]
     if not trials:
         raise MatrixError(
             "no case fits both stacks", got=f"{arguments.old} and {arguments.new}", fix="or: -- COMMAND ..."
@@ -104,19 +104,11 @@ def compare_stacks(
     probe = CellProbes(catalog, engine, arguments.out, events.warn, site, cache=False)
     store = store_of(arguments, trials, stack)
     session = BisectionSession(probe, store, events.show, read=seen_as_exit, say=events.say)
-    turns = Turns(trials, session, arguments.limits, arguments.junit, [*arguments.metrics], events.say)
+    turns = Turns(trials, session, arguments.limits, arguments.junit, [*arguments.metrics], events.say, notes)
     turns.run()
     if turns.ended:
         write_whole(arguments.folder / COMPLETE, "")
     return turns
-
-
-def selected(arguments: CompareArguments, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials of which the expression selects the case under the new stack."""
-    if not (arguments.select and trials):
-        return list(trials)
-    keys = {item.key for item in select([trial.planned[1] for trial in trials], arguments.select)}
-    return [trial for trial in trials if trial.planned[1].key in keys]
 
 
 def store_of(arguments: CompareArguments, trials: Sequence[Trial], stack: ExitStack) -> ProbeStore:
@@ -132,12 +124,12 @@ def store_of(arguments: CompareArguments, trials: Sequence[Trial], stack: ExitSt
     return store
 
 
-SEARCHED: Final = (Change.NEW, Change.WORSE, Change.DRIFT)
+SEARCHED: Final = (StackEffect.NEW, StackEffect.WORSE, StackEffect.DRIFT)
 
 
 def attributed(
     arguments: CompareArguments,
-    things: Sequence[TestedThing],
+    judged: Sequence[JudgedTest],
     catalog: Catalog,
     start_engine: StartEngine,
     events: BisectionEvents,
@@ -149,25 +141,22 @@ def attributed(
     """
     causes: dict[tuple[str, bool], str] = {}
     own = arguments.own
-    searched = [thing for thing in things if own and thing.finding.change in SEARCHED]
-    for thing in searched:
-        key = (thing.name if thing.number else thing.finding.signature), thing.number
+    searched = [test for test in judged if own and test.finding.change in SEARCHED]
+    for test in searched:
+        key = (test.name if test.number else test.finding.signature), test.number
         if key in causes or own is None:
             continue
-        events.say(f"bisecting {thing.name}")
+        events.say(f"bisecting {test.name}")
         try:
-            options, command = search_of(arguments, own, thing)
+            options, command = search_of(arguments, own, test)
             answer, session = bisect_user_command(options, command, catalog, start_engine, events, stack)
             causes[key] = "; ".join(summarize(answer, session).headlines)
         except MatrixError as error:
             causes[key] = f"not attributed: {error.brief}"
-    return {
-        thing.name: causes[(thing.name if thing.number else thing.finding.signature), thing.number]
-        for thing in searched
-    }
+    return {test.name: causes[(test.name if test.number else test.finding.signature), test.number] for test in searched}
 
 
-def search_of(arguments: CompareArguments, own: OwnCommand, thing: TestedThing) -> tuple[BisectArguments, OwnCommand]:
+def search_of(arguments: CompareArguments, own: OwnCommand, test: JudgedTest) -> tuple[BisectArguments, OwnCommand]:
     """Return the bisection of a change: between the two stacks, by the one test or number."""
     question = BisectionQuestion(
         **dict.fromkeys(("failure", "axis", "repo", "case", "base", "torch", "mcore", "te", "writer", "driver"), ""),
@@ -177,18 +166,18 @@ def search_of(arguments: CompareArguments, own: OwnCommand, thing: TestedThing) 
         compile=False,
         own=own.command,
     )
-    options = BisectArguments(question, arguments.out, shows=shows(thing.finding), override=own.overrides)
-    if thing.number:
-        ratio = thing.finding.interval or (1.0, 1.0)
+    options = BisectArguments(question, arguments.out, shows=shows(test.finding), override=own.overrides)
+    if test.number:
+        ratio = test.finding.interval or (1.0, 1.0)
         worse = max(abs(math.sqrt(ratio[0] * ratio[1]) - 1) / 2, 1e-9)
-        options = replace(options, metric=arguments.metrics[thing.name], worse_than=worse)
+        options = replace(options, metric=arguments.metrics[test.name], worse_than=worse)
         return options, replace(own, metric=options.metric, repeats=options.runs)
-    if thing.name == EXIT or not arguments.junit:
+    if test.name == EXIT or not arguments.junit:
         return options, own
-    return options, replace(own, tested={"junit": arguments.junit, "test": thing.name})
+    return options, replace(own, tested={"junit": arguments.junit, "test": test.name})
 
 
-def shows(finding: Finding) -> float:
+def shows(finding: JudgedRuns) -> float:
     """Return in which part of the runs a failure shows at least: all, or less than was seen."""
     failed, count = finding.failures[1], finding.runs[1]
     return 1.0 if failed == count or not count else max(LEAST_SHOWN, 0.7 * failed / count)

@@ -16,7 +16,6 @@ from matrix.ground.cases.cells import excluded, run_in
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.learning import in_words, learned
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
@@ -24,10 +23,12 @@ from matrix.ground.verdicts.signature_match import owner
 from matrix.ground.verdicts.text import one_line
 from matrix.kit.command import EXIT, FAILED, NUMBERS, TESTS, raised_in
 from matrix.prove.bisection.axes import Subject
+from matrix.prove.bisection.ends import in_words, learned
 from matrix.prove.bisection.joint import StackPair
-from matrix.prove.bisection.odds import Demand, Ending, Finding, RunEnd, judge_number, judge_test
+from matrix.prove.bisection.odds import Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test
 from matrix.prove.bisection.probe_session import NOT_STORED, BisectionSession, line_of, value_of
 from matrix.prove.execution.reproduction import brief
+from matrix.prove.planning.selection import select
 
 SIDES: Final = ("old", "new")
 TITLE: Final = 160  # characters of a reason
@@ -65,17 +66,17 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TestedThing:
+class JudgedTest:
     """A test or a number, with what its runs show."""
 
     name: str
     trial: Trial
-    finding: Finding
+    finding: JudgedRuns
     number: bool = False
 
 
 @dataclass(frozen=True)
-class Limits:
+class TurnLimits:
     """How far a comparison goes: the greatest error, the ratio that matters, the most runs, and the seconds of all."""
 
     error: float = 0.05
@@ -90,8 +91,18 @@ def sides_of(stacks: StackPair) -> tuple[Subject, Subject] | None:
     return (pair[0], pair[1]) if pair[0] and pair[1] else None
 
 
-def catalog_trials(catalog: Catalog, level: Level, pair_of: Callable[[Subject], StackPair]) -> Iterator[Trial]:
-    """Yield the cases of the catalog that fit both stacks."""
+def catalog_trials(
+    catalog: Catalog, level: Level, pair_of: Callable[[Subject], StackPair], expression: str = ""
+) -> list[Trial]:
+    """Return the cases of the catalog that fit both stacks, and which the expression selects under the new one."""
+    trials = [*_fitting_trials(catalog, level, pair_of)]
+    if not (expression and trials):
+        return trials
+    keys = {item.key for item in select([trial.planned[1] for trial in trials], expression)}
+    return [trial for trial in trials if trial.planned[1].key in keys]
+
+
+def _fitting_trials(catalog: Catalog, level: Level, pair_of: Callable[[Subject], StackPair]) -> Iterator[Trial]:
     for failure in catalog.failures:
         cases = [case for case in failure.case if level in case.levels and not case.picked and not case.write]
         sides = sides_of(pair_of(Subject(catalog, failure, cases[0], level))) if cases else None
@@ -113,10 +124,11 @@ class Turns:
 
     trials: Sequence[Trial]
     session: BisectionSession
-    limits: Limits
+    limits: TurnLimits
     junit: str = ""
     numbers: Sequence[str] = ()
     say: Callable[[str], None] = lambda text: None
+    notes: Sequence[str] = ()  # of stacks that others replace
     rounds: int = 0
     ended: bool = True
     _known: dict[str, str] = field(default_factory=dict)
@@ -136,10 +148,10 @@ class Turns:
             for trial in self.trials if self.rounds == 1 else ():
                 if trial.own:
                     check_first(self, trial)
-            undecided = [thing for thing in self.things if thing.finding.again]
-            due = [trial for trial in due if any(thing.trial is trial for thing in undecided)]
+            undecided = [test for test in self.judged if test.finding.again]
+            due = [trial for trial in due if any(test.trial is trial for test in undecided)]
             if due:
-                names = ", ".join(one_line(thing.name, 40) for thing in undecided[:3])
+                names = ", ".join(one_line(test.name, 40) for test in undecided[:3])
                 self.say(f"round {self.rounds}: {len(undecided)} to decide: {names}{', ...' * (len(undecided) > 3)}")
 
     def _take_turns(self, due: Sequence[Trial]) -> None:
@@ -158,24 +170,24 @@ class Turns:
         return records[side::2] if trial.same else records
 
     @property
-    def things(self) -> list[TestedThing]:
+    def judged(self) -> list[JudgedTest]:
         """Return each test and number with what its runs show so far."""
         tests = [(trial, name, sides) for trial in self.trials for name, sides in self._ends(trial).items()]
         series = [(trial, name) for trial in self.trials if trial.own for name in self.numbers]
         limits = self.limits
-        demand = Demand(len(tests), len(series), limits.error, limits.matters, limits.most)
+        proof = Proof(len(tests), len(series), limits.error, limits.matters, limits.most)
         return [
-            *(TestedThing(name, trial, judge_test(*sides, demand)) for trial, name, sides in tests),
-            *(TestedThing(name, trial, self._number(trial, name, demand), number=True) for trial, name in series),
+            *(JudgedTest(name, trial, judge_test(*sides, proof)) for trial, name, sides in tests),
+            *(JudgedTest(name, trial, self._number(trial, name, proof), number=True) for trial, name in series),
         ]
 
-    def _number(self, trial: Trial, name: str, demand: Demand) -> Finding:
+    def _number(self, trial: Trial, name: str, proof: Proof) -> JudgedRuns:
         pairs = list(
             zip(*([_number_of(record, name) for record in self.records(trial, side)] for side in (0, 1)), strict=False)
         )
         whole = [(old, new) for old, new in pairs if old is not None and new is not None]
         better = bool(LESS_IS_WORSE.search(name))
-        return judge_number([old for old, _ in whole], [new for _, new in whole], demand, more_is_better=better)
+        return judge_number([old for old, _ in whole], [new for _, new in whole], proof, more_is_better=better)
 
     def _ends(self, trial: Trial) -> dict[str, tuple[list[RunEnd], list[RunEnd]]]:
         """Return by test how each run of it ended, under the old and under the new stack."""

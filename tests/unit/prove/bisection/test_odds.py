@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from matrix.prove.bisection.odds import (
     BREAKS,
     TRIES,
-    Change,
-    Demand,
     Ending,
-    Finding,
+    JudgedRuns,
+    Proof,
     RunEnd,
+    StackEffect,
     bet,
     judge_number,
     judge_test,
@@ -28,39 +28,39 @@ from matrix.prove.bisection.odds import (
 P, A, B = RunEnd(Ending.PASSED), RunEnd(Ending.FAILED, "ValueError: a"), RunEnd(Ending.FAILED, "KeyError: b")
 T, N, S = RunEnd(Ending.LIMIT, "time-out"), RunEnd(Ending.OUTSIDE, text="no network"), RunEnd(Ending.SKIPPED)
 ENDS = st.lists(st.sampled_from([P, A, B, T, N, S]), max_size=12)
-CLAIMS = frozenset({*BREAKS, Change.FIXED, Change.BETTER, Change.DRIFT})
+CLAIMS = frozenset({*BREAKS, StackEffect.FIXED, StackEffect.BETTER, StackEffect.DRIFT})
 
 
 @pytest.mark.parametrize(
     ("old", "new", "change", "again"),
     [
-        ([P], [P], Change.NOTHING, False),
-        ([P], [A], Change.UNDECIDED, True),
-        ([P, P, P], [A, A, A], Change.NEW, False),
-        ([A, A, A], [P, P, P], Change.FIXED, False),
-        ([A], [A], Change.PRE_EXISTING, False),
-        ([A], [B], Change.UNDECIDED, True),
-        ([A] * 5, [B] * 5, Change.CHANGED, False),
-        ([A, B], [B, A], Change.PRE_EXISTING, False),
-        ([P, A], [A, P], Change.FLAKY, False),
-        ([P, P], [A, P], Change.UNDECIDED, True),
-        ([P] * 9, [A, *[P] * 8], Change.FLAKY, False),  # of 40 runs none would decide
-        ([P] * 20, [*[A] * 10, *[P] * 10], Change.NEW, False),
-        ([A, P, A, P], [A] * 4, Change.UNDECIDED, True),
-        ([P], [N], Change.INFRASTRUCTURE, True),
-        ([P] * TRIES, [N] * TRIES, Change.INFRASTRUCTURE, False),
-        ([P, P], [N, P], Change.INFRASTRUCTURE, False),
-        ([P], [T], Change.UNDECIDED, True),
-        ([P, P], [T, P], Change.INFRASTRUCTURE, False),
-        ([P, P, P], [T, T, T], Change.NEW, False),  # a hang in each run is no accident
-        ([T], [T], Change.PRE_EXISTING, False),
-        ([P], [S], Change.NOT_RUN, False),
-        ([], [P], Change.NOT_RUN, False),
-        ([S, P, P, P], [A, A, A], Change.NEW, False),
+        ([P], [P], StackEffect.NOTHING, False),
+        ([P], [A], StackEffect.UNDECIDED, True),
+        ([P, P, P], [A, A, A], StackEffect.NEW, False),
+        ([A, A, A], [P, P, P], StackEffect.FIXED, False),
+        ([A], [A], StackEffect.PRE_EXISTING, False),
+        ([A], [B], StackEffect.UNDECIDED, True),
+        ([A] * 5, [B] * 5, StackEffect.CHANGED, False),
+        ([A, B], [B, A], StackEffect.PRE_EXISTING, False),
+        ([P, A], [A, P], StackEffect.FLAKY, False),
+        ([P, P], [A, P], StackEffect.UNDECIDED, True),
+        ([P] * 9, [A, *[P] * 8], StackEffect.FLAKY, False),  # of 40 runs none would decide
+        ([P] * 20, [*[A] * 10, *[P] * 10], StackEffect.NEW, False),
+        ([A, P, A, P], [A] * 4, StackEffect.UNDECIDED, True),
+        ([P], [N], StackEffect.INFRASTRUCTURE, True),
+        ([P] * TRIES, [N] * TRIES, StackEffect.INFRASTRUCTURE, False),
+        ([P, P], [N, P], StackEffect.INFRASTRUCTURE, False),
+        ([P], [T], StackEffect.UNDECIDED, True),
+        ([P, P], [T, P], StackEffect.INFRASTRUCTURE, False),
+        ([P, P, P], [T, T, T], StackEffect.NEW, False),  # a hang in each run is no accident
+        ([T], [T], StackEffect.PRE_EXISTING, False),
+        ([P], [S], StackEffect.NOT_RUN, False),
+        ([], [P], StackEffect.NOT_RUN, False),
+        ([S, P, P, P], [A, A, A], StackEffect.NEW, False),
     ],
 )
-def test_runs_of_a_test_decide(old: list[RunEnd], new: list[RunEnd], change: Change, again: bool) -> None:
-    finding = judge_test(old, new, Demand())
+def test_runs_of_a_test_decide(old: list[RunEnd], new: list[RunEnd], change: StackEffect, again: bool) -> None:
+    finding = judge_test(old, new, Proof())
 
     assert (finding.change, finding.again) == (change, again)
 
@@ -69,7 +69,7 @@ def test_more_tests_demand_more_runs() -> None:
     """The error is that of the whole comparison."""
     needed = {}
     for tests in (1, 10, 300):
-        decided = (n for n in range(1, 20) if judge_test([P] * n, [A] * n, Demand(tests)).change is Change.NEW)
+        decided = (n for n in range(1, 20) if judge_test([P] * n, [A] * n, Proof(tests)).change is StackEffect.NEW)
         needed[tests] = next(decided)
     assert needed == {1: 3, 10: 5, 300: 8}
 
@@ -95,8 +95,8 @@ def test_bets_on_symmetric_ratios_average_one(sizes: list[float]) -> None:
 
 @given(ENDS, ENDS, st.integers(1, 300))
 def test_swapped_stacks_swap_the_claim(old: list[RunEnd], new: list[RunEnd], tests: int) -> None:
-    swapped = {Change.NEW: Change.FIXED, Change.FIXED: Change.NEW}
-    one, other = (judge_test(*sides, Demand(tests)) for sides in ((old, new), (new, old)))
+    swapped = {StackEffect.NEW: StackEffect.FIXED, StackEffect.FIXED: StackEffect.NEW}
+    one, other = (judge_test(*sides, Proof(tests)) for sides in ((old, new), (new, old)))
 
     if {one.change, other.change} & swapped.keys():
         assert swapped.get(one.change) is other.change
@@ -106,17 +106,17 @@ def test_swapped_stacks_swap_the_claim(old: list[RunEnd], new: list[RunEnd], tes
 @given(ENDS, ENDS)
 def test_decisions_end(old: list[RunEnd], new: list[RunEnd]) -> None:
     """What is asked of a test ends at the most runs."""
-    demand = Demand(most=max(len(old) + TRIES, len(new)))
-    assert not judge_test([*old, *[S] * TRIES], new, demand).again
+    proof = Proof(most=max(len(old) + TRIES, len(new)))
+    assert not judge_test([*old, *[S] * TRIES], new, proof).again
 
 
-def decided(old: float, new: float, source: random.Random, demand: Demand) -> Finding:
+def decided(old: float, new: float, source: random.Random, proof: Proof) -> JudgedRuns:
     ends: tuple[list[RunEnd], list[RunEnd]] = ([], [])
-    finding = Finding(Change.UNDECIDED, again=True)
+    finding = JudgedRuns(StackEffect.UNDECIDED, again=True)
     while finding.again:
         for side, rate in zip(ends, (old, new), strict=True):
             side.append(A if source.random() < rate else P)
-        finding = judge_test(*ends, demand)
+        finding = judge_test(*ends, proof)
     return finding
 
 
@@ -127,25 +127,25 @@ def test_equal_stacks_get_no_claim() -> None:
         finding.change
         for _ in range(20)
         for rate in (0.01, 0.05, 0.1, 0.2, 0.3, 0.3, 0.5, 0.7, 0.9, 0.99)
-        if (finding := decided(rate, rate, source, Demand(300))).change in CLAIMS
+        if (finding := decided(rate, rate, source, Proof(300))).change in CLAIMS
     ]
     assert len(claims) <= 1, Counter(claims)
 
 
-def numbers(effect: float, noise: float, source: random.Random, demand: Demand) -> Finding:
+def numbers(effect: float, noise: float, source: random.Random, proof: Proof) -> JudgedRuns:
     old: list[float] = []
     new: list[float] = []
-    finding = Finding(Change.UNDECIDED, again=True)
+    finding = JudgedRuns(StackEffect.UNDECIDED, again=True)
     while finding.again:
         old.append(source.gauss(100, noise))
         new.append(source.gauss(100 * effect, noise))
-        finding = judge_number(old, new, demand)
+        finding = judge_number(old, new, proof)
     return finding
 
 
 def test_equal_numbers_get_no_claim() -> None:
-    source, demand = random.Random(58), Demand(0, 100)
-    found = [numbers(1, noise, source, demand).change for noise in (0.2, 1, 2, 5) for _ in range(25)]
+    source, proof = random.Random(58), Proof(0, 100)
+    found = [numbers(1, noise, source, proof).change for noise in (0.2, 1, 2, 5) for _ in range(25)]
 
     assert not CLAIMS & {*found}
 
@@ -153,28 +153,28 @@ def test_equal_numbers_get_no_claim() -> None:
 @pytest.mark.parametrize(("noise", "most"), [(0.2, 8), (1, 12), (2, 30)])
 def test_slow_down_of_5_percent_is_found(noise: float, most: int) -> None:
     source = random.Random(58)
-    findings = [numbers(1.05, noise, source, Demand(0, 1)) for _ in range(50)]
+    findings = [numbers(1.05, noise, source, Proof(0, 1)) for _ in range(50)]
 
-    assert {finding.change for finding in findings} == {Change.WORSE}
+    assert {finding.change for finding in findings} == {StackEffect.WORSE}
     assert max(finding.runs[0] for finding in findings) <= most
 
 
 @pytest.mark.parametrize(
     ("old", "new", "better", "change"),
     [
-        ([2.5], [2.5], False, Change.NOTHING),
-        ([2.5], [2.6], False, Change.UNDECIDED),
-        ([2.5] * 5, [2.5001] * 5, False, Change.DRIFT),
-        ([2.5] * 5, [2.7] * 5, False, Change.WORSE),
-        ([2.5] * 5, [2.3] * 5, False, Change.BETTER),
-        ([2.5] * 5, [2.3] * 5, True, Change.WORSE),
-        ([0.0] * 5, [1.0] * 5, False, Change.WORSE),
-        ([-1.0] * 5, [-1.5] * 5, False, Change.BETTER),
-        ([2.5] * 3, [math.nan] * 3, False, Change.WORSE),
-        ([math.inf], [math.inf], False, Change.PRE_EXISTING),
-        ([], [], False, Change.NOT_RUN),
-        ([1.0, 2.0, 1.0, 2.0, 1.0], [2.0, 1.0, 2.0, 1.0, 2.0], False, Change.UNDECIDED),
+        ([2.5], [2.5], False, StackEffect.NOTHING),
+        ([2.5], [2.6], False, StackEffect.UNDECIDED),
+        ([2.5] * 5, [2.5001] * 5, False, StackEffect.DRIFT),
+        ([2.5] * 5, [2.7] * 5, False, StackEffect.WORSE),
+        ([2.5] * 5, [2.3] * 5, False, StackEffect.BETTER),
+        ([2.5] * 5, [2.3] * 5, True, StackEffect.WORSE),
+        ([0.0] * 5, [1.0] * 5, False, StackEffect.WORSE),
+        ([-1.0] * 5, [-1.5] * 5, False, StackEffect.BETTER),
+        ([2.5] * 3, [math.nan] * 3, False, StackEffect.WORSE),
+        ([math.inf], [math.inf], False, StackEffect.PRE_EXISTING),
+        ([], [], False, StackEffect.NOT_RUN),
+        ([1.0, 2.0, 1.0, 2.0, 1.0], [2.0, 1.0, 2.0, 1.0, 2.0], False, StackEffect.UNDECIDED),
     ],
 )
-def test_pairs_of_a_number_decide(old: list[float], new: list[float], better: bool, change: Change) -> None:
-    assert judge_number(old, new, Demand(1, 0), more_is_better=better).change is change
+def test_pairs_of_a_number_decide(old: list[float], new: list[float], better: bool, change: StackEffect) -> None:
+    assert judge_number(old, new, Proof(1, 0), more_is_better=better).change is change

@@ -50,7 +50,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--baseline": taking(
         "FILE", "the --json of an earlier comparison: what it lists as broken is accepted", default=""
     ),
-    "--deadline": taking("S", "seconds for one run (default: 120)", type=int, default=0),
+    "--deadline": taking("S", "seconds for one run (default: 600)", type=int, default=600),
     "--shared-folder": {"action": "store_true", "help": "run in this folder itself, not in a copy"},
     "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
     "--format": {"choices": ("text", "md", "json", "junit"), "default": "text", "help": "default: text"},

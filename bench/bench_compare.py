@@ -121,7 +121,7 @@ NEW = VERSION >= "2.0"
 TESTS: Final = """
 import random
 import pytest
-from plantedcore import NEW
+from comparedcore import NEW
 
 def test_nothing(): pass
 def test_new():
@@ -152,7 +152,7 @@ EXPECTED: Final = {
 }
 TRAIN: Final = """
 import random
-from plantedcore import NEW
+from comparedcore import NEW
 print("step:", random.gauss(100, 1) * (1.05 if NEW else 1))
 print("quick:", random.gauss(100, 1) * (0.9 if NEW else 1))
 print("loss:", 2.5 + 1e-5 * NEW)
@@ -161,29 +161,29 @@ print("same:", 7)
 """
 NUMBERS: Final = {"step": "worse", "quick": "better", "loss": "drift", "memory": "worse", "same": "nothing"}
 ALONE: Final = {
-    "killed": ("import os, plantedcore\nif plantedcore.NEW: os.kill(os.getpid(), 9)", "new"),
-    "status": ("import sys, plantedcore\nsys.exit(3 * plantedcore.NEW)", "new"),
-    "aborts": ("import os, plantedcore\nif not plantedcore.NEW: os.abort()", "fixed"),
-    "nothing": ("import plantedcore", "nothing"),
+    "killed": ("import os, comparedcore\nif comparedcore.NEW: os.kill(os.getpid(), 9)", "new"),
+    "status": ("import sys, comparedcore\nsys.exit(3 * comparedcore.NEW)", "new"),
+    "aborts": ("import os, comparedcore\nif not comparedcore.NEW: os.abort()", "fixed"),
+    "nothing": ("import comparedcore", "nothing"),
 }
 
 
 def wheel(folder: Path, version: str) -> None:
-    """Write a wheel of plantedcore."""
-    info = f"plantedcore-{version}.dist-info"
+    """Write a wheel of comparedcore."""
+    info = f"comparedcore-{version}.dist-info"
     files = {
-        "plantedcore.py": CORE.format(version=version),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: plantedcore\nVersion: {version}\n",
+        "comparedcore.py": CORE.format(version=version),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: comparedcore\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"plantedcore-{version}-py3-none-any.whl", "w") as archive:
+    with zipfile.ZipFile(folder / f"comparedcore-{version}-py3-none-any.whl", "w") as archive:
         for name, text in {**files, f"{info}/RECORD": record}.items():
             archive.writestr(name, text)
 
 
 def command(folder: Path, *words: str, new: str = "2.1") -> list[str]:
-    stacks = [f"{BASE}/plantedcore-{version}" for version in ("1.0", new)]
+    stacks = [f"{BASE}/comparedcore-{version}" for version in ("1.0", new)]
     return [sys.executable, "-m", "matrix", "compare", *stacks, "--out", str(folder / "out"), *words]
 
 

@@ -59,7 +59,8 @@ class TurnsEngine(FakeEngine):
     """A fake engine that reads the catalog anew; `ends` gets how often the case ran before."""
 
     def __init__(self, ends: Ends, **options: Any) -> None:
-        self.counts, self.environ = Counter[str](), os.environ
+        self.counts = Counter[str]()
+        self.environ: Mapping[str, str] = os.environ
         super().__init__(known(), ends=lambda item: ends(item, self.count(item)), **options)
 
     def count(self, item: Planned) -> int:

@@ -158,6 +158,7 @@ print("quick:", random.gauss(100, 1) * (0.9 if NEW else 1))
 print("loss:", 2.5 + 1e-5 * NEW)
 print("memory:", 1000 + 60 * NEW)
 print("same:", 7)
+print("noise:", random.gauss(100, 30))
 """
 NUMBERS: Final = {"step": "worse", "quick": "better", "loss": "drift", "memory": "worse", "same": "nothing"}
 ALONE: Final = {
@@ -242,7 +243,7 @@ def kills(count: int = 50) -> None:
     folder, environ = prepared()
     (folder / "job" / "train.py").write_text(TRAIN)
     source, stored, killed = random.Random(58), set[tuple[str, str]](), 0
-    words = ("--metric", r"step=step: (\S+)", "--most", "40", "--worse-than", "0.1%", "--", "python", "train.py")
+    words = ("--metric", r"noise=noise: (\S+)", "--", "python", "train.py")  # 40 rounds, which decide nothing
     while True:
         process = subprocess.Popen(
             command(folder, *words),

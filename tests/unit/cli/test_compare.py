@@ -103,7 +103,7 @@ def fails_in_new(item: Planned, count: int) -> Outcome:
     return broken() if is_new(item) else PASSED
 
 
-def test_a_new_failure_is_repeated_until_the_odds_decide(compare: Any) -> None:
+def test_new_failures_repeat_until_odds_decide(compare: Any) -> None:
     status, out, _, engine = compare("--json -- python save.py", fails_in_new)
     (item,) = items_of(out, "compare")
 

@@ -320,8 +320,8 @@ def in_words(signature: Signature) -> str:
     for pattern in _PATTERNS.values():
         text = text.replace(pattern, "...")
     text = re.sub(r"\\(\W)", r"\1", text.removeprefix("(?m)^").replace("^$", ""))
-    parts = (signature.exception or signature.signal or status or "", text, signature.frame and f"in {signature.frame}")
-    return ": ".join(part for part in parts if part)
+    kind = signature.exception or signature.signal or status or ""
+    return ": ".join(filter(None, (kind, text))) + (f" in {signature.frame}" if signature.frame else "")
 
 
 def _escaped(text: str) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.prove.bisection.odds import Ending, RunEnd
 from matrix.prove.bisection.turns import end_of
 
 RAISED, EXITED, SIGNALED = OutcomeKind.RAISED, OutcomeKind.EXITED, OutcomeKind.SIGNALED
 
 
-def raised(kind: str, message: str, evidence: str = "") -> Outcome:
-    return Outcome(RAISED, f"{kind}: {message}", chain=(Raised(kind, message),), evidence=evidence)
+PLANNER = Frame("/x/planner.py", 7, "save")
+
+
+def raised(kind: str, message: str, evidence: str = "", frames: tuple[Frame, ...] = ()) -> Outcome:
+    return Outcome(RAISED, f"{kind}: {message}", chain=(Raised(kind, message, frames),), evidence=evidence)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,7 @@ def raised(kind: str, message: str, evidence: str = "") -> Outcome:
         (raised("RuntimeError", "download failed", "HTTP Error 503: busy"), Ending.OUTSIDE, ""),
         (raised("ValueError", "width 6 in /a/b.py"), Ending.FAILED, "ValueError: width ... in ..."),
         (raised("KeyError", "'x'"), Ending.FAILED, "KeyError: 'x'"),
+        (raised("AssertionError", "", frames=(PLANNER,)), Ending.FAILED, "AssertionError in planner.py:save"),
         (Outcome(SIGNALED, signal="SIGSEGV"), Ending.FAILED, "SIGSEGV"),
         (Outcome(EXITED, exit_code=3, evidence="no such option\n"), Ending.FAILED, "status 3: no such option"),
     ],

@@ -27,8 +27,7 @@ from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.stack import DRIVER, MCORE
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.planning.selection import select
 from tests.founding import BEHIND_SAVE
 

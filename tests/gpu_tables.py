@@ -18,9 +18,8 @@ from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning import covering
 from matrix.prove.planning.case_request import cases_here, with_host
-from matrix.prove.planning.night import night, of_base
+from matrix.prove.planning.night import night, of_base, pairwise
 from matrix.prove.planning.statistics import Availability, Durations, Parallel, availability
 from tests.unit.cli.test_gpu_plans import MACHINES
 from tests.unit.prove.planning.test_gpu_machines import A100, B200, CLONES, ENGINE, FEATURES, GIB, H100, PACKAGES
@@ -137,7 +136,7 @@ def is_made(catalog: Catalog, item: Planned) -> bool:
 def main() -> None:
     """Print the tables."""
     catalog = load()
-    cases = night(catalog, covering.pairwise, (Level.GPU,))
+    cases = night(catalog, pairwise, (Level.GPU,))
     wheels = sum(is_made(catalog, item) for item in cases)
     images = {item.cell.base for item in cases if not is_made(catalog, item)}
     lines = [f"{len(cases):,} cases: {wheels:,} in environments, {len(cases) - wheels:,} in {len(images)} images"]

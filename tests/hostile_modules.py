@@ -38,6 +38,7 @@ SETTINGS: Final = {
 WITHIN: Final = f"base==no-torch and failure=={NORM}"
 HERE: Final = f"failure=={NORM} and te==1.12.0 and mcore==0.9.0"
 BISECT: Final = ("--axis", "mcore", "--base", "torch-2.4.0", "--good", "0.7.0", "--bad", "0.8.0")
+COMPARED: Final = ("torch-2.4.0/mcore-0.7.0/te-none/driver-none", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")
 ONE: Final = f"failure=={SAVE} and mcore==0.8.0"
 QUICK: Final = (
     (0, ("plan", "--within", WITHIN)),
@@ -66,6 +67,7 @@ QUICK: Final = (
     (2, ("surface", "record", ".")),
     (2, ("surface", "record", ".@HEAD")),
     (2, ("bisect", *BISECT, "--out", "{out}", "--", "true")),
+    (2, ("compare", *COMPARED, "--out", "{out}", "--", "true")),
     (0, ("sources", "list")),
     (2, ("sources", "fetch")),
     (2, ("catalog", "new", NORM)),

@@ -81,10 +81,10 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/unit/prove/planning/test_of_base.py",
     ),
     "matrix/prove/planning/catalog_lines.py": ("tests/unit/prove/planning/test_catalog_lines.py",),
-    "matrix/prove/planning/covering.py": ("tests/unit/prove/planning/test_covering.py",),
     "matrix/prove/planning/statistics.py": ("tests/unit/prove/planning/test_estimates.py",),
     "matrix/ground/cases/machine_requirements.py": ("tests/unit/ground/cases/test_machine_requirements.py",),
     "matrix/prove/planning/night.py": (
+        "tests/unit/prove/planning/test_covering.py",
         "tests/unit/prove/planning/test_night.py",
         "tests/unit/prove/planning/test_images.py",
         "tests/unit/prove/planning/test_of_base.py",
@@ -94,11 +94,11 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/ground/verdicts/blame.py": ("tests/unit/ground/verdicts/test_blame.py",),
     "matrix/ground/verdicts/crash.py": ("tests/unit/ground/verdicts/test_crash.py",),
     "matrix/ground/verdicts/judge.py": ("tests/unit/ground/verdicts/test_judge.py",),
-    "matrix/ground/verdicts/learning.py": ("tests/unit/ground/verdicts/test_learning.py",),
     "matrix/ground/verdicts/log_match.py": (
         "tests/unit/ground/verdicts/test_log_faults.py",
         "tests/unit/ground/verdicts/test_log_match.py",
     ),
+    "matrix/prove/bisection/ends.py": ("tests/unit/prove/bisection/test_learning.py",),
     "matrix/ground/verdicts/signature_match.py": ("tests/unit/ground/verdicts/test_signature_match.py",),
 }
 # Mutants that change nothing, by module: "FUNCTION: CHANGED LINES" -> the reason. The function is Class.method for a
@@ -229,7 +229,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
             "a text without a frame shows as much as no text"
         ),
     },
-    "matrix/ground/verdicts/learning.py": {
+    "matrix/prove/bisection/ends.py": {
         "learned: final_line = next((line for line in "
         'reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
             "None is as empty as a text without characters"

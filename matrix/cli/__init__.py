@@ -42,13 +42,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "a known failure, or an answer, found",
         "neither found: errors, or a kind of failure without an answer",
     ),
-    "show": Command(
-        "Show an entry, or what upstream's history has on an issue, pull request, commit or release.",
-        "docs/history.md",
-        ("show NVIDIA/Megatron-LM#3912", "show 1284d25e12", "show mcore=0.18.0"),
-        "something is known",
-        nothing="nothing is known up to the day of the index, or it is of another project",
-    ),
     "fit": Command(
         "Choose the newest releases that fit each other, a GPU and a driver, with evidence and installation.",
         "docs/fit.md",
@@ -60,12 +53,30 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "the wants exclude each other",
         "a set fits as far as is known: one of the wants is not known",
     ),
+    "compare": Command(
+        "Run the same tests under two stacks in turns: what newly breaks, what is flaky or slower, and its cause.",
+        "docs/compare.md",
+        (
+            'compare "torch=2.4.1 mcore=0.8.0" "torch=2.4.1 mcore=0.9.0" -- python save.py',
+            'compare "torch=2.4.1 mcore=0.8.0" "torch=2.4.1 mcore=0.9.0" --junit t.xml -- pytest --junitxml t.xml',
+        ),
+        "nothing new breaks",
+        "something newly breaks, or is worse",
+        "a test is undecided, or none has a result",
+    ),
     "bisect": Command(
         "Find the release, commit, container or driver at which a failure, or your own command, starts or ends.",
         "docs/bisection.md",
         ("bisect --axis mcore --torch 2.4.1 --good 0.9.0 --bad 0.8.0 -- python save.py",),
         "a unique answer",
         "an ambiguous one",
+    ),
+    "show": Command(
+        "Show an entry, or what upstream's history has on an issue, pull request, commit or release.",
+        "docs/history.md",
+        ("show NVIDIA/Megatron-LM#3912", "show 1284d25e12", "show mcore=0.18.0"),
+        "something is known",
+        nothing="nothing is known up to the day of the index, or it is of another project",
     ),
     "contract": Command(
         "Check the calls that megatron-core makes into Transformer Engine against the signatures there.",

@@ -17,7 +17,7 @@ from matrix.ground.catalog.model import HOST, Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution.engine import offer_of
-from matrix.prove.planning import cell_explanation, covering, night
+from matrix.prove.planning import cell_explanation, night
 from matrix.prove.provision import host
 from matrix.show import check_text
 from matrix.show.terminal import json_object, show
@@ -48,7 +48,7 @@ def check_cell(parsed: argparse.Namespace, cell: str) -> int:
     explained = cell_explanation.explain(
         catalog,
         cell,
-        night.night(catalog, covering.pairwise, tuple(Level)) if cases is None else cases,
+        night.night(catalog, night.pairwise, tuple(Level)) if cases is None else cases,
         lambda case: state_here(catalog, case, machine, offer(case.cell.base)),
     )
     result = checking.check(catalog, UserStack(explained.cell.stack), checking.Question(), {})

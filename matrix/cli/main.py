@@ -17,7 +17,7 @@ from matrix.cli.usage import Help, Parser
 from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
-OWN = {"bisect", "check"}  # commands that take another command after --
+OWN = {"bisect", "check", "compare"}  # commands that take another command after --
 EPILOG = """\
 terms:
   base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter

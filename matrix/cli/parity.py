@@ -15,8 +15,7 @@ from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.kit.parity.deviations import Deviation
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Deviation, Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last

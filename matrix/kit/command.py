@@ -20,12 +20,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary, StackSummary
 from typing import IO, TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree
 
-from matrix.ground.verdicts.outcome import Raised
+from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedException, Tracebacks
 from matrix.kit import child
 from matrix.kit.rank import LackError
@@ -41,6 +44,12 @@ LEFT_S: Final = 2.0  # s for the output of processes that outlive the command
 _PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")  # torch's, before each line of a traceback of a process group
 METRIC: Final = "metric"  # the key of the numbers in the value of a rank
 RUNS: Final = "runs"  # the key of the number of runs, all of which passed
+TESTS: Final = "tests"  # the key of the results in a file of JUnit: by name (result, type, message, text)
+NUMBERS: Final = "numbers"  # the key of several numbers, by name
+EXIT: Final = "exit status"  # the test that is not in the file: whether the command succeeded
+FAILED: Final = ("failure", "error")  # the elements of a test that fails
+SHOWN: Final = 4_000  # characters of the end of a failed test's text
+_FRAME: Final = re.compile(r"^(\S+\.py):(\d+): (?:in (\w+)|\w+)$", re.M)  # pytest's, in the text of a failed test
 
 
 class CommandError(Exception):
@@ -89,6 +98,96 @@ def run(
     return {METRIC: numbers} if metric else {RUNS: runs} if repeats.most > 1 else None
 
 
+def run_tests(
+    rank: Rank,
+    command: Sequence[str],
+    folder: str,
+    junit: str = "",
+    numbers: Mapping[str, str] | None = None,
+    **where: Any,
+) -> dict[str, Any]:
+    """Run a command once, as `run`; return its numbers by name, and with `junit` the results in that file, by test.
+
+    A name without an expression is a property in the file. A number that is missing is left out.
+    """
+    folder, patterns = place(rank, folder, **where), numbers or {}
+    path = Path(folder, junit)
+    if junit:
+        path.unlink(missing_ok=True)  # of an earlier run
+    output, status = _output(rank, command, folder)
+    if not junit:
+        _end(status, output)
+    elif not path.is_file():
+        _end(status, output)
+        raise CommandError(f"the command has not written {junit}")
+    tests, properties = read_junit(path) if junit else ({}, {})
+    if status and not any(test[0] in FAILED for test in tests.values()):
+        tests[EXIT] = (
+            "failure",
+            "",
+            f"the command left with status {status}, and no test failed",
+            output[-SHOWN:],
+        )
+    found = {name: _number(output, pattern) if pattern else properties.get(name) for name, pattern in patterns.items()}
+    return {TESTS: tests, NUMBERS: {name: number for name, number in found.items() if number is not None}}
+
+
+def run_test(rank: Rank, command: Sequence[str], folder: str, junit: str, test: str, **where: Any) -> None:
+    """Run a command, and end as one of its tests does. Raises CommandError, and LackError where that did not run."""
+    result, kind, message, text = run_tests(rank, command, folder, junit, **where)[TESTS].get(
+        test, ("skipped", "", "", "")
+    )
+    if result in FAILED:
+        raise CommandError(text or message, [raised_in(kind, message, text)])
+    if result:
+        raise LackError(f"the test {test} did not run: {message or 'it is missing in the file'}")
+
+
+def _number(output: str, pattern: str) -> float | str | None:
+    try:
+        return number_in(output, pattern)
+    except CommandError:
+        return None
+
+
+TestResult = tuple[str, str, str, str]  # "" of a pass, failure, error or skipped; its type, message and text
+
+
+def read_junit(path: Path) -> tuple[dict[str, TestResult], dict[str, float]]:
+    """Return the results in a file of JUnit by test, and the properties that are numbers. Raises CommandError."""
+    try:
+        root = ElementTree.fromstring(read_regular(path))  # noqa: S314  (expat limits what entities expand to)
+    except ElementTree.ParseError as error:
+        raise CommandError(f"{path.name} is no file of JUnit: {error}") from None
+    tests, numbers = dict[str, TestResult](), dict[str, float]()
+    for case in root.iter("testcase"):
+        name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
+        ends = [part for part in case if part.tag in (*FAILED, "skipped")]
+        end = ends[0] if ends else None
+        if end is None:
+            tests.setdefault(name, ("", "", "", ""))
+            continue
+        text = (end.text or "").strip()
+        tests[name] = (end.tag, end.get("type") or "", end.get("message") or "", text[-SHOWN:])
+    for item in root.iter("property"):
+        with suppress(ValueError):
+            numbers[item.get("name", "")] = float(item.get("value") or item.text or "")
+    return tests, numbers
+
+
+def raised_in(kind: str, message: str, text: str) -> Raised:
+    """Return the exception of a failed test: of the traceback in its text, else of its type and message."""
+    if printed := last_printed(text.splitlines()):
+        return printed[-1]
+    frames = tuple(Frame(file, int(line), function or "") for file, line, function in _FRAME.findall(text))
+    stated = re.match(r"(?:\w+\.)*([A-Z]\w*): ?", message)  # pytest's messages start with the type
+    if stated and kind in ("", stated[1]):
+        return Raised(stated[1], message[stated.end() :], frames)
+    if not kind and message.startswith("assert "):
+        return Raised("AssertionError", message, frames)
+    return Raised(kind.rpartition(".")[2] or "failure", message or text.rpartition("\n")[2], frames)
+
+
 def place(rank: Rank, folder: str, copies: Path | None = None, *, shared: bool = False) -> str:
     """Return the folder to run in: a copy of `folder` that is the rank's own, or with `shared` that folder itself.
 
@@ -125,6 +224,13 @@ def number_in(output: str, metric: str) -> float | str:
 
 def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
     """Run the command once and return the end of its output; end as it does unless it succeeds."""
+    output, status = _output(rank, command, folder)
+    _end(status, output)
+    return output
+
+
+def _output(rank: Rank, command: Sequence[str], folder: str) -> tuple[str, int]:
+    """Run the command once and return the end of its output, and its status; end as it does by a signal."""
     environment = environment_of(rank, os.environ)
     sys.stdout.flush()
     try:
@@ -144,12 +250,16 @@ def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
     output = bytes(tail).decode(errors="replace")
     if status < 0:
         _die(-status)
+    return output, status
+
+
+def _end(status: int, output: str) -> None:
+    """End as the command did, unless it succeeded."""
     if status:
         printed = last_printed(output.splitlines())
         if printed:
             raise CommandError(f"the command left with status {status}", printed)
         sys.exit(status)
-    return output
 
 
 def program(name: str, folder: str, path: str) -> str:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+from xml.etree import ElementTree
 
+from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.folders import SITE
-from matrix.ground.verdicts.text import tail
+from matrix.ground.errors import ExitStatus
+from matrix.ground.verdicts.text import one_line, tail, visible
 from matrix.prove.bisection.axes import PACKAGES, axis_named
 from matrix.prove.bisection.noise import ProbeResult
+from matrix.prove.bisection.odds import BREAKS, StackEffect
 from matrix.prove.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
+from matrix.prove.bisection.turns import SIDES, JudgedTest
 from matrix.read.trees import LAYOUTS
 from matrix.show.document import document
-from matrix.show.terminal import Part, Prose, block, code, markdown_text, table
+from matrix.show.terminal import Part, Prose, block, code, markdown_text, table, xml_document
 
 AT_MOST: Final = 12  # candidates of an ambiguous result that are listed
 RESULTS: Final = {ProbeResult.GOOD: "passes", ProbeResult.BAD: "shows the failure", ProbeResult.SKIP: "no result"}
@@ -127,3 +135,192 @@ def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
         for name, version in versions.items()
     ]
     return f"{code(command, in_table=False)} with {markdown_text(', '.join(packages))}"
+
+
+MOST: Final = 60  # lines of the Markdown
+ROWS: Final = 40  # rows of its table
+AGREES: Final = (StackEffect.NOTHING, StackEffect.PRE_EXISTING)  # not listed before the others
+ORDER: Final = [*StackEffect]
+HEADS: Final = ("", "test", "fails in old", "fails in new", "signature or ratio", "known", "brought by")
+NAME: Final = 90  # characters of a test in a row
+REASON: Final = 110
+
+
+@dataclass(frozen=True)
+class StackComparison:
+    """What a comparison shows. `accepted` are the breaks of the baseline: test and signature."""
+
+    old: str
+    new: str
+    judged: Sequence[JudgedTest]
+    causes: Mapping[str, str]
+    accepted: frozenset[tuple[str, str]] = frozenset()
+    known: Sequence[str] = ()
+    rounds: int = 0
+    seconds: float = 0.0
+    error: float = 0.05
+    ended: bool = True
+    lines: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def counts_as_break(self, test: JudgedTest) -> bool:
+        """Return whether a test newly breaks, and the baseline does not have it."""
+        return test.finding.change in BREAKS and (test.name, test.finding.signature) not in self.accepted
+
+    @property
+    def breaks(self) -> list[JudgedTest]:
+        """Return what newly breaks."""
+        return [test for test in self.judged if self.counts_as_break(test)]
+
+    @property
+    def status(self) -> ExitStatus:
+        """Return 1 where something newly breaks, 3 where a test is undecided or nothing has a result."""
+        if self.breaks:
+            return ExitStatus.BAD
+        silent = (StackEffect.UNDECIDED, StackEffect.NOT_RUN, StackEffect.INFRASTRUCTURE)
+        undecided = any(test.finding.change is StackEffect.UNDECIDED and not test.number for test in self.judged)
+        nothing = all(test.finding.change in silent for test in self.judged)
+        return ExitStatus.NOTHING if undecided or nothing else ExitStatus.GOOD
+
+    @property
+    def headline(self) -> str:
+        """Return the sum in one line."""
+        counts = Counter(test.finding.change for test in self.judged)
+        counts[StackEffect.NOTHING], same = 0, counts[StackEffect.NOTHING]
+        parts = [f"{counts[change]} {change.value}" for change in ORDER if counts[change]]
+        accepted = sum(test.finding.change in BREAKS for test in self.judged) - len(self.breaks)
+        baseline = f"; {accepted} of them in the baseline" if accepted else ""
+        unreached = "" if self.ended else "; the time is used up before all was decided"
+        return f"{', '.join([*parts, f'{same} as before'])}{baseline}{unreached}"
+
+    @property
+    def note(self) -> str:
+        """Return what the claims rest on."""
+        return (
+            f"{self.rounds} rounds in turns, {self.seconds:.0f} s; with a probability of {self.error:.0%} at most "
+            "any of new, changed, fixed, worse and better is chance"
+        )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the rows of the table: what is new first, tests with one signature together."""
+        listed = [test for test in self.judged if test.finding.change is not StackEffect.NOTHING or test.number]
+        listed.sort(key=lambda test: (ORDER.index(test.finding.change), test.number, test.finding.signature, test.name))
+        rows = []
+        for _, group in groupby(listed, lambda test: test.name if test.number else self._group(test)):
+            members = list(group)
+            rows.append(self._row(members[0], len(members) - 1))
+        return rows
+
+    def _group(self, test: JudgedTest) -> tuple[object, ...]:
+        finding = test.finding
+        return (
+            finding.change,
+            finding.signature,
+            finding.failures,
+            finding.runs,
+            (test.name, finding.signature) in self.accepted,
+        )
+
+    def _row(self, test: JudgedTest, more: int) -> tuple[str, ...]:
+        finding = test.finding
+        word = finding.change.value + " (baseline)" * (finding.change in BREAKS and not self.counts_as_break(test))
+        name = one_line(test.name, NAME) + f" and {more} more" * bool(more)
+        sides: Sequence[str] = [
+            f"{failed} of {runs}" for failed, runs in zip(finding.failures, finding.runs, strict=True)
+        ]
+        if finding.values:
+            sides = [f"{value:.6g}" for value in finding.values]
+        known = finding.known
+        return (
+            word,
+            name,
+            *sides,
+            one_line(evidence(test), REASON),
+            known,
+            one_line(self.causes.get(test.name, ""), REASON),
+        )
+
+    def again(self) -> list[tuple[str, str]]:
+        """Return the commands that run what breaks again, each once."""
+        names = dict.fromkeys(test.trial.name for test in self.breaks)
+        return [(side, line) for name in names for side, line in zip(SIDES, self.lines[name], strict=True)]
+
+
+def evidence(test: JudgedTest) -> str:
+    """Return the signature of a test, or the ratio of a number with its interval."""
+    finding = test.finding
+    if finding.interval:
+        low, high = finding.interval
+        exact = f"{low - 1:+.2g}" if low == high else f"{low - 1:+.1%} to {high - 1:+.1%}"
+        return f"{exact} in {finding.runs[0]} pairs"
+    before = f"{finding.before} -> " if finding.change is StackEffect.CHANGED else ""
+    return f"{before}{finding.signature or finding.text}"
+
+
+def render_comparison(compared: StackComparison) -> Iterator[Part]:
+    """Yield the answer, what is known without a run, each change, and the commands that run it again."""
+    yield Prose(f"{compared.old} -> {compared.new}: {compared.headline}")
+    yield from (Prose(line, 2) for line in compared.known)
+    if rows := compared.rows():
+        yield table(rows, HEADS, indent=2, gap=2)
+    yield Prose(compared.note, 2)
+    yield from (f"  {side}: {line}" for side, line in compared.again())
+
+
+def markdown(compared: StackComparison) -> str:
+    """Return the table for a pull request: sixty lines at most."""
+    rows, again = compared.rows(), compared.again()
+    head = [
+        f"**{markdown_text(compared.old)} -> {markdown_text(compared.new)}: {markdown_text(compared.headline)}**",
+        "",
+    ]
+    head += [f"- {markdown_text(line)}" for line in compared.known[:5]] + [""] * bool(compared.known)
+    lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"] if rows else []
+    for word, name, *sides, reason, known, cause in rows[:ROWS]:
+        cells = [f"**{word}**" if word in {change.value for change in BREAKS} else word, code(name), *sides]
+        lines.append(f"| {' | '.join([*cells, code(reason) if reason else '', known, markdown_text(cause)])} |")
+    if len(rows) > ROWS:
+        lines.append(f"| | {len(rows) - ROWS} further rows | | | | | |")
+    foot = ["", markdown_text(compared.note), *(f"- {side}: {code(line, in_table=False)}" for side, line in again[:4])]
+    return "\n".join([*head, *lines, *foot][:MOST])
+
+
+def plain(compared: StackComparison) -> list[dict[str, Any]]:
+    """Return each test and number as plain JSON values."""
+    return [
+        {
+            "test": test.name,
+            "number": test.number,
+            **encode(test.finding),
+            "breaks": compared.counts_as_break(test),
+            "cause": compared.causes.get(test.name, ""),
+            "reproduce": list(compared.lines[test.trial.name]),
+        }
+        for test in sorted(compared.judged, key=lambda test: (ORDER.index(test.finding.change), test.name))
+    ]
+
+
+def beside(compared: StackComparison) -> dict[str, Any]:
+    """Return what the JSON has of the whole comparison."""
+    values = {
+        name: value for name, value in vars(compared).items() if name in ("old", "new", "rounds", "error", "ended")
+    }
+    return {
+        **values,
+        "status": int(compared.status),
+        "known": list(compared.known),
+        "seconds": round(compared.seconds, 1),
+    }
+
+
+def junit(compared: StackComparison) -> str:
+    """Return the comparison as JUnit: a test that newly breaks is a failure, one without a result is skipped."""
+    suite = ElementTree.Element("testsuite", name="megatrix compare", tests=str(len(compared.judged)))
+    for test in compared.judged:
+        item = ElementTree.SubElement(suite, "testcase", classname="compare", name=visible(test.name))
+        text = visible(f"{test.finding.change.value}: {evidence(test)}")
+        if compared.counts_as_break(test):
+            ElementTree.SubElement(item, "failure", message=text).text = visible(compared.lines[test.trial.name][1])
+        elif test.finding.change in (StackEffect.UNDECIDED, StackEffect.NOT_RUN, StackEffect.INFRASTRUCTURE):
+            ElementTree.SubElement(item, "skipped", message=text)
+    suite.set("failures", str(len(compared.breaks)))
+    return xml_document(ElementTree.tostring(suite, encoding="unicode"))

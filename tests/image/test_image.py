@@ -15,8 +15,7 @@ import pytest
 from matrix.ground.catalog.failure import MIB, Expectation, Level
 from matrix.ground.catalog.loading import load
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.provision.tools import ContainerSpec, Ref, Tool
 from matrix.prove.store import stored_run as nights
 from matrix.prove.store.paths import Paths

@@ -21,6 +21,7 @@ PURE: Final = (
     "matrix/show/findings.py",
     "matrix/prove/bisection/joint.py",
     "matrix/prove/bisection/noise.py",
+    "matrix/prove/bisection/odds.py",
     "matrix/prove/bisection/search.py",
     "matrix/ask/check/answer.py",
     "matrix/ask/check/remedies.py",

@@ -54,8 +54,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks
-from matrix.kit.parity.deviations import Deviation, compare
-from matrix.kit.parity.factors import Point, Value
+from matrix.kit.parity.factors import Deviation, Point, Value, compare
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank

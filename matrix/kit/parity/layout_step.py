@@ -17,8 +17,7 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import Range
 from matrix.kit.parity import tiny_model
-from matrix.kit.parity.deviations import FLOOR, Difference
-from matrix.kit.parity.factors import GLOBAL_BATCH, Point
+from matrix.kit.parity.factors import FLOOR, GLOBAL_BATCH, Difference, Point
 from matrix.kit.parity.shards import Shard, context_positions, initial, shards
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, accepted
 

@@ -30,8 +30,7 @@ from matrix.kit.preflight import FILE, preflight_of
 from matrix.prove.authoring import examples
 from matrix.prove.execution.preflights import read_case
 from matrix.prove.execution.reproduction import DEADLINE_S, brief
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.provision.project import ROOT
 
 TEXT: Final = {"type": "string"}

@@ -10,8 +10,8 @@ from typing import Any, Final
 from matrix.ground.catalog.failure import Level, Signature
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.learning import of_log
 from matrix.kit.command import Repeats, last_printed
+from matrix.prove.bisection.ends import of_log
 from matrix.prove.bisection.noise import LEAST, Noise
 from matrix.prove.bisection.question import BisectionQuestion
 from matrix.prove.bisection.user_command import ONCE, OwnCommand, read_signatures
@@ -91,12 +91,12 @@ class BisectArguments:
         ends = tuple(f"{name}={getattr(question, name)}" for name in fixed)
         level = Level(question.level or Level.CPU.value)
         return OwnCommand(
-            *(tuple(question.own), folder, level, self.deadline, self.metric, self._runs, ends),
+            *(tuple(question.own), folder, level, self.deadline, self.metric, self.runs, ends),
             *(self.shared_folder, tuple(self.override)),
         )
 
     @property
-    def _runs(self) -> Repeats:
+    def runs(self) -> Repeats:
         """Return how often one rank runs the command: while that is short, so that a session starts once for many."""
         seconds = min(BATCH_S, self.deadline / 4) if self.deadline else BATCH_S
         if self.metric:

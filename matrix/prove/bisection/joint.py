@@ -16,13 +16,17 @@ from matrix.ground.catalog.model import Catalog, Container, Wheels
 from matrix.ground.catalog.stack import (
     ABSENT,
     BASE,
+    DECIDED,
     DRIVER,
     MCORE,
+    NAMED,
     NOTHING,
     PYTHON,
     TE,
     TORCH,
     WRITER,
+    Cell,
+    Stack,
     component_named,
     components,
     parse_cell_id,
@@ -202,6 +206,26 @@ class StackPair:
     def label(self, taken: Packages) -> str:
         """Return a mixture as text: every component that differs, and its version."""
         return ", ".join(f"{axis_word(name)} {self.versions(name)[name in taken]}" for name in self.components)
+
+
+def cell_named(catalog: Catalog, text: str) -> Cell:
+    """Return the cell that a text names: a cell's id, or that of a base. Raises MatrixError."""
+    cell: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": catalog.base(text).id}
+    return catalog.cell(**cell)
+
+
+def cell_for(catalog: Catalog, stack: Stack, word: str) -> Cell:
+    """Return the cell that runs a stack: the image or the base with its torch, and its packages laid over it."""
+    torch, python = stack.version(TORCH), stack.version(PYTHON)
+    base = stack.version(BASE) or next((base.id for base in catalog.standard if base.torch == torch), "")
+    if not base:
+        torches = ", ".join(wheels.torch for wheels in catalog.standard)
+        raise MatrixError("no base has this torch", where=word, got=torch or "none", expected=torches)
+    if python and not stack.version(BASE):
+        base = catalog.base_on(base, python) or base
+    packages = [name for name in stack.versions if name not in DECIDED and not follows(name)]
+    values = {name: stack.version(name) or ABSENT for name in (*NAMED, *packages)}
+    return catalog.cell(base, values, packages)
 
 
 def read_pair(

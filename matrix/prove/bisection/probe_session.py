@@ -47,7 +47,7 @@ def seen_of(record: Record) -> ProbeResult:
 
 def numbers_of(record: Record, repeats: int = 1) -> tuple[float, ...]:
     """Return the numbers that the command of a record printed, () if it has none: the mean of each `repeats` runs."""
-    numbers = [float(number) for number in _value(record, METRIC) or ()]
+    numbers = [float(number) for number in value_of(record, METRIC) or ()]
     return tuple(fmean(numbers[start : start + repeats]) for start in range(0, len(numbers), repeats))
 
 
@@ -67,10 +67,10 @@ def diverged_of(record: Record) -> Sample:
 def runs_of_record(record: Record) -> Sample:
     """Return the result of a record as `seen_of` does, of several runs that passed as many times."""
     result = seen_of(record)
-    return (result,) * int(_value(record, RUNS) or 1) if result is ProbeResult.GOOD else result
+    return (result,) * int(value_of(record, RUNS) or 1) if result is ProbeResult.GOOD else result
 
 
-def _value(record: Record, name: str) -> Any:
+def value_of(record: Record, name: str) -> Any:
     """Return a part of what the command's rank returned, None without it."""
     value = record.outcome.ranks[0].value if record.outcome.ranks else None
     return value.get(name) if isinstance(value, dict) else None

@@ -11,7 +11,7 @@ from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, WRITER_MCORE
 from matrix.ground.verdicts.outcome import Raised
-from matrix.prove.bisection.axes import axis_named, axis_word
+from matrix.prove.bisection.axes import WORDS, axis_word
 from matrix.prove.bisection.joint import BisectionAnswer
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, seen_of, why
@@ -96,7 +96,7 @@ class ChangePoint:
     @property
     def headline(self) -> str:
         """Return the result in one line."""
-        package = PACKAGE.get(axis_named(self.axis), self.axis)
+        package = PACKAGE.get(WORDS.get(self.axis, self.axis), self.axis)
         if not self.ambiguous:
             return f"{SHOWN[self.kind]}: {package} {self.label}"
         if len(self.candidates) == 1 and not self.flips:

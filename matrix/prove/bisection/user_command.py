@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +52,14 @@ from matrix.kit import command as commands
 def run_command(rank, *, command, folder, metric="", repeats=(1, 1, 0), shared=False):
     copies = Path(__file__).with_name("files")
     return commands.run(rank, command, folder, metric, commands.Repeats(*repeats), copies=copies, shared=shared)
+
+
+def run_tests(rank, *, command, folder, **options):
+    return commands.run_tests(rank, command, folder, copies=Path(__file__).with_name("files"), **options)
+
+
+def run_test(rank, *, command, folder, **options):
+    return commands.run_test(rank, command, folder, copies=Path(__file__).with_name("files"), **options)
 '''
 
 
@@ -60,7 +69,9 @@ class OwnCommand:
 
     `metric` is the regular expression of its number, "" where it passes or fails; `repeats` are its runs per probe.
     `ends` are the options that select the failing end, from which a signature is learned. With `shared` it runs in the
-    folder itself, else each point in a copy. `overrides` are packages whose declared ranges do not count.
+    folder itself, else each point in a copy. `overrides` are packages whose declared ranges do not count. `tested` are
+    its results, where a run has several: the file of `junit`, the expressions of `numbers`, and the one `test` of it
+    that decides.
     """
 
     command: tuple[str, ...]
@@ -72,13 +83,16 @@ class OwnCommand:
     ends: tuple[str, ...] = ()
     shared_folder: bool = False
     overrides: tuple[str, ...] = ()
+    tested: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
         files = [hashlib.sha256(read_regular(path)).hexdigest() for path in self.named.values()]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
-        content = json.dumps([*values, self.deadline, astuple(self.repeats), self.shared_folder, self.overrides])
+        content = json.dumps(
+            [*values, self.deadline, astuple(self.repeats), self.shared_folder, self.overrides, *self.tested.items()]
+        )
         return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
     @property
@@ -170,9 +184,10 @@ class OwnCommand:
             arguments["repeats"] = [*astuple(self.repeats)]
         if self.shared_folder:
             arguments["shared"] = True
+        arguments |= self.tested
         case = {
             "name": "command",
-            "run": "run_command",
+            "run": "run_test" if "test" in self.tested else "run_tests" if self.tested else "run_command",
             "preload": False,
             "picked": True,
             "levels": [self.level.value],
@@ -243,9 +258,13 @@ def toml_of(content: Mapping[str, Any]) -> str:
     )
 
 
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+
+
 def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
+        return f"{{ {', '.join(f'{_toml_key(name)} = {_toml_value(item)}' for name, item in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

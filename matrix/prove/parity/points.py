@@ -25,8 +25,7 @@ from typing import Any, Final
 from matrix import PACKAGE
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.deviations import Deviation
-from matrix.kit.parity.factors import Point, Value, factors
+from matrix.kit.parity.factors import Deviation, Point, Value, factors
 from matrix.prove.store.paths import make_folder, unwritable
 
 KIT: Final = PACKAGE / "kit"

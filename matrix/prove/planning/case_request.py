@@ -23,9 +23,9 @@ from matrix.ground.catalog.stack import MCORE, TE, WRITER_MCORE
 from matrix.ground.catalog.versions import NONE, parse
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning import catalog_lines, covering
+from matrix.prove.planning import catalog_lines
 from matrix.prove.planning import night as plan
-from matrix.prove.planning.night import ANY_LINE, night, of_base
+from matrix.prove.planning.night import ANY_LINE, night, of_base, pairwise
 from matrix.prove.planning.selection import (
     Test,
     exclusions,
@@ -175,7 +175,7 @@ def _requested(
         )
     if request.select:
         return select_possible(catalog, request.levels, request.select), "select"
-    cases = plan.night(catalog, covering.pairwise, request.levels)
+    cases = plan.night(catalog, pairwise, request.levels)
     if request.smoke:
         return plan.smoke(catalog, cases, request.smoke), "night"
     return (select(cases, request.within) if request.within else cases), "night"
@@ -249,7 +249,7 @@ def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
         )
     line = catalog_lines.named(catalog, request.line)
     part = catalog_lines.whole if request.whole_line else catalog_lines.share
-    cases = part(catalog, line, plan.night(catalog, covering.pairwise, request.levels), request.levels)
+    cases = part(catalog, line, plan.night(catalog, pairwise, request.levels), request.levels)
     if not cases:
         raise MatrixError(
             f"no failure of the catalog depends on the releases of line {line.name}",
@@ -352,7 +352,7 @@ def bundled_cases(catalog: Catalog, base: str, python: str, level: Level, expres
         return select([*cases.values()], expression) if expression else [*cases.values()]
     if expression:
         return select_possible(catalog, (level,), selection(base, expression))
-    cases_of_night = night(catalog, covering.pairwise, (level,))
+    cases_of_night = night(catalog, pairwise, (level,))
     if not any(item.cell.base == base for item in cases_of_night):
         bases = {str(item.cell.base) for item in cases_of_night} & {str(entry.id) for entry in catalog.wheels}
         raise MatrixError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -187,7 +188,7 @@ def night(
     At level gpu also those of images, which have a compiled Transformer Engine that is no release.
 
     The bases are those that bases.toml marks for the night, the megatron-core releases the newest patch of each minor.
-    Each case has the reasons for its choice. `pairwise` makes the covering array (matrix.prove.planning.covering).
+    Each case has the reasons for its choice. `pairwise` makes the covering array.
     """
     by_key: dict[str, Planned] = {}
     candidates = [*stack_cases(catalog, levels)]
@@ -437,3 +438,26 @@ def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) ->
                     change = Reason(ReasonKind.BOUNDARY, f"{short(axis)} {lower} {was.value} | {upper} {becomes.value}")
                     yield lower_cell, frozenset(names), change
                     yield upper_cell, frozenset(names), change
+
+
+def pairwise(
+    factors: Mapping[str, Sequence[Any]], keys: Sequence[str], allowed: Callable[[Mapping[str, Any]], bool]
+) -> list[dict[str, Any]]:
+    """Return allowed rows that cover every pair of values of any allowed row.
+
+    `allowed` uses only the `keys` of a row. The order of the rows is fixed: the same input gives the same plan.
+    Raises MatrixError without covertable: the Python of an image, on which a checkout plans, may lack it.
+    """
+    try:  # only the planner needs it; cells do not have it
+        from covertable.main import Controller  # type: ignore[import-untyped]  # it has no stubs
+    except ModuleNotFoundError:
+        raise MatrixError(
+            "covertable is needed to plan a night",
+            got=f"no covertable in {sys.prefix}",
+            fix="pip install covertable",
+        ) from None
+    rule = {"operator": "fn", "requires": list(keys), "evaluate": allowed}
+    rows = Controller({name: list(values) for name, values in factors.items()}, constraints=[rule]).make()
+    return sorted(
+        (dict(row) for row in rows), key=lambda row: [list(factors[name]).index(row[name]) for name in factors]
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack
 

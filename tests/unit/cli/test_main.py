@@ -80,6 +80,7 @@ def test_error_with_json_is_json(line: str, what: str, capsys: pytest.CaptureFix
 JSON_LINES = {
     "bisect": "bisect --json",  # an error is JSON, too
     "check": "check mcore=0.8.0 torch=2.4.1 --json",
+    "compare": "compare torch-2.4.1 no-such-base --json -- true",
     "contract": "contract --consumer megatron-core --mcore 0.8.0 --te 1.9.0 --json",
     "fit": "fit --offline --json torch=2.9.1",
     "show": "show te=2.11 --json",

@@ -182,3 +182,94 @@ def test_points_do_not_share_what_they_write(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     command.run(rank(tmp_path / ".work" / "a"), words, str(tmp_path), shared=True)
     assert (tmp_path / "data" / "n").read_text() == "x"
+
+
+JUNIT = """<testsuites><testsuite>
+<properties><property name="peak" value="12.5"/><property name="host" value="a"/></properties>
+<testcase classname="t.test_a" name="test_one"/>
+<testcase classname="t.test_a" name="test_two"><failure message="ValueError: width 6">def f(): ...
+E   ValueError: width 6
+
+t/test_a.py:7: ValueError</failure></testcase>
+<testcase classname="t.test_a" name="test_three"><error type="builtins.KeyError" message="'x'"/></testcase>
+<testcase name="test_four"><skipped message="needs a GPU"/></testcase>
+</testsuite></testsuites>"""
+WRITES = f"import sys; open('o.xml', 'w').write({JUNIT!r}); print('loss: 2.5'); sys.exit(int(sys.argv[1]))"
+
+
+def results_of(folder: Path, status: str = "1", code: str = WRITES, **options: Any) -> Any:
+    return command.run_tests(rank(folder), ["python", "-c", code, status], str(folder), "o.xml", **options)
+
+
+def test_results_of_a_junit_file_are_returned(tmp_path: Path) -> None:
+    """A failed test is no failure of the run. A number is printed, or is a property of the file."""
+    returned = results_of(tmp_path, numbers={"loss": r"loss: (\S+)", "peak": "", "host": "", "none": "none: (.*)"})
+
+    assert {name: test[0] for name, test in returned["tests"].items()} == {
+        "t.test_a.test_one": "",
+        "t.test_a.test_two": "failure",
+        "t.test_a.test_three": "error",
+        "test_four": "skipped",
+    }
+    assert returned["numbers"] == {"loss": 2.5, "peak": 12.5}
+
+
+def test_status_without_a_failed_test_is_a_failure(tmp_path: Path) -> None:
+    code = "import sys; open('o.xml', 'w').write('<testsuite><testcase name=\"a\"/></testsuite>'); sys.exit(3)"
+    assert (
+        results_of(tmp_path, code=code)["tests"]["exit status"][2]
+        == "the command left with status 3, and no test failed"
+    )
+
+
+def test_an_earlier_junit_file_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "o.xml").write_text(JUNIT)
+
+    with pytest.raises(CommandError, match=r"has not written o\.xml"):
+        results_of(tmp_path, "0", "pass")
+
+
+@pytest.mark.parametrize("text", ["", "<a>", "none"])
+def test_what_is_no_junit_file_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"o\.xml is no file of JUnit"):
+        results_of(tmp_path, code=f"open('o.xml', 'w').write({text!r})")
+
+
+def test_one_test_decides_the_run(tmp_path: Path) -> None:
+    def ends(test: str) -> None:
+        command.run_test(rank(tmp_path / test), ["python", "-c", WRITES, "1"], str(tmp_path), junit="o.xml", test=test)
+
+    for name in ("t.test_a.test_one", "t.test_a.test_two", "test_four", "missing"):
+        (tmp_path / name).mkdir()
+    ends("t.test_a.test_one")
+    with pytest.raises(CommandError) as caught:
+        ends("t.test_a.test_two")
+    first = chain_of(caught.value)[0]
+    assert (first.type, first.message) == ("ValueError", "width 6")
+    with pytest.raises(LackError, match="needs a GPU"):
+        ends("test_four")
+    with pytest.raises(LackError, match="missing in the file"):
+        ends("missing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "text", "expected"),
+    [
+        ("", "ValueError: width 6", "", ("ValueError", "width 6")),
+        ("", "pkg.errors.ShapeError: no", "", ("ShapeError", "no")),
+        ("", "assert 1 == 2", "", ("AssertionError", "assert 1 == 2")),
+        ("builtins.KeyError", "'x'", "", ("KeyError", "'x'")),
+        ("ValueError", "a: b", "", ("ValueError", "a: b")),
+        ("", "", "first\nlast line", ("failure", "last line")),
+        (
+            "",
+            "",
+            'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nOSError: no',
+            ("OSError", "no"),
+        ),
+    ],
+)
+def test_exception_of_a_failed_test(kind: str, message: str, text: str, expected: tuple[str, str]) -> None:
+    raised = command.raised_in(kind, message, text)
+
+    assert (raised.type, raised.message) == expected

@@ -16,8 +16,7 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.prove.execution.reproduction import CaseContext, make_record
 from matrix.prove.planning.cell_explanation import explain
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import everything, night, of_source
+from matrix.prove.planning.night import everything, night, of_source, pairwise
 from matrix.prove.store.stored_run import Night
 from matrix.show.failure_page import PLANNED, cell_page, failure_page
 from matrix.show.stack_map import StackMap

@@ -11,7 +11,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, total
+from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, load_yaml, not_read, total
 from matrix.ask.check.files.requirements import (
     VALUED,
     from_location,
@@ -22,7 +22,6 @@ from matrix.ask.check.files.requirements import (
     read_pyproject,
     read_toml_lock,
 )
-from matrix.ask.check.files.yaml_text import load_yaml
 from matrix.ground.catalog.stack import ABSENT, Place
 from matrix.ground.errors import MatrixError
 

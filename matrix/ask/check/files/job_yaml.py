@@ -15,11 +15,20 @@ from posixpath import basename, join, normpath
 from typing import Any, Final
 
 import matrix.ground.catalog
-from matrix.ask.check.files.declared import Declared, ImageUse, Open, UnreadKind, UserCommand, not_read, total
+from matrix.ask.check.files.declared import (
+    Declared,
+    ImageUse,
+    Open,
+    UnreadKind,
+    UserCommand,
+    line_of,
+    load_yaml,
+    not_read,
+    total,
+)
 from matrix.ask.check.files.dockerfile import read_dockerfile
 from matrix.ask.check.files.requirements import read_arguments, read_environment
 from matrix.ask.check.files.shell import Shell
-from matrix.ask.check.files.yaml_text import line_of, load_yaml
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.reach import dashed, is_foreign, recognised
 from matrix.ground.catalog.schema import read_toml

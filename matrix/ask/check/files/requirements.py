@@ -14,8 +14,17 @@ from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
-from matrix.ask.check.files.declared import Declared, Open, Statement, UnreadKind, not_read, pin, require_at_most, total
-from matrix.ask.check.files.yaml_text import line_of
+from matrix.ask.check.files.declared import (
+    Declared,
+    Open,
+    Statement,
+    UnreadKind,
+    line_of,
+    not_read,
+    pin,
+    require_at_most,
+    total,
+)
 from matrix.ground.catalog.reach import OPEN_VALUE
 from matrix.ground.catalog.stack import Place
 from matrix.ground.catalog.versions import is_version

@@ -19,8 +19,7 @@ from matrix.ground.catalog.loading import FACTS, load
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution.reproduction import CaseContext, Reproduction, ReproductionRequest
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from tests.profiles import tries
 from tests.unit.catalogs import copy_of_facts, plan_entry
 

@@ -12,8 +12,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity import campaign
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
-from matrix.kit.parity.deviations import Deviation
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Deviation, Point
 from matrix.kit.rank import Rank
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.kit.parity.deviations import QUANTITIES, TOLERANCE, Difference, compare
+from matrix.kit.parity.factors import QUANTITIES, TOLERANCE, Difference, compare
 
 DIFFERENCES = st.builds(
     Difference,

@@ -22,8 +22,7 @@ from matrix.prove.authoring.claims import (
     unsupported,
     with_reasons,
 )
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from tests.unit.catalogs import catalog, clause, failure, planned, shown
 from tests.unit.show.samples import changed, record
 

@@ -17,8 +17,7 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.authoring import entry as entry_checks
 from matrix.prove.authoring.entry import claim_problems, find_function, problems
 from matrix.prove.authoring.examples import LOOK_ALIKES, SHOWS, Example
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from tests.unit.catalogs import case, catalog, cell, clause, failure, shown, wheels
 
 CODE = """

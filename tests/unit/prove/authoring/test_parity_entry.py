@@ -13,8 +13,7 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.failure import Case, Rule, Signature
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.deviations import Deviation
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Deviation, Point
 from matrix.prove.authoring import parity_entry
 from matrix.prove.parity.campaigns import CoreResult
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult

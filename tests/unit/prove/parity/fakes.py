@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from matrix.kit.parity.deviations import Deviation
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Deviation, Point
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, contains
 
 SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")

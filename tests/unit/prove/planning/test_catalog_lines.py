@@ -16,8 +16,7 @@ from matrix.ground.catalog.versions import minor
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.catalog_lines import Line, lines, named, share, shipped_by, whole
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import everything, night
+from matrix.prove.planning.night import everything, night, pairwise
 from tests.unit.catalogs import case, catalog, clause, failure, image, masked, reader, real, releases, wheels
 
 BOTH = (Level.CONTRACT, Level.CPU)

@@ -12,8 +12,7 @@ from matrix.ground.catalog.machine import Machine
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.cell_explanation import Explanation, explain
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.provision.host import LocalSite
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import pairwise
 from tests.profiles import tries
 
 KEYS = ("base", "mcore", "te")

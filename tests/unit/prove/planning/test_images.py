@@ -16,8 +16,7 @@ from matrix.ground.catalog.schema import VersionText
 from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import everything, image_cases, night, of_base
+from matrix.prove.planning.night import everything, image_cases, night, of_base, pairwise
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, releases
 
 IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # not read from TOML

@@ -21,7 +21,6 @@ from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_M
 from matrix.ground.catalog.stack import short as component_short
 from matrix.ground.catalog.versions import Range, position
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
-from matrix.prove.planning.covering import pairwise
 from matrix.prove.planning.night import (
     everything,
     newest_patches,
@@ -29,6 +28,7 @@ from matrix.prove.planning.night import (
     night_cells,
     of_base,
     of_source,
+    pairwise,
 )
 from matrix.prove.planning.packing import ranks_of_value
 from matrix.prove.provision.project import ROOT
@@ -411,7 +411,7 @@ def test_every_base_core_and_engine_is_planned(entry: Any) -> None:
 
 NIGHT = """
 import sys; sys.path.insert(0, {root!r})
-from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import pairwise
 from matrix.prove.planning.night import night
 from tests.unit.prove.planning.test_night import BROKEN, catalog
 from tests.profiles import tries

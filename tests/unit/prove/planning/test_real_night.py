@@ -10,8 +10,7 @@ from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level, ReportedStack
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.authoring.entry import find_function
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import night
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.provision.project import ROOT
 from tests.unit.catalogs import real
 

@@ -10,8 +10,7 @@ import pytest
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Failure, Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.verdicts.planned import Planned
-from matrix.prove.planning.covering import pairwise
-from matrix.prove.planning.night import REPORT, SMOKE, night, smoke
+from matrix.prove.planning.night import REPORT, SMOKE, night, pairwise, smoke
 from tests.unit.catalogs import case, catalog, clause, failure, real, wheels
 
 SIZES = {"2.3.1": 4.0, "2.4.0": 2.0, "2.5.1": 3.0}  # GB by torch: the smallest is in the middle

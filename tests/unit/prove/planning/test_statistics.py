@@ -21,7 +21,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning import night as plan
-from matrix.prove.planning.covering import pairwise
+from matrix.prove.planning.night import pairwise
 from matrix.prove.planning.statistics import (
     JUNIT,
     MOST,

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from matrix.ask.check.files.declared import Declared, UnreadKind
+from matrix.ask.check.files.declared import Declared, UnreadKind, load_yaml
 from matrix.ask.check.files.job_yaml import job_kinds, kind_of, read_yaml
-from matrix.ask.check.files.yaml_text import load_yaml
 
 
 def declared(text: str, files: Mapping[str, str] = {}, where: str = "job.yaml") -> Declared:

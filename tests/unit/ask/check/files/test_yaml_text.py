@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.ask.check.files.yaml_text import Text, line_of, load_yaml
+from matrix.ask.check.files.declared import Text, line_of, load_yaml
 from matrix.ground.errors import MatrixError
 
 

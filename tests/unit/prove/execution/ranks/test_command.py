@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.verdicts.learning import learned
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.signature_match import shows
 from matrix.kit.command import METRIC
+from matrix.prove.bisection.ends import learned
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.supervisor import Supervisor

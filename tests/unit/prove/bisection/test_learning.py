@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from matrix.ground.catalog.failure import Signature
 from matrix.ground.catalog.schema import ambiguity
-from matrix.ground.verdicts.learning import generalised, learned, of_log
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import shows
+from matrix.prove.bisection.ends import generalised, learned, of_log
 
 CHAIN = Raised("AssertionError", "", (Frame("/x/torch/default_planner.py", 7, "create_default_global_save_plan"),))
 CRASH = """\

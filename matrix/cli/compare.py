@@ -1,0 +1,190 @@
+"""`megatrix compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.ask.check import checking, declaring
+from matrix.ask.check.transition import Effect, Transition
+from matrix.ask.check.user_stack import UserStack
+from matrix.cli import places
+from matrix.cli.bisect import SEVERAL, progress, share
+from matrix.cli.usage import add_command, add_json, add_out, taking
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.regular_file import read_regular_text
+from matrix.ground.errors import MatrixError
+from matrix.prove.bisection.joint import cell_for, cell_named
+from matrix.prove.bisection.procedure import BisectionEvents
+from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
+from matrix.prove.bisection.turns import TurnLimits
+from matrix.prove.bisection.user_command import OwnCommand
+from matrix.prove.execution import interrupt
+from matrix.show.bisection import StackComparison, beside, junit, markdown, plain, render_comparison
+from matrix.show.terminal import json_object, say, show, warn
+
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--select": taking("EXPR", "the cases of the catalog to run, as of `megatrix run`", default=""),
+    "--level": {"choices": ("cpu", "gpu"), "default": "cpu", "help": "level to run at (default: cpu)"},
+    "--junit": taking("PATH", "the file of JUnit that the command writes: each of its tests is judged", default=""),
+    "--metric": taking(
+        "NAME=REGEX", "a number that the command prints, or NAME, a property in the file; may be repeated", **SEVERAL
+    ),
+    "--worse-than": taking("SHARE", "the difference of a number that matters (default: 2%%)", type=share, default=0.02),
+    "--confidence": taking("C", "that no claim of the comparison is chance (default: 0.95)", type=float, default=0.95),
+    "--most": taking(
+        "N", f"runs under each stack at most (default: {TurnLimits.most})", type=int, default=TurnLimits.most
+    ),
+    "--minutes": taking("M", "start no further round that would end later", type=float),
+    "--same": {"action": "store_true", "help": "allow the same stack twice: the noise of this machine"},
+    "--bisect": {"action": "store_true", "help": "find the component and the release that brought each break"},
+    "--baseline": taking(
+        "FILE", "the --json of an earlier comparison: what it lists as broken is accepted", default=""
+    ),
+    "--deadline": taking("S", "seconds for one run (default: 600)", type=int, default=600),
+    "--shared-folder": {"action": "store_true", "help": "run in this folder itself, not in a copy"},
+    "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
+    "--format": {"choices": ("text", "md", "json", "junit"), "default": "text", "help": "default: text"},
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "compare")
+    text = "a stack: BASE, BASE/mcore-V/te-V/driver-V, versions, or a file that declares one"
+    for name in ("old", "new"):
+        parser.add_argument(name, metavar=name.upper(), help=text)
+    for option, arguments in OPTIONS.items():
+        parser.add_argument(option, **arguments)
+    parser.add_argument("--no-cache", dest="fresh", action="store_true", help="run anew, also what is stored")
+    places.add_places(parser)
+    add_out(parser)
+    add_json(parser, "compare")
+    parser.set_defaults(command=compare_command, resume_hint="continue with the same command line")
+
+
+def compare_command(parsed: argparse.Namespace) -> int:
+    """Print what changes; return 1 where something newly breaks, 3 where a test is undecided."""
+    interrupt.once()
+    catalog, started = loading.load(), time.monotonic()
+    accepted = baseline(parsed.baseline)
+    arguments = arguments_of(catalog, parsed)
+    events = BisectionEvents(progress, say, warn)
+    own = arguments.command
+
+    def start_engine(full: Catalog) -> Any:
+        environ = own.environ(os.environ, *full.site) if own else os.environ
+        return places.engine_of(full, parsed, 1, 1, environ)
+
+    with ExitStack() as stack:
+        turns = compare_stacks(arguments, catalog, start_engine, events, stack)
+        judged = turns.judged
+        causes = attributed(arguments, judged, catalog, start_engine, events, stack) if parsed.bisect else {}
+    compared = StackComparison(
+        arguments.old,
+        arguments.new,
+        judged,
+        causes,
+        accepted,
+        [*turns.notes, *known_before(catalog, arguments)],
+        turns.rounds,
+        time.monotonic() - started,
+        arguments.limits.error,
+        turns.ended,
+        {trial.name: (trial.line(0), trial.line(1)) for trial in turns.trials},
+    )
+    if parsed.json or parsed.format == "json":
+        print(json_object("compare/1", plain(compared), **beside(compared)))
+    elif parsed.format == "text":
+        show(*render_comparison(compared))
+    else:
+        print(junit(compared) if parsed.format == "junit" else markdown(compared))
+    return compared.status
+
+
+def arguments_of(catalog: Catalog, parsed: argparse.Namespace) -> CompareArguments:
+    """Return the request. Raises MatrixError for options that do not fit."""
+    if parsed.own and parsed.select:
+        raise MatrixError("a command runs instead of the catalog's cases", got="--select with --", fix="leave one out")
+    if not parsed.own and (parsed.junit or parsed.metric or parsed.bisect):
+        raise MatrixError("--junit, --metric and --bisect are for a command", expected="-- COMMAND ...")
+    if not 0 < parsed.confidence < 1 or parsed.most < 1:
+        raise MatrixError("out of range", got=f"{parsed.confidence}, {parsed.most}", expected="0 < C < 1, N >= 1")
+    level = Level(parsed.level)
+    own = OwnCommand(
+        tuple(parsed.own),
+        Path.cwd(),
+        level,
+        parsed.deadline,
+        shared_folder=parsed.shared_folder,
+        overrides=tuple(parsed.override),
+    )
+    seconds = parsed.minutes * 60 if parsed.minutes is not None else None
+    return CompareArguments(
+        stack_named(catalog, parsed.old),
+        stack_named(catalog, parsed.new),
+        parsed.out,
+        own if parsed.own else None,
+        parsed.select,
+        level,
+        TurnLimits(1 - parsed.confidence, parsed.worse_than, parsed.most, seconds),
+        parsed.junit,
+        metrics(parsed.metric),
+        parsed.same,
+        parsed.fresh,
+    )
+
+
+def metrics(texts: Sequence[str]) -> dict[str, str]:
+    """Return the expression of each number, "" of a property. Raises MatrixError for a bad one."""
+    found = {}
+    for text in texts:
+        name, _, pattern = text.partition("=")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise MatrixError(
+                "not a regular expression", where=f"--metric {name}", got=pattern, expected=error
+            ) from None
+        found[name] = pattern
+    return found
+
+
+def stack_named(catalog: Catalog, word: str) -> str:
+    """Return a stack as the base or the cell that runs it. Raises MatrixError for what is no stack."""
+    if "/mcore-" in word or catalog.find_base(word):
+        return word
+    (checked,) = declaring.inputs(catalog, [word], as_one=True)
+    if limits := checked.stack.limits:
+        got = ", ".join(f"{name}{limit}" for name, limit in limits.items())
+        raise MatrixError("a stack that runs has versions", where=word, got=got, expected="NAME=VERSION for each")
+    return cell_for(catalog, checked.stack.stack, word).id
+
+
+def known_before(catalog: Catalog, arguments: CompareArguments) -> list[str]:
+    """Return what is known to change between the stacks without a run."""
+    stacks = [UserStack(cell_named(catalog, text).stack) for text in (arguments.old, arguments.new)]
+    results = [checking.check(catalog, stack, checking.Question(), {}) for stack in stacks]
+    parts = [part for part in Transition(results[0], results[1]).parts if part.effect in (Effect.NEW, Effect.FIXED)]
+    return [f"known, {part.effect.value}: {part.name}: {part.title}" for part in parts if part.certain]
+
+
+def baseline(path: str) -> frozenset[tuple[str, str]]:
+    """Return the breaks in the JSON of an earlier comparison. Raises MatrixError for another file."""
+    if not path:
+        return frozenset()
+    try:
+        content = json.loads(read_regular_text(Path(path)))
+        items = content["items"] if content["schema"].startswith("megatrix/compare/") else []
+        return frozenset((item["test"], item["signature"]) for item in items if item["breaks"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MatrixError("no baseline", where=path, got=error, expected="the --json of megatrix compare") from None

@@ -1,0 +1,277 @@
+"""Run tests in turns under two stacks until each is decided: the catalog's cases, or a command with its own tests.
+
+Results are those of a bisection's session: each run is stored as it ends, and a run that is stored is not repeated.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Final
+
+from matrix.ground.cases.cells import excluded, run_in
+from matrix.ground.catalog.failure import Failure, Level
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
+from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.record import Record
+from matrix.ground.verdicts.signature_match import owner
+from matrix.ground.verdicts.text import one_line
+from matrix.kit.command import EXIT, FAILED, NUMBERS, TESTS, raised_in
+from matrix.prove.bisection.axes import Subject
+from matrix.prove.bisection.ends import in_words, learned
+from matrix.prove.bisection.joint import StackPair
+from matrix.prove.bisection.odds import Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test
+from matrix.prove.bisection.probe_session import NOT_STORED, BisectionSession, line_of, value_of
+from matrix.prove.execution.reproduction import brief
+from matrix.prove.planning.selection import select
+
+SIDES: Final = ("old", "new")
+TITLE: Final = 160  # characters of a reason
+KILLED: Final = (124, 137)  # the statuses of timeout(1), and of a shell whose command is killed
+_LIMIT: Final = re.compile(r"^(?:Failed: )?Timeout \(?>|timed out after \d|out of memory: kill", re.I)
+_OUTSIDE: Final = re.compile(
+    r"No space left on device|Disk quota exceeded|name resolution|Name or service not known|Network is unreachable"
+    r"|Connection (?:refused|reset|aborted|timed out)|(?:ConnectTimeout|ReadTimeout|MaxRetry|NewConnection|Proxy)Error"
+    r"|Max retries exceeded|HTTP Error (?:429|5\d\d)|(?:429|5\d\d) (?:Server|Client) Error|failed after \d+ retries"
+)
+LESS_IS_WORSE: Final = re.compile(r"/s\b|per.?s|throughput|flops|bandwidth|accuracy|mfu|tokens", re.I)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case under the old and the new stack; `own`: a command, whose runs may have several tests."""
+
+    name: str
+    subjects: tuple[Subject, Subject]
+    own: bool = False
+
+    @cached_property
+    def planned(self) -> tuple[Planned, Planned]:
+        """Return the case under each stack."""
+        return self.subjects[0].planned(), self.subjects[1].planned()
+
+    @property
+    def same(self) -> bool:
+        """Return whether both stacks are the same, so that their runs are of one case."""
+        return self.planned[0].key == self.planned[1].key
+
+    def line(self, side: int) -> str:
+        """Return the command that runs it again under a stack."""
+        return line_of(self.subjects[side], self.planned[side])
+
+
+@dataclass(frozen=True)
+class JudgedTest:
+    """A test or a number, with what its runs show."""
+
+    name: str
+    trial: Trial
+    finding: JudgedRuns
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class TurnLimits:
+    """How far a comparison goes: the greatest error, the ratio that matters, the most runs, and the seconds of all."""
+
+    error: float = 0.05
+    matters: float = 0.02
+    most: int = 40
+    seconds: float | None = None
+
+
+def sides_of(stacks: StackPair) -> tuple[Subject, Subject] | None:
+    """Return the subject on both stacks, None where one can't be made."""
+    pair = stacks.mixture(frozenset()), stacks.mixture(frozenset(stacks.differing))
+    return (pair[0], pair[1]) if pair[0] and pair[1] else None
+
+
+def catalog_trials(
+    catalog: Catalog, level: Level, pair_of: Callable[[Subject], StackPair], expression: str = ""
+) -> list[Trial]:
+    """Return the cases of the catalog that fit both stacks, and which the expression selects under the new one."""
+    trials = [*_fitting_trials(catalog, level, pair_of)]
+    if not (expression and trials):
+        return trials
+    keys = {item.key for item in select([trial.planned[1] for trial in trials], expression)}
+    return [trial for trial in trials if trial.planned[1].key in keys]
+
+
+def _fitting_trials(catalog: Catalog, level: Level, pair_of: Callable[[Subject], StackPair]) -> Iterator[Trial]:
+    for failure in catalog.failures:
+        cases = [case for case in failure.case if level in case.levels and not case.picked and not case.write]
+        sides = sides_of(pair_of(Subject(catalog, failure, cases[0], level))) if cases else None
+        if sides is None:
+            continue
+        cells = [side.planned().cell for side in sides]
+        if any(excluded(catalog, failure, cell) for cell in cells):
+            continue
+        fitting = [{case.name for case, _ in run_in(catalog, failure, cell, (level,))} for cell in cells]
+        for case in cases:
+            if all(case.name in names for names in fitting):
+                both = tuple(Subject(catalog, failure, case, level, side.stack, side.sources) for side in sides)
+                yield Trial(f"{failure.id} {case.name}", (both[0], both[1]))
+
+
+@dataclass
+class Turns:
+    """Trials that run in turns. The runs of a command have the tests of the file `junit`, and the numbers `numbers`."""
+
+    trials: Sequence[Trial]
+    session: BisectionSession
+    limits: TurnLimits
+    junit: str = ""
+    numbers: Sequence[str] = ()
+    say: Callable[[str], None] = lambda text: None
+    notes: Sequence[str] = ()  # of stacks that others replace
+    rounds: int = 0
+    ended: bool = True
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run each trial until it is decided, or the time is used up."""
+        started, took = time.monotonic(), 0.0
+        due = [*self.trials]
+        while due:
+            spent = time.monotonic() - started
+            if self.rounds and self.limits.seconds is not None and spent + took > self.limits.seconds:
+                self.ended = False
+                return
+            self.rounds += 1
+            self._take_turns(due)
+            took = time.monotonic() - started - spent
+            for trial in self.trials if self.rounds == 1 else ():
+                if trial.own:
+                    check_first(self, trial)
+            undecided = [test for test in self.judged if test.finding.again]
+            due = [trial for trial in due if any(test.trial is trial for test in undecided)]
+            if due:
+                names = ", ".join(one_line(test.name, 40) for test in undecided[:3])
+                self.say(f"round {self.rounds}: {len(undecided)} to decide: {names}{', ...' * (len(undecided) > 3)}")
+
+    def _take_turns(self, due: Sequence[Trial]) -> None:
+        """Run each trial once under both stacks, which begin in turns."""
+        order = (0, 1) if self.rounds % 2 else (1, 0)
+        turns = [(trial, side) for side in order for trial in due]
+        self.session.seen(
+            [trial.planned[side] for trial, side in turns],
+            [f"{SIDES[side]} {self.rounds}: {trial.name}" for trial, side in turns],
+            [2 * self.rounds - 1 + side if trial.same else self.rounds for trial, side in turns],
+        )
+
+    def records(self, trial: Trial, side: int) -> Sequence[Record]:
+        """Return the runs of a trial under a stack."""
+        records = self.session.records.get(trial.planned[side].key, [])
+        return records[side::2] if trial.same else records
+
+    @property
+    def judged(self) -> list[JudgedTest]:
+        """Return each test and number with what its runs show so far."""
+        tests = [(trial, name, sides) for trial in self.trials for name, sides in self._ends(trial).items()]
+        series = [(trial, name) for trial in self.trials if trial.own for name in self.numbers]
+        limits = self.limits
+        proof = Proof(len(tests), len(series), limits.error, limits.matters, limits.most)
+        return [
+            *(JudgedTest(name, trial, judge_test(*sides, proof)) for trial, name, sides in tests),
+            *(JudgedTest(name, trial, self._number(trial, name, proof), number=True) for trial, name in series),
+        ]
+
+    def _number(self, trial: Trial, name: str, proof: Proof) -> JudgedRuns:
+        pairs = list(
+            zip(*([_number_of(record, name) for record in self.records(trial, side)] for side in (0, 1)), strict=False)
+        )
+        whole = [(old, new) for old, new in pairs if old is not None and new is not None]
+        better = bool(LESS_IS_WORSE.search(name))
+        return judge_number([old for old, _ in whole], [new for _, new in whole], proof, more_is_better=better)
+
+    def _ends(self, trial: Trial) -> dict[str, tuple[list[RunEnd], list[RunEnd]]]:
+        """Return by test how each run of it ended, under the old and under the new stack."""
+        ends: dict[str, tuple[list[RunEnd], list[RunEnd]]] = {}
+        for side in (0, 1):
+            for record in self.records(trial, side):
+                for name, end in self._tests(trial, record):
+                    ends.setdefault(name, ([], []))[side].append(end)
+        return ends
+
+    def _tests(self, trial: Trial, record: Record) -> Iterator[tuple[str, RunEnd]]:
+        failures = trial.subjects[0].catalog.failures
+        tests, whole = value_of(record, TESTS), EXIT if trial.own and self.junit else trial.name
+        if tests is None and record.outcome.kind is OutcomeKind.PASSED:
+            yield whole, RunEnd(Ending.PASSED)
+        elif tests is None:
+            known = record.failure if record.signature and not trial.own else record.other or ""
+            yield whole, end_of(record.outcome, lambda outcome: known)
+        else:
+            ends = {name: self._end(test, failures) for name, test in tests.items()}
+            yield from {whole: RunEnd(Ending.PASSED), **ends}.items()
+
+    def _end(self, test: Sequence[str], failures: Sequence[Failure]) -> RunEnd:
+        """Return how a test of a file of JUnit ended."""
+        result, kind, message, text = test
+        if result not in FAILED:
+            return RunEnd(Ending.SKIPPED if result else Ending.PASSED, text=message)
+        raised = raised_in(kind, message, text)
+        reason = f"{raised.type}: {raised.message}" if raised.message else raised.type
+        outcome = Outcome(OutcomeKind.RAISED, reason, chain=(raised,), evidence=text)
+        return end_of(outcome, partial(self._owner, failures))
+
+    def _owner(self, failures: Sequence[Failure], outcome: Outcome) -> str:
+        """Return the entry whose signature a test shows, "" for none; each text is searched once."""
+        key = f"{outcome.reason}\n{outcome.evidence}"
+        if key not in self._known:
+            entry = owner(failures, outcome)
+            self._known[key] = str(entry.id) if entry else ""
+        return self._known[key]
+
+
+def check_first(turns: Turns, trial: Trial) -> None:
+    """Raise MatrixError where the first runs of a command can decide nothing."""
+    records = [turns.records(trial, side)[0] for side in (0, 1)]
+    for record, side in zip(records, SIDES, strict=True):
+        if record.outcome.kind in NOT_STORED:
+            got = brief(record.outcome)
+            raise MatrixError(f"the command can't run under the {side} stack", where=record.cell.id, got=got)
+    tests = [{*(value_of(record, TESTS) or {})} - {EXIT} for record in records]
+    printed = "; ".join(
+        f"{side}: {one_line(brief(record.outcome), TITLE)}" for side, record in zip(SIDES, records, strict=True)
+    )
+    if turns.junit and not any(tests):
+        fix = f"-- pytest --junitxml {turns.junit}: the path is relative to the folder in which the command runs"
+        raise MatrixError("no test ran under either stack", got=printed, expected=f"tests in {turns.junit}", fix=fix)
+    if all(tests) and not tests[0] & tests[1]:
+        got = "; ".join(f"{side}: {min(names)}" for side, names in zip(SIDES, tests, strict=True))
+        raise MatrixError("no test has the same name under both stacks", got=got, fix="run the same tests under both")
+    passed = [record for record in records if record.outcome.kind is OutcomeKind.PASSED]
+    for name in turns.numbers:
+        if passed and all(_number_of(record, name) is None for record in passed):
+            raise MatrixError(
+                "no number", got=f"--metric {name}", expected="a number in the output, or a property in JUnit"
+            )
+
+
+def end_of(outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
+    """Return how a run ended; `known` returns the entry that has the signature of a failure."""
+    if outcome.kind is OutcomeKind.PASSED:
+        return RunEnd(Ending.PASSED)
+    text = one_line(brief(outcome), TITLE)
+    if outcome.kind in NOT_STORED:
+        return RunEnd(Ending.SKIPPED, text=text)
+    if outcome.kind is OutcomeKind.HUNG:
+        return RunEnd(Ending.LIMIT, "time-out", text=f"time-out: {text}")
+    killed = outcome.kind is OutcomeKind.OUT_OF_MEMORY or outcome.signal == "SIGKILL" or outcome.exit_code in KILLED
+    if killed or _LIMIT.search(text):
+        return RunEnd(Ending.LIMIT, "killed" if killed else "time-out", text=text)
+    if _OUTSIDE.search("\n".join([text, *(raised.message for raised in outcome.chain), outcome.evidence[-1000:]])):
+        return RunEnd(Ending.OUTSIDE, text=text)
+    signature = learned(outcome)
+    return RunEnd(Ending.FAILED, in_words(signature) if signature else text, known(outcome), text)
+
+
+def _number_of(record: Record, name: str) -> float | None:
+    number = (value_of(record, NUMBERS) or {}).get(name)
+    return None if number is None else float(number)

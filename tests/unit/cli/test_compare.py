@@ -1,0 +1,291 @@
+"""`megatrix compare` on the command line: its answers, errors, formats, and what an interruption keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli import places
+from matrix.cli.main import main
+from matrix.ground.catalog import loading
+from matrix.ground.catalog.folders import roots
+from matrix.ground.catalog.loading import read_failures
+from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.stack import MCORE
+from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.ground.verdicts.planned import Planned
+from matrix.prove.provision import host
+from tests.schemas import items_of
+from tests.unit import catalogs
+from tests.unit.catalogs import case, clause, failure
+from tests.unit.engines import HOST, FakeEngine
+
+OLD, NEW = (f"torch-2.5.1/mcore-{core}/te-none/driver-none" for core in ("0.8.0", "0.9.0"))
+PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)
+ENTRY = failure(
+    "break", affected=(clause(mcore=">=0.9"),), works=(clause(mcore="<0.9"),), case=(case("tp2"), case("pp2"))
+)
+Ends = Callable[[Planned, int], Outcome]
+
+
+def broken(kind: str = "ValueError", message: str = "the shape is wrong") -> Outcome:
+    return Outcome(OutcomeKind.RAISED, f"rank 0 raised: {kind}: {message}", 0, chain=(Raised(kind, message),))
+
+
+def of_tests(tests: Mapping[str, str], **numbers: float) -> Outcome:
+    """Return the outcome of a command that wrote a file of JUnit; a text is the message of a failure."""
+    plain = {name: ["failure", "", message, ""] if message else ["", "", "", ""] for name, message in tests.items()}
+    value = {"tests": plain, "numbers": numbers}
+    return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value=value),))
+
+
+def is_new(item: Planned) -> bool:
+    return str(item.cell.stack[MCORE]) == "0.9.0"
+
+
+def known(environ: Mapping[str, str] = os.environ) -> Catalog:
+    return catalogs.catalog(ENTRY, *(entry for root in roots(environ)[1:] for entry in read_failures(root)))
+
+
+class TurnsEngine(FakeEngine):
+    """A fake engine that reads the catalog anew; `ends` gets how often the case ran before."""
+
+    def __init__(self, ends: Ends, **options: Any) -> None:
+        self.counts = Counter[str]()
+        self.environ: Mapping[str, str] = os.environ
+        super().__init__(known(), ends=lambda item: ends(item, self.count(item)), **options)
+
+    def count(self, item: Planned) -> int:
+        self.counts[item.key] += 1
+        return self.counts[item.key] - 1
+
+    def local(self, bases: Any, *_: Any, environ: Mapping[str, str], **__: Any) -> TurnsEngine:
+        """Replaces the local engine."""
+        self.environ = environ
+        return self
+
+    def run(self, *arguments: Any) -> Any:
+        self.known = known(self.environ)
+        return super().run(*arguments)
+
+
+@pytest.fixture
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], handlers: None) -> Any:
+    """Runs `megatrix compare OLD NEW` and returns its status, standard output, standard error and engine."""
+    monkeypatch.setattr(host, "look", lambda: HOST)
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("BASES_OF_TESTS", str(tmp_path / "bases"))
+    monkeypatch.setattr(loading, "load", known)
+
+    def run(line: str, ends: Ends, old: str = OLD, new: str = NEW, **options: Any) -> tuple[int, str, str, TurnsEngine]:
+        engine = TurnsEngine(ends, **options)
+        monkeypatch.setattr(places, "LocalEngine", engine.local)
+        status = main(["compare", old, new, *shlex.split(line)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err, engine
+
+    return run
+
+
+def changes(out: str) -> dict[str, str]:
+    return {item["test"]: item["change"] for item in items_of(out, "compare")}
+
+
+def fails_in_new(item: Planned, count: int) -> Outcome:
+    return broken() if is_new(item) else PASSED
+
+
+def test_new_failures_repeat_until_odds_decide(compare: Any) -> None:
+    status, out, _, engine = compare("--json -- python save.py", fails_in_new)
+    (item,) = items_of(out, "compare")
+
+    assert (status, item["change"], item["signature"]) == (1, "new", "ValueError: the shape is wrong")
+    assert (item["failures"], item["runs"]) == ([0, 3], [3, 3])
+    assert [NEW in key for key in engine.ran] == [False, True, True, False, False, True]
+
+
+def test_what_agrees_is_not_repeated(compare: Any) -> None:
+    for ends, change in ((lambda *_: PASSED, "nothing"), (lambda *_: broken(), "pre-existing")):
+        status, out, _, engine = compare("--json -- python save.py", ends)
+        assert (status, [*changes(out).values()], len(engine.ran)) == (0, [change], 2)
+
+
+def test_each_test_of_a_junit_file_is_judged(compare: Any) -> None:
+    source = random.Random(3)
+
+    def ends(item: Planned, count: int) -> Outcome:
+        tests = {
+            "passes": "",
+            "new": "ValueError: width 6" if is_new(item) else "",
+            "fixed": "" if is_new(item) else "KeyError: 'x'",
+            "old": "RuntimeError: always",
+            "other": "TypeError: bias is missing" if is_new(item) else "RuntimeError: shape is wrong",
+            "flaky": "assert noise < limit" if source.random() < 0.5 else "",
+            "network": "ConnectionError: Connection refused" if is_new(item) and not count else "",
+        }
+        return of_tests(tests | ({} if is_new(item) else {"gone": ""}))
+
+    status, out, _, _ = compare("--json --junit o.xml -- pytest --junitxml o.xml", ends)
+
+    assert (status, changes(out)) == (
+        1,
+        {
+            "new": "new",
+            "other": "changed",
+            "flaky": "flaky",
+            "network": "infrastructure",
+            "gone": "not run",
+            "fixed": "fixed",
+            "old": "pre-existing",
+            "exit status": "nothing",
+            "passes": "nothing",
+        },
+    )
+
+
+def test_a_known_entry_is_named(compare: Any) -> None:
+    ends = lambda item, _: catalogs.shown(ENTRY) if is_new(item) else PASSED  # noqa: E731
+    _, out, _, _ = compare("--json -- python save.py", ends)
+
+    assert items_of(out, "compare")[0]["known"] == "break"
+
+
+def test_a_break_is_attributed_to_its_component(compare: Any) -> None:
+    status, out, _, _ = compare("--bisect --json -- python save.py", fails_in_new)
+
+    assert (status, items_of(out, "compare")[0]["cause"]) == (1, "guilty: mcore; first bad: Megatron-LM 0.9.0")
+
+
+def test_numbers_are_compared_in_pairs(compare: Any) -> None:
+    source = random.Random(5)
+
+    def ends(item: Planned, count: int) -> Outcome:
+        step = source.gauss(100, 1) * (1.05 if is_new(item) else 1)
+        return of_tests({}, step=step, loss=2.5 + 1e-5 * is_new(item), peak=1000)
+
+    options = "--metric step=time:(.*) --metric loss=loss:(.*) --metric peak"
+    status, out, _, _ = compare(f"--json {options} -- python train.py", ends)
+
+    found = changes(out)
+    assert (status, found["step"], found["loss"], found["peak"]) == (1, "worse", "drift", "nothing")
+
+
+def test_an_interrupted_comparison_continues(compare: Any) -> None:
+    """Of six runs the first four are stored: two are left."""
+    status, _, err, _ = compare("-- python save.py", fails_in_new, limit=1, status=KeyboardInterrupt())
+    assert (status, "continue with the same command line" in err) == (130, True)
+    status, out, err, engine = compare("--json -- python save.py", fails_in_new)
+
+    assert (status, len(engine.ran), "[known]" in err) == (1, 5, True)
+    assert items_of(out, "compare")[0]["runs"] == [3, 3]
+
+
+def test_a_comparison_that_ended_runs_anew(compare: Any) -> None:
+    """What a test imports may have changed since."""
+    compare("-- python save.py", fails_in_new)
+    status, _, _, engine = compare("-- python save.py", lambda *_: PASSED)
+
+    assert (status, len(engine.ran)) == (0, 2)
+
+
+def test_minutes_end_the_rounds(compare: Any) -> None:
+    status, out, _, _ = compare("--minutes 0 --format md -- python save.py", fails_in_new)
+
+    assert (status, "the time is used up before all was decided" in out) == (3, True)
+
+
+def test_baseline_accepts_its_breaks(compare: Any, tmp_path: Path) -> None:
+    status, out, _, _ = compare("--json -- python save.py", fails_in_new)
+    (tmp_path / "known.json").write_text(out)
+    status, out, _, _ = compare(f"--baseline {tmp_path / 'known.json'} --format md -- python save.py", fails_in_new)
+
+    assert (status, "new (baseline)" in out, "1 of them in the baseline" in out) == (0, True, True)
+
+
+def test_the_noise_of_one_stack_is_measured(compare: Any) -> None:
+    status, out, _, engine = compare("--same --json -- python save.py", lambda item, count: PASSED, new=OLD)
+
+    assert (status, items_of(out, "compare")[0]["runs"], len(engine.ran)) == (0, [1, 1], 2)
+
+
+def test_the_cases_of_the_catalog_are_compared(compare: Any) -> None:
+    ends = lambda item, _: catalogs.shown(ENTRY) if is_new(item) and item.case == "tp2" else PASSED  # noqa: E731
+    status, out, _, _ = compare("--json", ends)
+
+    assert (status, changes(out)) == (1, {"break tp2": "new", "break pp2": "nothing"})
+    assert items_of(out, "compare")[0]["known"] == "break"
+    status, out, _, _ = compare("--json --select case==pp2", ends)
+    assert (status, [*changes(out)]) == (0, ["break pp2"])
+
+
+def test_markdown_has_at_most_sixty_lines(compare: Any) -> None:
+    def ends(item: Planned, count: int) -> Outcome:
+        return of_tests({f"test_{number}": f"Error{number}Error: x|y" * is_new(item) for number in range(80)})
+
+    status, out, _, _ = compare("--junit o.xml --format md -- pytest --junitxml o.xml", ends)
+
+    assert (status, len(out.splitlines()) <= 60, "further rows" in out) == (1, True, True)
+
+
+def test_tests_with_one_signature_are_one_row(compare: Any) -> None:
+    def ends(item: Planned, count: int) -> Outcome:
+        return of_tests({f"test_{number}": f"ValueError: width {number}" * is_new(item) for number in range(9)})
+
+    _, out, _, _ = compare("--junit o.xml -- pytest --junitxml o.xml", ends)
+
+    assert "test_0 and 8 more" in out
+
+
+def test_junit_has_a_failure_for_each_break(compare: Any) -> None:
+    _, out, _, _ = compare("--format junit -- python save.py", fails_in_new)
+
+    assert ('failures="1"' in out, "new: ValueError: the shape is wrong" in out) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "ends", "new", "text"),
+    [
+        ("-- true", lambda *_: PASSED, OLD, "both stacks are the same"),
+        ("--junit o.xml", lambda *_: PASSED, NEW, "--junit, --metric and --bisect are for a command"),
+        ("--select case==x -- true", lambda *_: PASSED, NEW, "a command runs instead of the catalog's cases"),
+        ("--metric a=( -- true", lambda *_: PASSED, NEW, "not a regular expression"),
+        ("--metric a=b -- true", lambda *_: of_tests({}), NEW, "--metric a"),
+        ("--confidence 1 -- true", lambda *_: PASSED, NEW, "out of range"),
+        ("--junit o.xml -- true", lambda *_: broken("CommandError", "no o.xml"), NEW, "no test ran under either stack"),
+        (
+            "--junit o.xml -- true",
+            lambda item, _: of_tests({"new" if is_new(item) else "old": ""}),
+            NEW,
+            "no test has the same name under both stacks",
+        ),
+        (
+            "-- true",
+            lambda item, _: Outcome(OutcomeKind.UNAVAILABLE, "no wheel of it") if is_new(item) else PASSED,
+            NEW,
+            "the command can't run under the new stack",
+        ),
+        ("-- true", lambda *_: PASSED, "no-such-base", "no-such-base"),
+        ("-- true", lambda *_: PASSED, "torch=2.5.1 mcore>=0.9", "a stack that runs has versions"),
+        ("-- true", lambda *_: PASSED, "torch=9.9.9 mcore=0.9.0", "no base has this torch"),
+        ("--baseline none.json -- true", lambda *_: PASSED, NEW, "none.json"),
+    ],
+)
+def test_bad_input_is_refused(line: str, ends: Ends, new: str, text: str, compare: Any) -> None:
+    status, _, err, _ = compare(line, ends, new=new)
+
+    assert (status, text in err) == (2, True), err
+
+
+def test_versions_name_a_stack(compare: Any) -> None:
+    _, out, _, _ = compare("--json -- true", lambda *_: PASSED, "torch=2.5.1 mcore=0.8.0", "torch=2.5.1 mcore=0.9.0")
+
+    answer = json.loads(out)
+    assert (answer["old"], answer["new"]) == (OLD, NEW)

@@ -125,7 +125,13 @@ def taking(metavar: str, help: str, **further: Any) -> dict[str, Any]:
 def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -> None:
     """Add the options; values stay text, which JobOption reads."""
     for option in options:
-        parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help or None)
+        try:
+            parser.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help or None)
+        except argparse.ArgumentError:
+            fix = "give the option of the site's own entry another name"
+            raise MatrixError(
+                "two options of one name", where="[[preflight.option]]", got=option.name, fix=fix
+            ) from None
 
 
 def given(parsed: argparse.Namespace, options: Iterable[JobOption]) -> dict[str, str | None]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from matrix.ground.catalog.regular_file import open_regular, read_regular_text
+from matrix.ground.catalog.regular_file import open_regular, read_regular_text, within_limits
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError, closest
 from matrix.read.git import MOST, Repository
@@ -40,6 +40,7 @@ from matrix.read.trees import (
 
 UNREADABLE_WHEEL = "the wheel can't be read"
 LARGEST_CONTENT = 2**29  # bytes of the files that are read of a wheel; the Python of torch 2.9 has 60 MB
+TREE_S = 30.0  # seconds of CPU time in which a working tree is hashed; megatron-core takes 0.1
 LARGEST_HEAD = 2**20  # characters of the headers of METADATA; those of torch have 20,000
 # What zipfile raises: RuntimeError for an encrypted member, NotImplementedError for an unknown compression.
 DAMAGED = (
@@ -225,7 +226,8 @@ def inspect_tree(source: Source) -> Contents:
         file = root / path
         return read_regular_text(file) if file.exists() else None
 
-    digest = tree_hash(root / source.layout.folder)
+    with within_limits(source.location, TREE_S):  # links may name one folder a million times, a file may have 1 TiB
+        digest = tree_hash(root / source.layout.folder)
     version = f"{declared(source.layout, str(source), text_of)}+tree.{digest[:7]}"
     return Contents(source, f"tree {digest}", version, metadata(source.package, version, str(source), text_of))
 

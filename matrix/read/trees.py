@@ -6,7 +6,9 @@ import ast
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from matrix.ground.catalog.schema import toml_table
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
 
+UNLIKELY = 2**16  # bytes of a file; the shortest that overflows the stack has 160,000
 FILES = "files and folders, or links to them"
 Read = Callable[[str], "str | None"]  # path in the tree -> text, None when the tree has no such file
 
@@ -81,11 +84,19 @@ def declared(layout: Layout, where: str, read: Read) -> str:
     )
 
 
+def syntax_tree(source: str | bytes, path: str = "<source>") -> ast.Module:
+    """Parse Python. Raises RecursionError where Python 3.10 would overflow the stack: a chain of 100,000 attributes."""
+    if len(source) > UNLIKELY and sys.version_info < (3, 11):
+        with suppress(SyntaxError, ValueError):  # which ast.parse reports, if it is one there
+            compile(source, path, "exec", dont_inherit=True)
+    return ast.parse(source, path)
+
+
 def python_version(text: str) -> str:
     """Return `__version__`, or MAJOR.MINOR.PATCH with PRE_RELEASE, of a package_info.py; "" if it states neither."""
     constants: dict[str, object] = {}
     try:
-        for node in ast.parse(text).body:
+        for node in syntax_tree(text).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 constants |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
         numbers = [constants.get(name) for name in ("MAJOR", "MINOR", "PATCH")]

@@ -34,7 +34,13 @@ def site_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
         return ()
     from matrix.ground.catalog.schema import read_toml  # cells have no such file
 
-    return tuple(settings.parent / str(name) for name in read_toml(settings).get("failures", ()))
+    folders = tuple(settings.parent / str(name) for name in read_toml(settings).get("failures", ()))
+    if folders and FAILURES.parent == PACKAGE:
+        fix = f"if you trust their code: export {SITE}={os.pathsep.join(map(str, folders))}"
+        raise MatrixError(
+            "the current folder must not choose code that runs", where=str(settings), got="failures", fix=fix
+        )
+    return folders
 
 
 def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:

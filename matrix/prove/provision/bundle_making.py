@@ -44,8 +44,9 @@ SHOWN_S: Final = 5.0  # s between lines of progress
 GB: Final = 1e9  # bytes
 START: Final = '''\
 """Start megatrix from this bundle: python{python} start.py [run ...]"""
-import sys
-sys.path = [path for path in sys.path if path != __file__.rpartition("/")[0]]  # nobody checked what is beside this file
+import os, sys
+beside = os.path.dirname(os.path.realpath(__file__))  # nobody checked what is there
+sys.path = [path for path in sys.path if os.path.realpath(path) != beside]
 import hashlib
 from pathlib import Path
 folder = Path(__file__).resolve().parent

@@ -36,7 +36,8 @@ from matrix.prove.store.paths import flush, write_whole
 def locked(file: Path) -> Iterator[None]:
     """Hold an exclusive lock between processes; the system releases it when the holder dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(file, os.O_RDWR | os.O_CREAT)  # not "w", which would wait for the reader of a FIFO
+    # Not "w", which would wait for the reader of a FIFO; no link, which would create a file elsewhere.
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -207,7 +208,7 @@ def holds(folder: Path, contents: Mapping[Path, bytes]) -> bool:
     found = {path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
     found = {path for path in found if "__pycache__" not in path.relative_to(folder).parts}
     return found == {folder / name for name in contents} and all(
-        not (folder / name).is_symlink() and (folder / name).read_bytes() == content
+        not (folder / name).is_symlink() and (folder / name).is_file() and (folder / name).read_bytes() == content
         for name, content in contents.items()
     )
 

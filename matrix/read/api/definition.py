@@ -15,6 +15,7 @@ from matrix.ground.catalog.regular_file import within_limits
 from matrix.ground.errors import MatrixError
 from matrix.read.api.api import Entry
 from matrix.read.api.binding import constructor_text
+from matrix.read.trees import syntax_tree
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = re.compile(
@@ -206,7 +207,7 @@ def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:
     with warnings.catch_warnings(), within_limits(path):
         warnings.simplefilter("ignore")
         try:
-            tree = ast.parse(source, path)
+            tree = syntax_tree(source, path)
         except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
             raise SyntaxError(
                 getattr(error, "msg", str(error)), (path, getattr(error, "lineno", None) or 1, 0, "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import cache, partial
@@ -34,7 +34,7 @@ from matrix.read.api.provider import PROVIDERS, TRANSFORMER_ENGINE, Calls, Provi
 from matrix.read.api.recording import MCORE, SUFFIX, TE
 from matrix.read.api.relevance import is_yanked
 from matrix.read.git import Repository
-from matrix.read.package_source import Contents, Source, SourceKind
+from matrix.read.package_source import LARGEST_CONTENT, Contents, Source, SourceKind
 from matrix.read.trees import LAYOUTS, package_files
 
 Select = Callable[[str], bool]
@@ -145,13 +145,24 @@ def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     if source.kind is SourceKind.TREE:
         root = Path(source.location)
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
-        return {name: read_regular(file) for name, file in paths.items() if part(name)}
+        return _within_size(source.location, ((name, read_regular(file)) for name, file in paths.items() if part(name)))
     with Repository(source.location) as clone:
         return _files_of_commit(clone, contents.identity.split()[1], source.layout.folder, part)
 
 
 def _files_of_commit(clone: Repository, commit: str, folder: str, part: Select) -> Mapping[str, bytes]:
-    return {path: clone.object(id)[1] for path, id in clone.files(commit, folder, part).items()}
+    files = clone.files(commit, folder, part).items()
+    return _within_size(f"{clone.path}@{commit[:10]}", ((path, clone.object(id)[1]) for path, id in files))
+
+
+def _within_size(where: str, files: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Return the files. Raises MatrixError for more than LARGEST_CONTENT bytes, before the others are read."""
+    contents, size = dict[str, bytes](), 0
+    for path, content in files:
+        contents[path], size = content, size + len(content)
+        if size > LARGEST_CONTENT:
+            raise MatrixError("too many bytes", where=where, got=f"> {LARGEST_CONTENT:,}", fix="name a smaller folder")
+    return contents
 
 
 def _origin(contents: Contents) -> dict[str, str]:
@@ -248,7 +259,7 @@ def _project(text: str, part: Select) -> tuple[str, Mapping[str, bytes]]:
         return path.stem, package_source.members(path, part)
     if not path.is_dir():
         raise MatrixError("not a project", where=str(path), got="a file", expected="a folder, PATH@REV or a wheel")
-    return path.name, {name: read_regular(path / name) for name in _walk(path, part)}
+    return path.name, _within_size(str(path), ((name, read_regular(path / name)) for name in _walk(path, part)))
 
 
 def _walk(root: Path, part: Select) -> Iterator[str]:

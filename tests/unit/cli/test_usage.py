@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from matrix.cli import COMMANDS, Command
 from matrix.cli.main import EPILOG, main
-from matrix.cli.usage import Parser, statuses, wrapped
+from matrix.cli.usage import Parser, add_options, statuses, wrapped
+from matrix.ground.catalog.reach import JobOption
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.prove.provision.project import ROOT
 
@@ -93,3 +94,14 @@ def test_wrong_arguments_raise_with_a_fix(arguments: list[str], what: str, fix: 
     with pytest.raises(MatrixError) as caught:
         parser.parse_args(arguments)
     assert (caught.value.what, caught.value.fix) == (what, fix)
+
+
+@pytest.mark.parametrize("name", ["json", "help", "launcher"])
+def test_option_of_a_site_conflicts_with_none(name: str) -> None:
+    """The preflight of a private entry may name an option that `check` has."""
+    parser = Parser()
+    parser.add_argument("--json")
+    add_options(parser, [JobOption("launcher", "NAME")])
+
+    with pytest.raises(MatrixError, match=f"two options of one name\n  got:      {name}"):
+        add_options(parser, [JobOption(name, "NAME")])

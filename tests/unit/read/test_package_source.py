@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.errors import MatrixError
+from matrix.read import package_source
 from matrix.read.package_source import LARGEST_CONTENT, Source, SourceKind, inspect, parse, unpack
 from matrix.read.trees import package_files
 from tests.unit.prove.provision.makers import commit, git, make_clone, make_tree, make_wheel
@@ -296,3 +297,20 @@ def test_a_pipe_is_no_source(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(MatrixError, match=r"a (file|folder), pipe or device"):
         inspect(mcore(f"./{name}", tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["links", "sparse"])
+def test_endless_tree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Two links in each of 25 folders make 33 million paths; a sparse file has no blocks."""
+    monkeypatch.setattr(package_source, "TREE_S", 0.2)
+    package = tmp_path / "megatron"
+    for number in range(26):
+        (package / f"d{number}").mkdir(parents=True)
+        for name in ("x", "y") if kind == "links" and number < 25 else ():
+            (package / f"d{number}" / name).symlink_to(f"../d{number + 1}")
+    if kind == "sparse":
+        with (package / "data").open("wb") as file:
+            file.truncate(2**39)
+
+    with pytest.raises(MatrixError, match="takes too long to read"):
+        inspect(parse(str(tmp_path), "megatron-core"))

@@ -177,3 +177,9 @@ def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
         (package / name).symlink_to(tmp_path / "shared")
     names = [path.relative_to(package).as_posix() for path in package_files(package)]
     assert names == ["core/a.py", "one/a.py", "two/a.py"]
+
+
+@pytest.mark.parametrize("text", ["x = a" + ".b" * 300_000, "x = " + "+".join("1" * 300_000), "x = a" + "()" * 300_000])
+def test_long_chain_is_no_crash(text: str) -> None:
+    """Python 3.10 overflows its stack where it converts such a tree: the process ended with SIGSEGV."""
+    assert python_version(text) == ""

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from matrix.ground.catalog.stack import ABSENT, UNKNOWN, Place, Value
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
+from matrix.ground.verdicts.text import mask
 
 # Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
 Open = Callable[[str], "tuple[str, str] | None"]
@@ -166,7 +167,7 @@ def pin(name: str, version: str, place: Place, limits: str = "") -> Statement:
 
 def not_read(kind: UnreadKind, text: str, place: Place, fix: str = "") -> Declared:
     """Return the declaration of something that was not read or is not known."""
-    return Declared(unread=(Unread(kind, text, place, fix),))
+    return Declared(unread=(Unread(kind, mask(text), place, fix),))
 
 
 DEEPEST: Final = 100  # nested tables and lists: the C loader overflows the stack. Those of NeMo have 8

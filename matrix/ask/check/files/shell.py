@@ -30,6 +30,7 @@ from matrix.ask.check.files.declared import (
 )
 from matrix.ask.check.files.installs import CONDA, Installs
 from matrix.ground.catalog.stack import Place
+from matrix.ground.verdicts.text import MASKED, mask
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
@@ -192,7 +193,7 @@ class Shell:
                 before = self.variables.get(name, [])
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
             if not POSITIONAL.fullmatch(" ".join(value)):  # an option of the script: its default counts
-                local[name] = value
+                local[name] = [MASKED] if mask(f"{name}=x") != f"{name}=x" else value  # others' files set it, too
         checkouts = self.checkouts(local.get("PYTHONPATH", []), place)
         if not words:
             self.variables |= local

@@ -191,13 +191,25 @@ def test_relative_folders_of_failures_are_read(tmp_path: Path, monkeypatch: pyte
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(folders, "PACKAGE", FAILURES.parent)  # as installed
+    monkeypatch.setattr(folders, "PACKAGE", tmp_path / "matrix")  # as in a checkout
     (tmp_path / "megatrix.toml").write_text('failures = ["b"]\n')
 
     assert roots({}) == (FAILURES, tmp_path / "b")
     assert roots({SITE: "a"}) == (FAILURES, tmp_path / "a")
     assert folders.with_site({})[SITE] == str(tmp_path / "b")
     assert (folders.new_root(None, {}), folders.new_root(Path("c"), {})) == (tmp_path / "b", tmp_path / "c")
+
+
+def test_current_folder_chooses_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed `check` in a clone of anyone's repository would run the preflights that its megatrix.toml names."""
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "PACKAGE", FAILURES.parent)  # as installed
+    (tmp_path / "megatrix.toml").write_text('failures = ["b"]\n')
+
+    with pytest.raises(MatrixError, match=f"if you trust their code: export {SITE}={tmp_path / 'b'}"):
+        roots({})
+    assert roots({SITE: "b"}) == (FAILURES, tmp_path / "b")
 
 
 def test_installed_package_holds_no_new_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

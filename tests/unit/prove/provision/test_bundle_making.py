@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from matrix.prove.provision import bundle_folder, bundle_making, host
 from matrix.prove.provision.bundle_folder import Bundle
 from matrix.prove.provision.bundle_making import BundleContents, Maker, Progress, described, requested
 from matrix.prove.provision.resolution import Downloader, IndexFile
-from matrix.read.commands import CommandResult
+from matrix.read.commands import CommandResult, run
 from matrix.read.elf.elf_file import CUBIN
 from tests.unit.catalogs import real
 from tests.unit.prove.provision.makers import make_clone
@@ -292,3 +293,18 @@ def test_progress_states_the_rest() -> None:
     progress.arrived(10**6)
     progress.arrived(10**9 - 10**6)
     assert lines == ["2.00 of 3.00 GB, 100.0 MB/s, about 10 s left"]
+
+
+@pytest.mark.parametrize("path", ["start.py", "./start.py", "../bundle/start.py", "../link/start.py", "../link.py"])
+def test_modules_beside_start_are_not_run(tmp_path: Path, path: str) -> None:
+    """pip and Python check nothing of such a file, and no manifest lists it."""
+    folder = tmp_path / "bundle"
+    (folder / "wheels").mkdir(parents=True)
+    (folder / "start.py").write_text(bundle_making.START.format(python="3.10", wheel="a.whl", sha256="0"))
+    for name in ("hashlib", "pathlib"):
+        (folder / f"{name}.py").write_text("raise SystemExit('foreign code ran')\n")
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "link.py").symlink_to(folder / "start.py")
+
+    ended = run(["env", "-C", str(folder), sys.executable, path])
+    assert "wheels/a.whl is missing or damaged" in ended.err

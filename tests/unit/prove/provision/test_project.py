@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from matrix.ground.catalog.folders import default_root
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import host, project
 from matrix.prove.provision.project import ROOT, files, folder, home, is_installed, locked, making, materialise
+from matrix.read.commands import python_code, run
 
 INSTALLED = {
     "ground/errors.py": "errors",
@@ -258,3 +260,24 @@ def test_damaged_project_is_made_anew(tmp_path: Path, change: str) -> None:
     assert materialise(package, tmp_path / "projects") == folder
     assert [path.name for path in folder.iterdir()] == ["conftest.py"]
     assert (file.read_text(), file.is_symlink()) == ("mine", False)
+
+
+def test_pipe_in_the_project_blocks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").write_text("")
+    made = project.materialise(tmp_path / "package", tmp_path / "projects") / "matrix" / "a.py"
+    made.unlink()
+    os.mkfifo(made)
+
+    code = "import sys; from pathlib import Path; from matrix.prove.provision.project import materialise\n"
+    folders = (str(tmp_path / "package"), str(tmp_path / "projects"))
+    words = python_code(sys.executable, f"{code}materialise(*map(Path, sys.argv[1:]))", *folders)
+    ended = run(words, environment={**os.environ, "PYTHONPATH": str(ROOT)}, seconds=20)
+    assert (ended.code, made.is_file()) == (0, True)
+
+
+def test_lock_creates_nothing_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"), project.locked(tmp_path / "lock"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()

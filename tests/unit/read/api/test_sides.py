@@ -396,3 +396,18 @@ def test_provider_without_days_has_no_changed_defaults() -> None:
 
     assert {finding.callee for finding in found} == {"triton.language.range"}
     assert FindingKind.CHANGED not in {finding.kind for finding in found}
+
+
+@pytest.mark.parametrize("kind", ["folder", "revision", "core"])
+def test_too_many_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """One blob of 250 MB that a tree names 200 times is 0.3 MB in a clone, and took 7.5 GB of memory."""
+    monkeypatch.setattr(sides, "LARGEST_CONTENT", 1_000)
+    names = (f"megatron/core/{number}.py" for number in range(3))
+    root = tree(tmp_path, {**dict.fromkeys(names, "#" * 500), "megatron/core/package_info.py": INFO})
+    if kind == "revision":
+        for words in (("init", "-q"), ("add", "-A"), ("-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c")):
+            subprocess.run(["git", *words], cwd=root, check=True)
+
+    text = f"{root}@HEAD" if kind == "revision" else str(root)
+    with pytest.raises(MatrixError, match="too many bytes"):
+        sides.calls_of(text) if kind == "core" else sides.calls_of_project(text, TRANSFORMER_ENGINE)

@@ -171,3 +171,18 @@ def test_long_line_is_read_in_linear_time(part: str) -> None:
     """With a cubic expression, one of 8 kB took 87 s."""
     with within_limits("requirements.txt"):
         read_requirements(part * 20_000 + "\n" + part * 20_000 + ".whl", "requirements.txt", lambda name: None)
+
+
+@pytest.mark.parametrize("line", ["machine a login b password hunter2", "[hunter2]", "extraheader = basic hunter2"])
+def test_included_file_is_not_quoted(line: str) -> None:
+    """The name of an included file is of the input: ~/.netrc, .git/config."""
+    found = read_requirements("-r netrc", "r.txt", opened({"netrc": line}))
+
+    assert [(one.text, str(one.place)) for one in found.unread] == [("not a requirement", "netrc:1")]
+
+
+@pytest.mark.parametrize("line", ["aws_secret_access_key = hunter2", "HF_TOKEN: hunter2", "a==1 https://b:hunter2@c/d"])
+def test_secret_of_a_line_is_masked(line: str) -> None:
+    (unread,) = read_requirements(line, "r.txt", nothing).unread
+    assert "hunter2" not in unread.text
+    assert "[masked]" in unread.text

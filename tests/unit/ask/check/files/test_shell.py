@@ -196,3 +196,12 @@ def test_step_runs_in_a_component(line: str, nodes: list[str]) -> None:
 def test_commands_of_one_step_are_separate() -> None:
     words = [command.words for command in read("mpirun -np 1 python a.py : -np 4 python b.py").commands]
     assert words == [("mpirun", "-np", "1", "python", "a.py"), ("mpirun", "-np", "4", "python", "b.py")]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
+def test_secret_of_another_file_is_masked(name: str) -> None:
+    """A script may read any file of the machine, and then print what that sets."""
+    script = f"source ./env\nX=${name}\npip install torch==$X\n"
+    found = read_script(script, "job.sh", lambda _: ("env", f"export {name}=hunter2\n"))
+
+    assert [one.text for one in found.unread] == ["not a requirement: torch==[masked]"]

@@ -69,7 +69,7 @@ TE = "extensions/transformer_engine.py"
 
 def test_other_functions_of_a_file_are_offered() -> None:
     """883533e049 changed TEGroupedLinear.__init__, and names use_grouped_tensor; the traceback has forward alone."""
-    message = "single_grouped_weight and single_grouped_bias require use_grouped_tensor=True"
+    message = "one weight and one bias require use_grouped_tensor=True"
     assert fixes("0.19.2", message, (TE, 2430, "forward"))[0] == "883533e049"
 
 

@@ -253,7 +253,7 @@ class UpstreamHistory:
 
 
 def _short(version: str) -> str:
-    return re.sub(r"(\.0)*(\+.*)?$", "", version)
+    return re.sub(r"(\.0){0,9}(\+.{0,99})?$", "", version)
 
 
 def _hashes(text: str) -> frozenset[int]:

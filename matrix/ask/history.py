@@ -45,7 +45,7 @@ _IDLE: Final = re.compile(
 )
 _CALLEE: Final = re.compile(r"\b(\w+(?:\.\w+)?)\(\)|\b([A-Z]\w+)' object")
 _COPIED: Final = re.compile(
-    r"(?i)^(?:adlr/megatron-lm!\d{1,9} - )?(?:(?:cp|cherry[- ]pick)\b:? {0,9})?|[`'\"]| {0,9}\(#?\d{1,9}\)| {1,9}into\b.*"
+    r"(?i)^(?:adlr/megatron-lm!\d{1,9} - )?(?:(?:cp|cherry[- ]pick)\b:? {,9})?|[`'\"]| {,9}\(#?\d{1,9}\)| {1,9}into\b.*"
 )
 _ID: Final = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,40}\b")
 _HOLE: Final = re.compile(r"\{\}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.schema import ambiguity, read_toml
@@ -142,6 +142,7 @@ FRAGMENTS = st.sampled_from(
 
 @tries(200)
 @given(st.lists(FRAGMENTS, max_size=6).map(" ".join))
+@example(f"wandb login --host=https://host {'0123456789' * 4} dop_v1_{'0123456789abcdef' * 4}")
 def test_a_masked_text_stays_as_it_is(text: str) -> None:
     """Records are masked where they enter, and again where they are displayed."""
     masked = mask(text)

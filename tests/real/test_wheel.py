@@ -46,11 +46,12 @@ COMMANDS = {
     "contract --mcore 0.8.0 --te 1.9.0": 0,
     "surface record no-such-folder": 2,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
+    "compare torch=2.4.1 torch=2.4.1 -- true": 2,
     "build no-such-image": 2,
     "run --line te199": 2,
     "report": 2,  # nothing has run
     f"run --here --level contract --select 'failure=={BEHIND_MPI} and mcore==0.8.0'": 0,
-    "report --format markdown": 0,
+    "report --json": 0,
     "run --resume": 0,
     "run --here --out train.log": 2,
 }

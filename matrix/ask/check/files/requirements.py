@@ -177,7 +177,6 @@ def _is_for_linux(package: Mapping[str, Any]) -> bool:
     return len(extras) * len(texts) > MOST_MARKERS or any(holds(text, extra) for text in texts for extra in extras)
 
 
-NOT_REQUIRED: Final = "not a requirement"
 DEEPEST: Final = 20  # files that include each other, one in the other. Real projects nest two or three
 MOST_LINES: Final = 50_000  # requirements of one file: 2 s. Large environments have 1,000
 # Markers are evaluated for the machines that train. Their Python is not known: what another one has is left open.
@@ -256,8 +255,8 @@ def _included(name: str, place: Place, open_file: Open, includes: dict[str, bool
     # As pip reads it: relative to the file that includes it.
     declared = read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), includes=includes)
     # Its name is of the input, which may be anyone's: a line that is no requirement may be of a file of passwords.
-    quoted = f"{NOT_REQUIRED}: "
-    unread = (replace(one, text=NOT_REQUIRED) if one.text.startswith(quoted) else one for one in declared.unread)
+    parts = ((one, one.text.partition(": ")[0]) for one in declared.unread)
+    unread = (replace(one, text=kind) if one.kind is UnreadKind.PACKAGE else one for one, kind in parts)
     return replace(declared, unread=tuple(unread))
 
 
@@ -284,7 +283,7 @@ def _requirement(text: str, place: Place) -> Declared:
     except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
         if found := from_location(text, place) or _of_wheel(text, place):
             return Declared(pins=(found,))
-        kind = "a variable without a value" if OPEN_VALUE.search(text) else NOT_REQUIRED
+        kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
         return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):

@@ -181,6 +181,18 @@ def test_included_file_is_not_quoted(line: str) -> None:
     assert [(one.text, str(one.place)) for one in found.unread] == [("not a requirement", "netrc:1")]
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("machine a login b password hunt$r2", "a variable without a value"),
+        (f"a; python_version < '{DIGITS}' and extra == 'hunter2'", "a marker that can't be evaluated"),
+    ],
+)
+def test_no_kind_of_included_line_is_quoted(line: str, text: str) -> None:
+    found = read_requirements("-r netrc", "r.txt", opened({"netrc": line}))
+    assert [one.text for one in found.unread] == [text]
+
+
 @pytest.mark.parametrize("line", ["aws_secret_access_key = hunter2", "HF_TOKEN: hunter2", "a==1 https://b:hunter2@c/d"])
 def test_secret_of_a_line_is_masked(line: str) -> None:
     (unread,) = read_requirements(line, "r.txt", nothing).unread

@@ -26,12 +26,14 @@ from matrix.read.history.index import (
     hash_of_line,
     hash_of_word,
     histories,
+    history_of,
     words_of,
 )
 
 INNERMOST: Final = 4  # upstream frames whose functions are looked at
 MOST: Final = 3  # commits offered
 NEAR, FAR = 1.5, 2.5  # against a function of the same class or function as one on the traceback, or of the same file
+DEEPER: Final = 1.2  # against each frame further out
 IDENTIFIER: Final = re.compile(r"_|[a-z][A-Z]")
 VAGUE: Final = frozenset(
     ("__init__", "forward", "_call_impl", *keyword.kwlist, *["self", "must", "only", "when", "this", "that"])
@@ -204,22 +206,22 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
 
 def _functions(
     history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: str, numbers: Sequence[int]
-) -> Iterator[tuple[SourceFile, str, float, str]]:
+) -> Iterator[tuple[SourceFile, str, bool, float, str]]:
     """Yield the functions on the traceback, the others of their files, and those that the message names.
 
-    Each with its file, what counts against it, and the source line that was printed.
+    Each with its file, whether the error names it, what counts against it, and the source line that was printed.
     """
     for depth, position in enumerate(reversed(stack)):
         functions = position.functions(numbers)
         scopes = {function.rpartition(".")[0] for function in functions} - {""}
         for name in position.file.names:
             near = name in scopes or name.rpartition(".")[0] in scopes
-            distance = 0 if name in functions else NEAR if near else FAR
-            yield position.file, name, 1.2 * depth + distance, "" if distance else position.source
+            named, distance = name in functions, NEAR if near else FAR
+            yield position.file, name, named, DEEPER * depth + distance * (not named), position.source if named else ""
     for text in dict.fromkeys(match[match.lastindex or 0] for match in _CALLEE.finditer(message)):
         files = history.defining(text.partition(".")[0])
         for file in files if len(files) < NAMESAKES else ():
-            yield from ((file, name, 0.0, "") for name in file.names if name in (text, f"{text}.__init__"))
+            yield from ((file, name, True, 0.0, "") for name in file.names if name in (text, f"{text}.__init__"))
 
 
 def _offers(
@@ -237,14 +239,14 @@ def _offers(
     def later(commit: UpstreamCommit) -> bool:  # what older releases have alone is neither before nor after
         return not history.has(commit.number, release) and (not commit.releases or commit.releases[-1] in successors)
 
-    for file, function, penalty, source in _functions(history, stack, raised.message, numbers):
+    for file, function, named, penalty, source in _functions(history, stack, raised.message, numbers):
         for change in file.changes(function):
             commit = history.commit_of(change.commit)
             if change.kind == MADE and numbers and commit.releases == ():
                 continue
             is_later = not numbers or later(commit)
             score, reason = _weigh(history, commit, lowered, error, change, source if is_later else "")
-            if penalty % 1.2 == 0 or (reason and score > penalty):
+            if named or (reason and score > penalty):
                 yield is_later, CommitOffer(commit, function, reason or "it changed the function", score - penalty)
     for number, words in enumerate(_subjects(history)):
         if not words.isdisjoint(identifiers) and (not numbers or later(history.commit_of(number))):
@@ -359,7 +361,7 @@ class RepairsBetween:
 
 def repairs_between(component: str, versions: tuple[str, str], options: Iterable[str]) -> RepairsBetween | None:
     """Return the fixes and reverts between two versions, None of a component whose history is not known."""
-    history = next((history for history in histories() if history.component == component), None)
+    history = history_of(component)
     if history is None:
         return None
     numbers, notes = [history.number_of_release(version) for version in versions], []

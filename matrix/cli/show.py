@@ -13,7 +13,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.stack import component_title
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.text import one_line
-from matrix.read.history.index import UpstreamCommit, UpstreamHistory, histories
+from matrix.read.history.index import UpstreamCommit, UpstreamHistory, histories, history_of
 from matrix.show.known import statement
 from matrix.show.terminal import json_object, show
 
@@ -158,7 +158,7 @@ def _changed(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:
 
 def _of_release(component: str, version: str) -> Answer:
     """Return the fixes and reverts that are new in a release."""
-    history = next((history for history in histories() if history.component == component), None)
+    history = history_of(component)
     if history is None:
         return [f"{component}: not a component whose history is known: {_indexed()}"], False
     number = history.number_of_release(version)

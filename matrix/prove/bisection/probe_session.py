@@ -33,7 +33,7 @@ from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.paths import make_folder, unwritable
 from matrix.prove.store.stored_run import RunLock
-from matrix.read.history.index import histories
+from matrix.read.history.index import history_of
 
 NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
 
@@ -330,7 +330,7 @@ def changing_frame(axis: BisectionAxis, record: Record) -> tuple[str, set[int], 
     By upstream's history; where no point changes a function, of a file alone.
     """
     nothing = "", set[int](), set[int]()
-    history = next((history for history in histories() if history.component == axis.component), None)
+    history = history_of(axis.component)
     if history is None:
         return nothing
     numbers = [(place, history.number_of_release(point.id)) for place, point in enumerate(axis.points)]

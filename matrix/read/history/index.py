@@ -269,3 +269,8 @@ def _content(block: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
 def histories() -> tuple[UpstreamHistory, ...]:
     """Return the indexes of all projects."""
     return tuple(UpstreamHistory(path) for name in NAMES if (path := DATA / f"{name}.bin").is_file())
+
+
+def history_of(component: str) -> UpstreamHistory | None:
+    """Return the index of a component, None where its history is not known."""
+    return next((history for history in histories() if history.component == component), None)

@@ -73,6 +73,12 @@ def test_other_functions_of_a_file_are_offered() -> None:
     assert fixes("0.19.2", message, (TE, 2430, "forward"))[0] == "883533e049"
 
 
+def test_each_frame_of_the_four_innermost_counts() -> None:
+    """db57c152e6 changed the outermost one, and its subject names nothing of the error."""
+    inner = [("config.py", 1, "is_experimental_enabled")] * 3
+    assert fixes("0.18.2", "", ("_rank_utils.py", 1, "log_single_rank"), *inner) == ["db57c152e6"]
+
+
 def test_callee_that_the_message_names_is_offered() -> None:
     message = "GatedDeltaNet.__init__() got an unexpected keyword argument 'cp_comm_type'"
     assert fixes("0.18.2", message, ("transformer/spec_utils.py", 120, "build_module"))

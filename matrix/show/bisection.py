@@ -229,15 +229,8 @@ class StackComparison:
         ]
         if finding.values:
             sides = [f"{value:.6g}" for value in finding.values]
-        known = finding.known
-        return (
-            word,
-            name,
-            *sides,
-            one_line(evidence(test), REASON),
-            known,
-            one_line(self.causes.get(test.name, ""), REASON),
-        )
+        cause = one_line(self.causes.get(test.name, ""), REASON)
+        return word, name, *sides, one_line(evidence(test), REASON), finding.known, cause
 
     def again(self) -> list[tuple[str, str]]:
         """Return the commands that run what breaks again, each once."""
@@ -301,11 +294,8 @@ def plain(compared: StackComparison) -> list[dict[str, Any]]:
 
 def beside(compared: StackComparison) -> dict[str, Any]:
     """Return what the JSON has of the whole comparison."""
-    values = {
-        name: value for name, value in vars(compared).items() if name in ("old", "new", "rounds", "error", "ended")
-    }
     return {
-        **values,
+        **{name: getattr(compared, name) for name in ("old", "new", "rounds", "error", "ended")},
         "status": int(compared.status),
         "known": list(compared.known),
         "seconds": round(compared.seconds, 1),

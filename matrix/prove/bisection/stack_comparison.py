@@ -139,21 +139,22 @@ def attributed(
 
     Tests that fail with one signature are searched once.
     """
-    causes: dict[tuple[str, bool], str] = {}
     own = arguments.own
-    searched = [test for test in judged if own and test.finding.change in SEARCHED]
-    for test in searched:
+    if own is None:
+        return {}
+    found, causes = dict[tuple[str, bool], str](), dict[str, str]()
+    for test in (test for test in judged if test.finding.change in SEARCHED):
         key = (test.name if test.number else test.finding.signature), test.number
-        if key in causes or own is None:
-            continue
-        events.say(f"bisecting {test.name}")
-        try:
-            options, command = search_of(arguments, own, test)
-            answer, session = bisect_user_command(options, command, catalog, start_engine, events, stack)
-            causes[key] = "; ".join(summarize(answer, session).headlines)
-        except MatrixError as error:
-            causes[key] = f"not attributed: {error.brief}"
-    return {test.name: causes[(test.name if test.number else test.finding.signature), test.number] for test in searched}
+        if key not in found:
+            events.say(f"bisecting {test.name}")
+            try:
+                options, command = search_of(arguments, own, test)
+                answer, session = bisect_user_command(options, command, catalog, start_engine, events, stack)
+                found[key] = "; ".join(summarize(answer, session).headlines)
+            except MatrixError as error:
+                found[key] = f"not attributed: {error.brief}"
+        causes[test.name] = found[key]
+    return causes
 
 
 def search_of(arguments: CompareArguments, own: OwnCommand, test: JudgedTest) -> tuple[BisectArguments, OwnCommand]:

@@ -25,7 +25,7 @@ from matrix.kit.command import EXIT, FAILED, NUMBERS, TESTS, raised_in
 from matrix.prove.bisection.axes import Subject
 from matrix.prove.bisection.ends import in_words, learned
 from matrix.prove.bisection.joint import StackPair
-from matrix.prove.bisection.odds import Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test
+from matrix.prove.bisection.odds import MOST, Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test
 from matrix.prove.bisection.probe_session import NOT_STORED, BisectionSession, line_of, value_of
 from matrix.prove.execution.reproduction import brief
 from matrix.prove.planning.selection import select
@@ -81,7 +81,7 @@ class TurnLimits:
 
     error: float = 0.05
     matters: float = 0.02
-    most: int = 40
+    most: int = MOST
     seconds: float | None = None
 
 

@@ -28,7 +28,10 @@ class Judgement:
 
 
 def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog: Iterable[Failure] = ()) -> Judgement:
-    """Return the verdict on `outcome`. If it does not show `failure`, `catalog` is searched for one that it shows."""
+    """Return the verdict on `outcome`. If it does not show `failure`, `catalog` is searched for one that it shows.
+
+    Without an expectation, a failure that the entry states to hide it is a result: the case is masked, as stated.
+    """
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         return Judgement(Verdict.UNAVAILABLE)
     if outcome.kind is OutcomeKind.NOT_REACHED:
@@ -39,4 +42,6 @@ def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog:
     if signature is not None:
         return Judgement(VERDICTS[expectation][1], signature.name)
     shown_failure = owner((entry for entry in catalog if entry.id != failure.id), outcome)
-    return Judgement(Verdict.UNEXPLAINED, other=shown_failure.id if shown_failure else None)
+    other = shown_failure.id if shown_failure else None
+    masked = expectation is Expectation.UNKNOWN and other in {masked.by for masked in failure.masked}
+    return Judgement(Verdict.LEARNED if masked else Verdict.UNEXPLAINED, other=other)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.ground.catalog.failure import Expectation, Signature
+from matrix.ground.catalog.failure import Expectation, Masked, Signature
 from matrix.ground.verdicts.judge import Judgement, judge
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Verdict
@@ -39,6 +41,17 @@ BROKEN, WORKS, UNKNOWN = Expectation
 )
 def test_judge_follows_the_design_s_table(expectation: Expectation, outcome: Outcome, judgement: Judgement) -> None:
     assert judgement == judge(THIS, expectation, outcome, CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("expectation", "verdict"),
+    [(UNKNOWN, Verdict.LEARNED), (BROKEN, Verdict.UNEXPLAINED), (WORKS, Verdict.UNEXPLAINED)],
+)
+def test_masked_case_is_red_only_against_an_expectation(expectation: Expectation, verdict: Verdict) -> None:
+    """A selected case may be masked: it ends in the failure that hides it, which is what the entry states."""
+    masked = replace(THIS, masked=(Masked("other", "it comes first"),))
+    assert judge(masked, expectation, shown(OTHER), CATALOG) == Judgement(verdict, other="other")
+    assert judge(masked, expectation, STRANGE, CATALOG).verdict is Verdict.UNEXPLAINED
 
 
 @pytest.mark.parametrize("expectation", list(Expectation))

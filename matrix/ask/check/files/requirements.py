@@ -13,7 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 
 from matrix.ask.check.files.declared import (
     Declared,
@@ -55,7 +61,7 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
 
 
 def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
-    """Return [project] dependencies, of all extras and dependency groups too."""
+    """Return [project] dependencies, of all extras and dependency groups too, as the settings of uv change them."""
     content = _toml(text, where)
     project = _table(content.get("project"))
     groups = [
@@ -63,7 +69,7 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
         *_table(project.get("optional-dependencies")).values(),
         *_table(content.get("dependency-groups")).values(),
     ]
-    lines = [line for group in groups if isinstance(group, list) for line in group if isinstance(line, str)]
+    lines = [line for group in groups for line in _texts(group)]
     declared = total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
     tools = _table(content.get("tool"))
     if "dependencies" in project.get("dynamic", ()):
@@ -73,7 +79,39 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
             return declared + not_read(UnreadKind.FILE, "dependencies that a program computes", Place(where))
         declared += total(read_arguments(["-r", str(name)], Place(where), open_file) for name in names)
     poetry = _table(_table(tools.get("poetry")).get("dependencies"))
-    return declared + Declared(pins=tuple(_of_poetry(name, value, where) for name, value in poetry.items()))
+    declared += Declared(pins=tuple(_of_poetry(name, value, where) for name, value in poetry.items()))
+    return _with_uv(declared, _table(tools.get("uv")), where, open_file)
+
+
+def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_file: Open) -> Declared:
+    """Return what uv makes of the dependencies: overrides and sources replace them, constraints limit them.
+
+    An override also replaces what other packages require, and one whose marker does not hold removes the package.
+    """
+
+    def read(lines: Iterable[str]) -> Declared:
+        return total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
+
+    overrides, constraints = (_texts(settings.get(f"{kind}-dependencies")) for kind in ("override", "constraint"))
+    required = read(overrides) + declared
+    names = {pin.name for pin in required.pins}
+    sources = {canonicalize_name(name): source for name, source in _table(settings.get("sources")).items()}
+    overrides += [_of_source(name, source) for name, source in sources.items() if name in names and _is_own(source)]
+    replaced = {canonicalize_name(name[0]) for line in overrides if (name := re.match(r"[\w.-]+", line))}
+    kept = replace(declared, pins=tuple(pin for pin in declared.pins if pin.name not in replaced))
+    return read(constraints) + kept + read(overrides)
+
+
+def _is_own(source: Any) -> bool:
+    """Return whether a source of uv is another one than an index."""
+    return not _table(source).keys().isdisjoint(("git", "url", "path", "workspace"))
+
+
+def _of_source(name: str, source: Mapping[str, Any]) -> str:
+    """Return the requirement that a source of uv stands for; the version in a folder is not known."""
+    revision = next((source[key] for key in ("rev", "tag", "branch") if key in source), "")
+    location = f"git+{source['git']}" + f"@{revision}" * bool(revision) if "git" in source else source.get("url", "")
+    return f"{name} @ {location}" if location else name
 
 
 def _of_poetry(name: str, value: Any, where: str) -> Statement:
@@ -147,6 +185,10 @@ def _toml(text: str, where: str) -> dict[str, Any]:
 
 def _table(found: Any) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
+
+
+def _texts(found: Any) -> list[str]:
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 def _tables(found: Any) -> list[Mapping[str, Any]]:

@@ -167,3 +167,36 @@ def test_other_forms_of_project_files(text: str, pins: list[tuple[str, str, str]
     found = read_project(text, "p", lambda name: (name, "torch==2.3.1") if name == "r.txt" else None)
     assert [(one.name, one.version, one.limits) for one in found.pins] == pins
     assert [item.text for item in found.unread] == unread
+
+
+OVERRIDDEN = """
+[project]
+dependencies = ["torch==2.9.1", "megatron-core==0.17.0", "numpy", "flash-attn==2.8.3", "apex"]
+[tool.uv]
+override-dependencies = [
+    "Megatron_Core==0.16.1; python_version >= '3.0'", "transformer-engine==2.9.0", "flash-attn; sys_platform == 'never'",
+]
+constraint-dependencies = ["numpy==2.1.0", "torch<2.10"]
+[tool.uv.sources]
+torch = { index = "cpu" }
+apex = { path = "3rdparty/apex" }
+transformer-engine = { git = "https://github.com/NVIDIA/TransformerEngine.git", tag = "v2.10" }
+other = { git = "https://x.invalid/other.git" }
+"""
+
+
+def test_settings_of_uv_replace_and_limit_dependencies() -> None:
+    """uv replaces a requirement by an override or a source, and limits it by a constraint."""
+    found = reader_of("pyproject.toml", OVERRIDDEN, "p")(OVERRIDDEN, "p", lambda _: None)
+    versions = {one.name: one.version for one in found.pins if one.version}
+    assert versions == {"torch": "2.9.1", "megatron-core": "0.16.1", "numpy": "2.1.0", "transformer-engine": "2.10"}
+    assert "flash-attn" not in {one.name for one in found.pins}
+
+
+@pytest.mark.parametrize(
+    "settings", ["5", "[]", "{ sources = 5, override-dependencies = [5] }", "{ sources = { a = 5 } }"]
+)
+def test_damaged_settings_of_uv_are_left_out(settings: str) -> None:
+    text = f'project.dependencies = ["torch==2.9.1"]\ntool.uv = {settings}'
+    found = reader_of("pyproject.toml", text, "p")(text, "p", lambda _: None)
+    assert [(one.name, one.version) for one in found.pins] == [("torch", "2.9.1")]

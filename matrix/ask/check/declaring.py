@@ -22,7 +22,7 @@ from matrix.ask.check.files.declared import (
 from matrix.ask.check.files.dockerfile import read_dockerfile
 from matrix.ask.check.files.job_yaml import read_yaml
 from matrix.ask.check.files.requirements import read_pipfile_lock, read_pyproject, read_requirements, read_toml_lock
-from matrix.ask.check.files.shell import SHELLS, read_script
+from matrix.ask.check.files.shell import SHELLS, read_definition, read_script
 from matrix.ask.check.training_job import UserJob, job_of, jobs_of
 from matrix.ask.check.user_stack import UserStack, build, image_contents, parse_text
 from matrix.ground.catalog.model import Catalog
@@ -38,9 +38,10 @@ FILE_S: Final = 20.0  # seconds of CPU time for a file with those that it names;
 Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
 KINDS: Final = (
     "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
-    "Dockerfile, Containerfile, a shell or sbatch script, YAML of a job, or settings of Megatron, NeMo or verl"
+    "Dockerfile, Containerfile, Apptainer's definition file, a shell or sbatch script, YAML of a job, or settings of "
+    "Megatron, NeMo or verl"
 )
-SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", "file")
+SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", ".def", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
 PARTS: Final = ("transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
 
@@ -108,6 +109,8 @@ def reader_of(name: str, text: str, where: str) -> Reader:
             return reader
     if low.endswith((".yml", ".yaml")):
         return read_yaml
+    if low.endswith(".def") or re.search(r"^bootstrap[ \t]*:", text, re.MULTILINE | re.IGNORECASE):
+        return read_definition
     if text.startswith("#!") or re.search(r"^#SBATCH\b", text, re.MULTILINE):
         return read_script
     if low.endswith((".txt", ".in")) or re.search(r"^[\w.-]+\s*==\s*\S+\s*$", text, re.MULTILINE):

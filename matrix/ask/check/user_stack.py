@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from matrix.ask.check.files.declared import REMOVED, Declared, ImageUse, Statement, Unread, UnreadKind, not_read
+from matrix.ask.check.files.declared import NEWEST, REMOVED, Declared, ImageUse, Statement, Unread, UnreadKind, not_read
 from matrix.ground.catalog.model import Base, Catalog, Container
 from matrix.ground.catalog.stack import (
     ABSENT,
@@ -255,9 +255,11 @@ def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: 
                 fix = closest(version, recorded(catalog, name), count=1)
                 yield Unread(UnreadKind.VERSION, f"{title} {version} {why}", statement.place, fix)
             elif name in unstated:
-                text = f"no exact version of {title} is stated" + f" ({statement.limits})" * bool(statement.limits)
-                if statement.limits == REMOVED:
-                    text = f"{title} is removed, and whether another one is installed is not known"
+                limits = f" ({statement.limits})" * bool(statement.limits)
+                text = {
+                    REMOVED: f"{title} is removed, and whether another one is installed is not known",
+                    NEWEST: f"{title} is upgraded, and which version was the newest is not known",
+                }.get(statement.limits, f"no exact version of {title} is stated{limits}")
                 yield Unread(UnreadKind.VERSION, text, statement.place, f"name it, such as {short(name)}=VERSION")
         elif statement.value is not ABSENT and not _judged(catalog, statement, stated):
             text = f"no rule or fact of the catalog judges {title} {version}".rstrip()
@@ -290,7 +292,8 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
         if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
             remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
-        if not (before and isinstance(before.value, str) and each.value is UNKNOWN):
+        keeps = each.value is UNKNOWN and not each.limits.endswith((REMOVED, NEWEST))
+        if not (before and isinstance(before.value, str) and keeps):
             stated[each.name] = each
     return stated, remarks
 

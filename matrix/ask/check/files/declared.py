@@ -22,6 +22,7 @@ Open = Callable[[str], "tuple[str, str] | None"]
 LARGEST: Final = 2**20  # characters of a script, Dockerfile or YAML: 10 s to read. Real ones have 100 KB at most
 MOST: Final = 5_000  # commands of a script, instructions of a Dockerfile; real ones have hundreds
 REMOVED: Final = "===removed"  # limits that no version fits: an image's own is gone, and what came is not known
+NEWEST: Final = "===newest"  # limits that no version fits: an upgrade takes the newest release of its day
 COMMAND: Final = Place("the command")  # of what the user starts with `check -- COMMAND`
 
 
@@ -41,6 +42,10 @@ class Statement:
     def version(self) -> str:
         """The exact version, "" without one."""
         return self.value if isinstance(self.value, str) else ""
+
+    def upgraded(self) -> Statement:
+        """Return the statement of an installer that takes the newest version, whichever is installed."""
+        return self if self.version else replace(self, limits=",".join(filter(None, (self.limits, NEWEST))))
 
     def left_open(self) -> Statement:
         """Return the statement; of a removed package, that what is installed in its place is not known."""

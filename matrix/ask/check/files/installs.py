@@ -1,10 +1,10 @@
-"""What commands of package managers and git install or remove: pip, uv, poetry, pdm, pipenv, conda, git clone."""
+"""What commands install, change or remove: pip, uv, poetry, pdm, pipenv, conda, git clone, files of site-packages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from posixpath import basename, join, normpath
 from typing import Final
@@ -22,7 +22,7 @@ from matrix.ask.check.files.requirements import (
     read_pyproject,
     read_toml_lock,
 )
-from matrix.ground.catalog.stack import ABSENT, Place
+from matrix.ground.catalog.stack import ABSENT, Place, component_named
 from matrix.ground.errors import MatrixError
 
 Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
@@ -41,6 +41,12 @@ LOCKS: Final[Mapping[tuple[str, str], tuple[str, Reader]]] = {
 # A folder with a project: ".", "./x[extra]", "/opt/x", "~/x", "third_party/x".
 PROJECT: Final = re.compile(r"(\.{1,2}(?=[/\[]|$)|[/~]|[\w.-]+/)[^\s:*=@<>]*")
 ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
+UPGRADES: Final = frozenset({"-U", "--upgrade", "-I", "--ignore-installed", "--force-reinstall", "--reinstall"})
+COPIES: Final = frozenset({"cp", "install", "ln", "mv", "rsync"})  # their last word names what they write
+EDITS: Final = COPIES | {"git", "patch", "sed", "tar", "unzip", "zipfile"}
+SITE: Final = re.compile(r"(?:site|dist)-packages(?:/(\w[\w.-]*))?")
+MODULES: Final = {"megatron": "megatron-core"}  # whose distribution has another name
+INSTALLS: Final = re.compile(r"\bpip\b.{0,99}\binstall\b")  # in a program of Python
 REVISION: Final = frozenset({"-b", "--branch", "--revision"})
 
 
@@ -59,8 +65,12 @@ class Installs:
         if program in ("cd", "pushd", "popd"):
             self.folder = join(self.folder, *words[1:2]) if program != "popd" else ""
             return Declared()
+        if edited := _edited(plain, words, place):
+            return edited
         if program == "git":
             return self._git(words[1:], place)
+        if "setup.py" in plain and {"install", "develop"} & {*plain}:
+            return self._project(".", place, open_file)
         self.environments |= "venv" in plain or "virtualenv" in plain or (program in CONDA and "create" in plain)
         for (_, first), (at, second) in pairwise((at, word) for at, word in enumerate(plain) if word[:1] != "-"):
             pair, rest = (first, second), words[at + 1 :]
@@ -76,7 +86,7 @@ class Installs:
                 return read_arguments([part for word in named for part in ("-r", word)], place, open_file)
             if pair[0] in CONDA and pair[1] in ("env", "install", "create", "update"):
                 return self._conda(rest, place, open_file)
-        return None
+        return not_read(UnreadKind.PACKAGE, "a program that runs pip", place) if _runs_pip(words) else None
 
     def _locked(self, name: str, read_lock: Reader, place: Place, open_file: Open) -> Declared:
         return _read(read_lock, name, name, place, open_file)
@@ -92,7 +102,10 @@ class Installs:
                 projects.append(self._project(word.partition("[")[0], place, open_file))
             else:
                 requirements.append(word)
-        return total([read_arguments(requirements, place, open_file), *projects])
+        named = read_arguments(requirements, place, open_file)
+        if not UPGRADES.isdisjoint(words):
+            named = replace(named, pins=tuple(pin.upgraded() for pin in named.pins))
+        return total([named, *projects])
 
     def cloned(self, path: str) -> bool:
         """Return whether a path is in a clone, whose contents the command that made it states."""
@@ -141,6 +154,23 @@ class Installs:
             return Declared()
         found = from_location(f"git+{url}@{revision}" if revision else f"git+{url}", place) if url else None
         return Declared(pins=(found,)) if found else Declared()
+
+
+def _edited(programs: Sequence[str], words: Sequence[str], place: Place) -> Declared | None:
+    """Return that a command changes installed files, of one component or of any; None for another command."""
+    program = next((one for one in programs if one in EDITS), "")
+    if not program or (program == "sed" and not any(word.startswith(("-i", "--in-place")) for word in words)):
+        return None
+    for found in filter(None, map(SITE.search, words[-1:] if program in COPIES else words)):
+        name = canonicalize_name(MODULES.get(found[1] or "", found[1] or ""))
+        if not name or component_named(name):
+            text = f"{program} changes {'installed packages' if not name else f'the installed {name}'}"
+            return not_read(UnreadKind.PACKAGE, text, place, "check the environment itself: megatrix check")
+    return None
+
+
+def _runs_pip(words: Sequence[str]) -> bool:
+    return "-c" in words and basename(words[0]).startswith("python") and INSTALLS.search(words[-1]) is not None
 
 
 def _read(read_file: Reader, name: str, title: str, place: Place, open_file: Open) -> Declared:

@@ -319,6 +319,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _requirement(text: str, place: Place) -> Declared:
     text = text.strip()
     try:
+        if text.endswith(".whl"):  # its name alone has the form of a package's
+            raise InvalidRequirement(text)
         parsed = Requirement(text)
         if any(one.operator != "===" and not is_version(one.version.removesuffix(".*")) for one in parsed.specifier):
             raise InvalidRequirement(text)  # a number of 5,000 digits

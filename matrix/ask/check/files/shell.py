@@ -354,6 +354,21 @@ def read_script(text: str, where: str, open_file: Open) -> Declared:
     return Shell(where, open_file).script(text)
 
 
+_SECTION: Final = re.compile(r"^[ \t]*%(\w+)[^\n]*$", re.MULTILINE)
+_FROM: Final = re.compile(r"^[ \t]*from[ \t]*:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
+
+
+def read_definition(text: str, where: str, open_file: Open) -> Declared:
+    """Return what a definition file of Apptainer declares: the image that it is made from, and what it runs."""
+    shell, parts, sections = Shell(where, open_file), list[Declared](), list(_SECTION.finditer(text))
+    header = text[: sections[0].start()] if sections else text
+    images = [ImageUse(one[1], Place(where, text.count("\n", 0, one.start(1)) + 1)) for one in _FROM.finditer(header)]
+    for section, end in zip(sections, [*(one.start() for one in sections[1:]), len(text)], strict=True):
+        if section[1] in ("post", "environment", "runscript"):
+            parts.append(shell.read(text[section.end() : end], text.count("\n", 0, section.end()) + 1))
+    return total([Declared(images=tuple(images)), *parts])
+
+
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (option, value) of --option=value, --option value, -N value and -N4."""
     for place, word in enumerate(words):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 import pytest
 
-from matrix.ask.check.files.declared import Declared, total
+from matrix.ask.check.files.declared import NEWEST, Declared, total
 from matrix.ask.check.files.installs import Installs
 from matrix.ground.catalog.stack import ABSENT, Place
 
@@ -23,7 +24,7 @@ FILES = {
 def installed(*lines: str, files: Mapping[str, str] = FILES) -> Declared:
     installs = Installs()
     found = [
-        installs.read(line.split(), Place("x"), lambda name: (name, files[name]) if name in files else None)
+        installs.read(shlex.split(line), Place("x"), lambda name: (name, files[name]) if name in files else None)
         for line in lines
     ]
     return total(part for part in found if part)
@@ -83,6 +84,50 @@ def test_missing_file_is_named(line: str, name: str) -> None:
 def test_broken_file_is_named(line: str) -> None:
     files = dict.fromkeys(("broken.yml", "uv.lock", "pyproject.toml"), "{{")
     assert "can't be read" in installed(line, files=files).unread[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("patch /usr/lib/python3/dist-packages/transformer_engine/pytorch/attention.py a.diff", "transformer-engine"),
+        ("sed -i s/a/b/ /opt/venv/lib/python3.12/site-packages/megatron/core/utils.py", "megatron-core"),
+        ("python3 -m zipfile -e te.whl /usr/local/lib/python3.12/dist-packages", "installed packages"),
+        ("unzip te.whl -d $SITE/site-packages/", "installed packages"),
+        ("cp -r /tmp/m/. /opt/venv/lib/python3.12/site-packages/", "installed packages"),
+        ("""python -c "import os; os.system('pip install torch')\"""", "a program that runs pip"),
+    ],
+)
+def test_changed_packages_are_not_known(line: str, text: str) -> None:
+    assert [text in unread.text for unread in installed(line).unread] == [True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sed s/a/b/ /usr/lib/python3/dist-packages/torch/version.py",
+        "cp /usr/lib/python3/dist-packages/torch/lib/libc10.so /usr/lib",
+        "patch /usr/lib/python3/dist-packages/ray/worker.py a.diff",
+        'python -c "import torch"',
+    ],
+)
+def test_reading_packages_changes_nothing(line: str) -> None:
+    assert not (installed(line) or Declared()).unread
+
+
+@pytest.mark.parametrize("words", ["-U torch", "torch --upgrade", "--force-reinstall torch", "-I torch"])
+def test_upgrade_replaces_an_installed_version(words: str) -> None:
+    assert [pin.limits for pin in installed(f"pip install {words}").pins] == [NEWEST]
+    assert installed("pip install -U torch==2.4.0").pins == installed("pip install torch==2.4.0").pins
+
+
+def test_bare_name_of_a_wheel_is_read() -> None:
+    (wheel,) = installed("pip install torch-2.4.0-cp312-cp312-linux_x86_64.whl").pins
+    assert (wheel.name, wheel.version) == ("torch", "2.4.0")
+
+
+@pytest.mark.parametrize("line", ["python setup.py install", "python3 setup.py develop --no-deps"])
+def test_setup_script_installs_its_project(line: str) -> None:
+    assert "pyproject.toml" in installed(line, files={}).unread[0].text
 
 
 CLONE = "git clone https://github.com/NVIDIA/Megatron-LM.git"

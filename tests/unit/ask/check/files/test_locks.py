@@ -174,7 +174,9 @@ OVERRIDDEN = """
 dependencies = ["torch==2.9.1", "megatron-core==0.17.0", "numpy", "flash-attn==2.8.3", "apex"]
 [tool.uv]
 override-dependencies = [
-    "Megatron_Core==0.16.1; python_version >= '3.0'", "transformer-engine==2.9.0", "flash-attn; sys_platform == 'never'",
+    "Megatron_Core==0.16.1; python_version >= '3.0'",
+    "transformer-engine==2.9.0",
+    "flash-attn; sys_platform == 'never'",
 ]
 constraint-dependencies = ["numpy==2.1.0", "torch<2.10"]
 [tool.uv.sources]

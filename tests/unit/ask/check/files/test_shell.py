@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.check.files.declared import Declared
-from matrix.ask.check.files.shell import LONGEST, read_script
+from matrix.ask.check.files.shell import LONGEST, read_definition, read_script
 
 
 def read(text: str) -> Declared:
@@ -205,3 +205,15 @@ def test_secret_of_another_file_is_masked(name: str) -> None:
     found = read_script(script, "job.sh", lambda _: ("env", f"export {name}=hunter2\n"))
 
     assert [one.text for one in found.unread] == ["not a requirement: torch==[masked]"]
+
+
+def test_definition_of_apptainer_is_read() -> None:
+    """The header names the image; %post runs when the image is made, %runscript in it."""
+    text = "Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch:24.05-py3\n\n%post -c /bin/bash\n  V=0.8.0\n"
+    text += "  pip install megatron-core==$V\n%files\n  pip install torch==2\n%runscript\n  torchrun train.py\n"
+    declared = read_definition(text, "train.def", lambda _: None)
+    assert [(pin.name, pin.version, pin.place.line) for pin in declared.pins] == [("megatron-core", "0.8.0", 6)]
+    assert [(command.words, command.place.line) for command in declared.commands] == [(("torchrun", "train.py"), 10)]
+    assert [(image.reference, image.place.line) for image in declared.images] == [
+        ("nvcr.io/nvidia/pytorch:24.05-py3", 2)
+    ]

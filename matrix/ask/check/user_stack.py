@@ -164,9 +164,9 @@ def image_of(catalog: Catalog, reference: str) -> Container | None:
 def image_contents(catalog: Catalog, image: ImageUse) -> Declared:
     """Return what an image states; one that the catalog does not know is not read."""
     if container := image_of(catalog, image.reference):
-        return Declared(pins=(Statement(BASE, container.id, image.place),))
+        return Declared(pins=(Statement(BASE, container.id, image.place, perhaps=image.perhaps),))
     if torch := TORCH_IMAGE.search(image.reference):
-        return Declared(pins=(Statement(TORCH, torch[1], image.place),))
+        return Declared(pins=(Statement(TORCH, torch[1], image.place, perhaps=image.perhaps),))
     if PLAIN_IMAGE.search(image.reference):
         return Declared()
     text = f"the catalog does not know the image {image.reference}, so its packages are not known"
@@ -194,6 +194,8 @@ def build(
     """
     every = list(statements)
     stated, remarks = _latest(every)
+    if isinstance(image := stated[BASE].value if BASE in stated else UNKNOWN, str):
+        stated |= _torn(catalog.bases[image], stated)
     values: dict[str, Value] = {name: each.value for name, each in stated.items() if each.value is not UNKNOWN}
     places = {name: stated[name].place for name in values}
     base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
@@ -223,12 +225,19 @@ def build(
     return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks), unread)
 
 
+def _torn(base: Base, stated: Mapping[str, Statement]) -> dict[str, Statement]:
+    """Return the statements that may replace another version of an image."""
+    contents = base.contents()
+    perhaps = {name: each for name, each in stated.items() if each.perhaps and each.version and name != BASE}
+    return {name: each.either(contents[name]) for name, each in perhaps.items() if contents[name] != each.version}
+
+
 def _keeps_pin(statement: Statement | None, version: str) -> bool:
     """Return whether an installer keeps the version of an image: it fits the limits that are stated besides."""
     try:
         limits = SpecifierSet(statement.limits if statement else "")
-    except InvalidSpecifier:
-        return True
+    except InvalidSpecifier:  # of a statement that may replace it, too
+        return not (statement and statement.perhaps)
     return any(limits.contains(text, prereleases=True) for text in (version, parse(version).base_version))
 
 
@@ -289,7 +298,11 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
     remarks = []
     for each in statements:
         before = stated.get(each.name)
-        if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
+        differs = before is not None and UNKNOWN not in (before.value, each.value) and before.value != each.value
+        if before and differs and each.perhaps:
+            stated[each.name] = each.either(before.value)
+            continue
+        if before and differs:
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
             remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
         keeps = each.value is UNKNOWN and not each.limits.endswith((REMOVED, NEWEST))

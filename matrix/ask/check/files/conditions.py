@@ -71,7 +71,7 @@ def negated(truth: Truth) -> Truth:
 
 @dataclass
 class _If:
-    """An `if` that is being read: the truth of its current branch, and whether an earlier one was taken."""
+    """An `if` or `case` that is being read: the truth of its current branch, and whether an earlier one was taken."""
 
     branch: Truth = True
     taken: Truth = False
@@ -115,7 +115,9 @@ class Conditions:
         elif self.opened and keyword == "else":
             self.opened[-1].end_branch()
             self.opened[-1].start(True)
-        elif self.opened and keyword == "fi":
+        elif keyword == "case":  # its patterns are not compared: each branch may run
+            self.opened.append(_If(branch=None, in_condition=False))
+        elif self.opened and keyword in ("fi", "esac"):
             self.opened.pop()
 
     def leave(self, words: Sequence[str], operator: str) -> None:
@@ -127,5 +129,7 @@ class Conditions:
         elif operator in ("&&", "||"):
             if is_test(words):
                 self.chain = both(self.chain, truth_of(words) if operator == "&&" else negated(truth_of(words)))
+            elif operator == "||":  # whether the command fails is not known
+                self.chain = both(self.chain, None)
         else:
             self.chain = True

@@ -30,13 +30,15 @@ COMMAND: Final = Place("the command")  # of what the user starts with `check -- 
 class Statement:
     """What a source states of one component: its value, UNKNOWN where it states only `limits` (a specifier set).
 
-    `name` is that of the component; of what a file declares, the canonical name of the distribution.
+    `name` is that of the component; of what a file declares, the canonical name of the distribution. `perhaps`: a
+    condition that nothing in the file decides is before it.
     """
 
     name: str
     value: Value
     place: Place
     limits: str = ""
+    perhaps: bool = False
 
     @property
     def version(self) -> str:
@@ -46,6 +48,10 @@ class Statement:
     def upgraded(self) -> Statement:
         """Return the statement of an installer that takes the newest version, whichever is installed."""
         return self if self.version else replace(self, limits=",".join(filter(None, (self.limits, NEWEST))))
+
+    def either(self, other: Value) -> Statement:
+        """Return that one of two versions is installed. Its limits are no specifier set: they exclude no version."""
+        return replace(self, value=UNKNOWN, limits=f"{other} or {self.value}")
 
     def left_open(self) -> Statement:
         """Return the statement; of a removed package, that what is installed in its place is not known."""
@@ -96,10 +102,11 @@ class Unread:
 
 @dataclass(frozen=True)
 class ImageUse:
-    """An image that a file starts from."""
+    """An image that a file starts from; `perhaps` as in Statement."""
 
     reference: str
     place: Place
+    perhaps: bool = False
 
 
 @dataclass(frozen=True)

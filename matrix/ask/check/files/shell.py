@@ -35,7 +35,7 @@ from matrix.ground.verdicts.text import MASKED, mask
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
 LONGEST_COMMAND: Final = 2**20  # characters of the words of one command, as of Linux (ARG_MAX is 2 MiB)
 DEEPEST: Final = 10  # srun bash -c "srun bash -c ..." has four; real scripts nest two shells
-BRANCHES: Final = frozenset({"if", "then", "else", "elif", "fi"})
+BRANCHES: Final = frozenset({"if", "then", "else", "elif", "fi", "case", "esac"})
 SKIPPED: Final = BRANCHES | {"do", "done", "while", "until", "!", "{", "}"}
 PREFIXES: Final = frozenset({"time", "exec", "nohup", "command", "sudo"})
 DECLARE: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
@@ -126,6 +126,8 @@ class Shell:
     scripts: tuple[str, ...] = ()  # that are being read
     depth: int = 0
     count: int = 0  # of the commands read
+    undecided: bool = False  # whether the command that is read runs
+    doubtful: set[str] = field(default_factory=set)  # variables with another value where it does not run
 
     def read(self, text: str, first_line: int = 1) -> Declared:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
@@ -140,6 +142,7 @@ class Shell:
             for keyword in keywords:
                 conditions.enter(keyword)
             runs, inner = conditions.runs, words[len(keywords) :]
+            self._decide(undecided=runs is None)
             declared = self._command(inner, Place(self.where, line)) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
             texts = [word.text for word in inner]
@@ -155,6 +158,14 @@ class Shell:
                     for position, text in documents
                 ]
         return total(parts)
+
+    def _decide(self, *, undecided: bool) -> None:
+        """Begin a command; after one that may not run, a variable of which it set another value has none."""
+        self.undecided = undecided
+        if not undecided:
+            for name in self.doubtful:
+                self.variables.pop(name, None)
+            self.doubtful.clear()
 
     def _document(self, text: str, line: int) -> Declared:
         """Return what a here-document declares that a shell runs."""
@@ -175,7 +186,7 @@ class Shell:
         words, local = list(command_words), {}
         while words and words[0].text in SKIPPED | PREFIXES:
             words.pop(0)
-        if words and words[0].text in ("for", "case", "function"):
+        if words and words[0].text in ("for", "function"):
             return Declared()
         declares = bool(words) and words[0].text in DECLARE
         if declares:
@@ -189,9 +200,11 @@ class Shell:
                 if word.array is not None
                 else [self._joined(word).partition("=")[2]]
             )
+            before = self.variables.get(name, [])
             if assignment[2]:
-                before = self.variables.get(name, [])
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
+            elif self.undecided and before not in ([], value):
+                self.doubtful.add(name)
             if not POSITIONAL.fullmatch(" ".join(value)):  # an option of the script: its default counts
                 local[name] = [MASKED] if mask(f"{name}=x") != f"{name}=x" else value  # others' files set it, too
         checkouts = self.checkouts(local.get("PYTHONPATH", []), place)
@@ -402,7 +415,8 @@ def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 def _perhaps(declared: Declared) -> Declared:
     """Return what a command declares that may not run: whether a package that it removes is installed is not known."""
-    return replace(declared, pins=tuple(pin.left_open() for pin in declared.pins))
+    pins = tuple(replace(pin.left_open(), perhaps=True) for pin in declared.pins)
+    return replace(declared, pins=pins, images=tuple(replace(image, perhaps=True) for image in declared.images))
 
 
 def _prefixed(prefix: Sequence[str], declared: Declared) -> Declared:

@@ -13,7 +13,7 @@ from matrix.ask.check.rulings import BreakingCalls, Clash, FailureInStack, Rulin
 from matrix.ask.check.training_job import UserJob
 from matrix.ask.check.user_stack import COMMAND_LINE, RECORDED, UserStack
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN, component_title, short
+from matrix.ground.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, UNKNOWN, Place, component_title, short
 from matrix.ground.errors import ExitStatus
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
@@ -135,7 +135,15 @@ def unknown_parts(
 
 
 def _undecided(user: UserStack, failures: Sequence[FailureInStack]) -> Iterator[Unread]:
-    """Yield the components named without a version that alone decide whether a failure occurs."""
+    """Yield components named without a version, and options of branches, that alone decide whether a failure occurs."""
+    by_options: dict[tuple[tuple[str, ...], Place], list[str]] = {}
+    for one in failures:
+        if one.undecided and one.place:
+            by_options.setdefault((one.undecided, one.place), []).append(one.failure.id)
+    for (options, place), ids in by_options.items():
+        text = f"no value in the file decides whether the command has {' and '.join(options)}, which decides"
+        fix = "check the command as it is started: megatrix check FILE -- COMMAND"
+        yield Unread(UnreadKind.FILE, f"{text} {', '.join(ids)}", place, fix)
     for name in user.limits:
         decided = [
             str(failure.failure.id)

@@ -90,7 +90,8 @@ class FailureInStack:
     `reason` is the catalog's evidence, `needs` what must hold besides, "" if nothing, `depends` the components without
     a version that decide. `hidden_by` is the failure that comes first. `evidence` states when the project ran or read
     it, `runs` are the last runs on this machine by level. `prove` is a command that reproduces it, "" where the matrix
-    has no case. `report` is that of the failure's preflight. `given` counts the conditions that the command's options
+    has no case. `report` is that of the failure's preflight. `undecided` are options of a branch that may not be taken,
+    with which it would be certain. `given` counts the conditions that the command's options
     fulfil; `share` is that of the recorded releases which the rule breaks, of the component where it is least.
     """
 
@@ -108,6 +109,7 @@ class FailureInStack:
     prove: str = ""
     place: Place | None = None
     report: Report | None = None
+    undecided: tuple[str, ...] = ()
     given: int = field(default=0, compare=False)
     share: float = field(default=1.0, compare=False)
 
@@ -234,6 +236,9 @@ def judge_failure(
     versions = needs(catalog, user, ruling)
     job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments, limited))
     flags = reached.switches if reached.reach in (Reach.REACHED, Reach.OPEN) else ()
+    arguments = job.arguments and replace(job.arguments, perhaps=frozenset())  # as if each branch were taken
+    differs = arguments != job.arguments and not versions and not reached.certain
+    undecided = reached.by if differs and failure.reach(stack, arguments, limited).certain else ()
     return FailureInStack(
         failure,
         standing_of(reached, silent=failure.silent, needs=versions),
@@ -244,6 +249,7 @@ def judge_failure(
         depends=tuple(name for _, names in ruling.may_break for name in names),
         hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         place=job.place,
+        undecided=undecided,
         workarounds=tuple(StackChange(ChangeKind.FLAG, f"add {flag}") for flag in flags),
         given=reached.given,
         share=_share(catalog, stack, rule),

@@ -102,7 +102,7 @@ def job_of(command: UserCommand) -> UserJob:
         started |= {"PMIX_RANK": "0"}
     world = world_of(started) if launcher is not Launcher.NONE else world_of(command.environ)
     return UserJob(
-        JobArguments.parse(command.words),
+        JobArguments.parse(command.words, command.perhaps),
         world,
         per_host or (max(1, total // (hosts or 1)) if total else None),
         command.environ,

@@ -6,7 +6,7 @@ Frameworks give the arguments of Megatron-LM names of their own: facts/settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cache
@@ -224,16 +224,22 @@ class Reach(IntEnum):
 class JobArguments:
     """The arguments of a command: option without "--" and "no-" -> its value, or True, or False for --no-OPTION.
 
-    `complete` is False where a part of the command is not known, such as a variable that no file sets.
+    `complete` is False where a part of the command is not known, such as a variable that no file sets. `perhaps` are
+    options of which a condition decides that nothing in the file shows.
     """
 
     given: Mapping[str, str | bool] = field(default_factory=dict)
     complete: bool = True
+    perhaps: frozenset[str] = frozenset()
 
     @classmethod
-    def parse(cls, words: Iterable[str]) -> JobArguments:
-        """Return the arguments among the words of a command: --name, --name VALUE, --name=VALUE, section.name=VALUE."""
+    def parse(cls, words: Iterable[str], perhaps: Collection[str] = ()) -> JobArguments:
+        """Return the arguments among the words of a command: --name, --name VALUE, --name=VALUE, section.name=VALUE.
+
+        `perhaps` are the words that the command may not have.
+        """
         options: dict[str, str | bool] = {}
+        undecided: dict[str, str | bool] = {}
         complete, name = True, ""
         for word in words:
             match = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
@@ -251,17 +257,21 @@ class JobArguments:
                 name = ""
             elif OPEN_VALUE.search(word):
                 complete = False
-        return cls(translated(options), complete)
+            if word in perhaps and (match or setting):
+                undecided[dashed((match or setting)[1 if match else 2]).removeprefix("no-")] = True  # type: ignore[index]
+        return cls(translated(options), complete, frozenset(translated(undecided)))
 
     @property
     def values(self) -> dict[str, str]:
         """Return the options whose value is known."""
-        return {name: raw for name, raw in self.given.items() if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
+        known = ((name, raw) for name, raw in self.given.items() if name not in self.perhaps)
+        return {name: raw for name, raw in known if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
 
     @property
     def stated(self) -> dict[str, str]:
         """Return the values, and "" for each flag that is on."""
-        return {**self.values, **{name: "" for name, raw in self.given.items() if raw is True}}
+        flags = {name: "" for name, raw in self.given.items() if raw is True and name not in self.perhaps}
+        return {**self.values, **flags}
 
 
 @dataclass(frozen=True)
@@ -288,6 +298,8 @@ class Condition:
     def holds(self, arguments: JobArguments, defaults: Mapping[str, str]) -> bool | None:
         """Return whether the condition holds; None where the command does not show it."""
         value = arguments.given.get(self.option)
+        if self.option in arguments.perhaps:
+            return None
         if isinstance(value, str) and OPEN_VALUE.search(value) and self.operator:
             return None
         if value is None and not arguments.complete:

@@ -111,11 +111,15 @@ class ImageUse:
 
 @dataclass(frozen=True)
 class UserCommand:
-    """A command that a file starts, with the environment variables that the file sets before it."""
+    """A command that a file starts, with the environment variables that the file sets before it.
+
+    `perhaps` are the words that a branch adds which may not be taken.
+    """
 
     words: tuple[str, ...]
     place: Place
     environ: Mapping[str, str] = field(default_factory=dict)
+    perhaps: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

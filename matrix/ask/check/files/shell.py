@@ -128,6 +128,8 @@ class Shell:
     count: int = 0  # of the commands read
     undecided: bool = False  # whether the command that is read runs
     doubtful: set[str] = field(default_factory=set)  # variables with another value where it does not run
+    perhaps: set[str] = field(default_factory=set)  # options that are assigned only where a command may not run
+    certain: set[str] = field(default_factory=set)  # those that are assigned anywhere else
 
     def read(self, text: str, first_line: int = 1) -> Declared:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
@@ -200,6 +202,7 @@ class Shell:
                 if word.array is not None
                 else [self._joined(word).partition("=")[2]]
             )
+            (self.perhaps if self.undecided else self.certain).update(" ".join(value).split())
             before = self.variables.get(name, [])
             if assignment[2]:
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
@@ -268,7 +271,10 @@ class Shell:
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
             declared = self.run(rest[inner:], place, environ)
             return Declared(images=images) + (_prefixed(words[: inner + 1], declared) if starts else declared)
-        return Declared(images=images, commands=(UserCommand(tuple(words), place, dict(environ)),) if starts else ())
+        command = UserCommand(
+            tuple(words), place, dict(environ), frozenset(self.perhaps - self.certain).intersection(words)
+        )
+        return Declared(images=images, commands=(command,) if starts else ())
 
     def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
         """Return what a script declares that a command starts, or reads in this shell."""

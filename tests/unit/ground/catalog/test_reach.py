@@ -121,6 +121,16 @@ def test_command_with_an_open_word_is_incomplete() -> None:
     assert JobArguments.parse(["a.py", "--x", "$X", "$MORE"]) == JobArguments({"x": "$X"}, complete=False)
 
 
+def test_option_of_an_undecided_branch_is_open() -> None:
+    """It may be given or not: nothing is certain by it, and its value is none that is known."""
+    words = ["--overlap", "--no-mask", "--size=4"]
+    known, open_ = JobArguments.parse(words), JobArguments.parse(words, {"--overlap", "--size=4"})
+    assert (known.values, open_.values) == ({"size": "4"}, {})
+    assert (OVERLAP.reached(known).reach, OVERLAP.reached(open_).reach) == (Reach.REACHED, Reach.OPEN)
+    assert open_.perhaps == {"overlap", "size"}
+    assert MASK.reached(open_).reach is Reach.AVOIDED
+
+
 def test_values_are_the_known_texts() -> None:
     arguments = JobArguments({"x": "1", "y": "$S", "z": True, "w": "`date`", "v": ""})
     assert arguments.values == {"x": "1", "v": ""}

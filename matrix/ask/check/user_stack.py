@@ -264,7 +264,7 @@ def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: 
                 fix = closest(version, recorded(catalog, name), count=1)
                 yield Unread(UnreadKind.VERSION, f"{title} {version} {why}", statement.place, fix)
             elif name in unstated:
-                limits = f" ({statement.limits})" * bool(statement.limits)
+                limits = f" ({statement.limits.replace('===', '')})" * bool(statement.limits)
                 text = {
                     REMOVED: f"{title} is removed, and whether another one is installed is not known",
                     NEWEST: f"{title} is upgraded, and which version was the newest is not known",

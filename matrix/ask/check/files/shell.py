@@ -113,6 +113,23 @@ class _Word:
         return "".join(text for text, _, _ in self.pieces)
 
 
+@dataclass(frozen=True)
+class _Command:
+    """A command: its words, the lines and texts of its here-documents, the operator behind it, its place."""
+
+    words: tuple[_Word, ...]
+    documents: tuple[tuple[int, str], ...]
+    operator: str
+    place: Place
+
+    @property
+    def defines(self) -> str:
+        """The function whose definition begins here, "" for any other command: name() {, function name {."""
+        texts = [word.text for word in self.words if word.text != "{"]
+        named = texts[1:] if texts[:1] == ["function"] else texts if self.operator == "(" else []
+        return named[0] if len(named) == 1 else ""
+
+
 @dataclass
 class Shell:
     """The state of a shell while a script is read: its variables, and the names that it exports."""
@@ -130,36 +147,76 @@ class Shell:
     doubtful: set[str] = field(default_factory=set)  # variables with another value where it does not run
     perhaps: set[str] = field(default_factory=set)  # options that are assigned only where a command may not run
     certain: set[str] = field(default_factory=set)  # those that are assigned anywhere else
+    functions: dict[str, tuple[_Command, ...]] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)  # functions
 
     def read(self, text: str, first_line: int = 1) -> Declared:
         """Return what a script declares; `first_line` is the number of its first line in the file."""
         require_at_most(LARGEST, len(text), "characters", self.where)
         newlines = [newline.start() for newline in re.finditer("\n", text)]
-        parts, conditions, piped = list[Declared](), Conditions(), list[str]()
-        for words, documents, operator in _commands(text):
+
+        def line_of(position: int) -> int:
+            return first_line + bisect_right(newlines, position - 1)
+
+        declared = self._follow(
+            _Command(
+                tuple(words),
+                tuple((line_of(at), one) for at, one in documents),
+                operator,
+                Place(self.where, line_of(words[0].position)),
+            )
+            for words, documents, operator in _commands(text)
+        )
+        if not self.depth:  # a function that nothing in the file calls may be called from elsewhere
+            declared += total(
+                [self._follow(body) for name, body in [*self.functions.items()] if name not in self.called]
+            )
+        return declared
+
+    def _follow(self, commands: Iterable[_Command]) -> Declared:
+        """Return what commands declare, in order; those of a function when it is called."""
+        parts, conditions, piped, outer, rest = (
+            list[Declared](),
+            Conditions(),
+            list[str](),
+            self.undecided,
+            iter(commands),
+        )
+        for command in rest:
+            if name := command.defines:
+                self.functions[name] = _body(rest, command)
+                continue
             self.count += 1
             require_at_most(MOST, self.count, "commands", self.where)
-            line = first_line + bisect_right(newlines, words[0].position - 1)
+            place, words = command.place, command.words
             keywords = list(takewhile(BRANCHES.__contains__, (word.text for word in words)))
             for keyword in keywords:
                 conditions.enter(keyword)
             runs, inner = conditions.runs, words[len(keywords) :]
-            self._decide(undecided=runs is None)
-            declared = self._command(inner, Place(self.where, line)) if runs is not False else Declared()
+            self._decide(undecided=outer or runs is None)
+            declared = self._command(inner, place) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
             texts = [word.text for word in inner]
             if runs is not False:
-                parts.append(_fetched(piped, texts, Place(self.where, line)))
-            piped = texts if operator == "|" else []
+                parts.append(_fetched(piped, texts, place))
+            piped = texts if command.operator == "|" else []
             conditions.leave(
-                [text for word in inner for text in self._expand(word)] if is_test(texts) else texts, operator
+                [text for word in inner for text in self._expand(word)] if is_test(texts) else texts, command.operator
             )
-            if documents and runs is not False and _reads_input([word.text for word in words]):
-                parts += [
-                    self._document(text, first_line + bisect_right(newlines, position - 1))
-                    for position, text in documents
-                ]
+            if command.documents and runs is not False and _reads_input([word.text for word in words]):
+                parts += [self._document(text, line) for line, text in command.documents]
+        self.undecided = outer
         return total(parts)
+
+    def _invoke(self, name: str, words: Sequence[str]) -> Declared:
+        """Return what a function declares that is called with these words."""
+        own = {"@": [*words], **{str(at): [word] for at, word in enumerate(words, start=1)}}
+        outer = {key: value for key, value in self.variables.items() if key == "@" or key.isdecimal()}
+        self.called.add(name)
+        self.variables = {**{key: value for key, value in self.variables.items() if key not in outer}, **own}
+        declared = self._follow(self.functions[name])
+        self.variables = {**{key: value for key, value in self.variables.items() if key not in own}, **outer}
+        return declared
 
     def _decide(self, *, undecided: bool) -> None:
         """Begin a command; after one that may not run, a variable of which it set another value has none."""
@@ -188,7 +245,7 @@ class Shell:
         words, local = list(command_words), {}
         while words and words[0].text in SKIPPED | PREFIXES:
             words.pop(0)
-        if words and words[0].text in ("for", "function"):
+        if words and words[0].text == "for":
             return Declared()
         declares = bool(words) and words[0].text in DECLARE
         if declares:
@@ -244,13 +301,16 @@ class Shell:
         if program == "set" and rest[:1] == ["--"]:
             self.variables |= {"@": rest[1:], **{str(at): [word] for at, word in enumerate(rest[1:], start=1)}}
             return Declared()
+        if words[0] in self.functions:
+            return self._invoke(words[0], rest)
         if program in COMPONENTS and ":" in rest:  # several commands of one step, each with options of its own
             colon = rest.index(":")
             further = [program, *rest[colon + 1 :]]
             return self.run(words[: colon + 1], place, environ) + self.run(further, place, environ)
         if program in SHELLS and rest[:1] and rest[0].startswith("-") and "c" in rest[0]:
             passed = {name: [value] for name, value in environ.items()}
-            shell = replace(self, variables={**self.variables, **passed}, exported=self.exported | passed.keys())
+            variables, exported = {**self.variables, **passed}, self.exported | passed.keys()
+            shell = replace(self, variables=variables, exported=exported, doubtful=set())
             declared = shell.read(" ".join(rest[1:2]), place.line)
             self.count = shell.count
             return declared
@@ -290,6 +350,7 @@ class Shell:
             return Declared()
         shell = replace(self, where=path, scripts=(*self.scripts, path))
         if not in_place:
+            shell.functions, shell.called, shell.doubtful = {}, set(), set()
             passed = self.exported & self.variables.keys()
             shell.variables, shell.exported = {name: self.variables[name] for name in passed}, passed
             shell.installs = replace(self.installs)
@@ -417,6 +478,19 @@ def _activated(words: Sequence[str]) -> str:
 def scalars(variables: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the values of the variables that are no arrays."""
     return {name: values[0] for name, values in variables.items() if len(values) == 1}
+
+
+def _body(commands: Iterator[_Command], definition: _Command) -> tuple[_Command, ...]:
+    """Return the commands of a function, up to its closing brace."""
+    body, depth = list[_Command](), sum(word.text == "{" for word in definition.words)
+    for command in commands:
+        depth += sum(word.text == "{" for word in command.words[:1]) - sum(
+            word.text == "}" for word in command.words[:1]
+        )
+        body.append(command)
+        if depth <= 0:
+            break
+    return tuple(body)
 
 
 def _perhaps(declared: Declared) -> Declared:

@@ -207,6 +207,42 @@ def test_secret_of_another_file_is_masked(name: str) -> None:
     assert [one.text for one in found.unread] == ["not a requirement: torch==[masked]"]
 
 
+FUNCTIONS = """
+PIP() { "$VENV/bin/uv" pip install "$@"; }
+function core {
+  local version=${1:-0.8.0}
+  if [ -n "$version" ]; then PIP megatron-core==$version; fi
+}
+te() {
+  PIP --no-build-isolation "transformer_engine[pytorch]==$1"
+}
+unused() { pip install flash-attn==2.5.0; }
+again() { again; }
+PIP torch==2.11.0
+core 0.16.0
+[ "$TE" = 1 ] && te 2.10.0
+again
+"""
+
+
+def test_functions_are_read_where_they_are_called() -> None:
+    """With the words of the call; what nothing in the file calls may be called from elsewhere."""
+    declared = read_script(FUNCTIONS, "install.sh", lambda _: None)
+    assert [(pin.name, pin.version, pin.place.line, pin.perhaps) for pin in declared.pins] == [
+        ("torch", "2.11.0", 2, False),
+        ("megatron-core", "0.16.0", 2, False),
+        ("transformer-engine", "2.10.0", 2, True),
+        ("flash-attn", "2.5.0", 10, False),
+    ]
+    assert ["deep" in item.text for item in declared.unread] == [True]  # `again` calls itself
+
+
+def test_function_of_a_sourced_file_has_its_place() -> None:
+    files = {"lib.sh": "\nsetup() { pip install torch==2.4.0; }\n"}
+    declared = read_script("source lib.sh\nsetup\n", "a.sh", lambda name: (name, files[name]))
+    assert [str(pin.place) for pin in declared.pins] == ["lib.sh:2"]
+
+
 def test_definition_of_apptainer_is_read() -> None:
     """The header names the image; %post runs when the image is made, %runscript in it."""
     text = "Bootstrap: docker\nFrom: nvcr.io/nvidia/pytorch:24.05-py3\n\n%post -c /bin/bash\n  V=0.8.0\n"

@@ -137,13 +137,13 @@ def unknown_parts(
 def _undecided(user: UserStack, failures: Sequence[FailureInStack]) -> Iterator[Unread]:
     """Yield components named without a version, and options of branches, that alone decide whether a failure occurs."""
     by_options: dict[tuple[tuple[str, ...], Place], list[str]] = {}
-    for one in failures:
-        if one.undecided and one.place:
-            by_options.setdefault((one.undecided, one.place), []).append(one.failure.id)
-    for (options, place), ids in by_options.items():
+    for failure in failures:
+        if failure.undecided and failure.place:
+            by_options.setdefault((failure.undecided, failure.place), []).append(failure.failure.id)
+    for (options, source), ids in by_options.items():
         text = f"no value in the file decides whether the command has {' and '.join(options)}, which decides"
         fix = "check the command as it is started: megatrix check FILE -- COMMAND"
-        yield Unread(UnreadKind.FILE, f"{text} {', '.join(ids)}", place, fix)
+        yield Unread(UnreadKind.FILE, f"{text} {', '.join(ids)}", source, fix)
     for name in user.limits:
         decided = [
             str(failure.failure.id)

@@ -228,8 +228,16 @@ def build(
 def _torn(base: Base, stated: Mapping[str, Statement]) -> dict[str, Statement]:
     """Return the statements that may replace another version of an image."""
     contents = base.contents()
-    perhaps = {name: each for name, each in stated.items() if each.perhaps and each.version and name != BASE}
-    return {name: each.either(contents[name]) for name, each in perhaps.items() if contents[name] != each.version}
+    perhaps = {
+        name: statement
+        for name, statement in stated.items()
+        if statement.perhaps and statement.version and name != BASE
+    }
+    return {
+        name: statement.either(contents[name])
+        for name, statement in perhaps.items()
+        if contents[name] != statement.version
+    }
 
 
 def _keeps_pin(statement: Statement | None, version: str) -> bool:

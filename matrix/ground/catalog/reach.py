@@ -264,8 +264,8 @@ class JobArguments:
     @property
     def values(self) -> dict[str, str]:
         """Return the options whose value is known."""
-        known = ((name, raw) for name, raw in self.given.items() if name not in self.perhaps)
-        return {name: raw for name, raw in known if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
+        options = ((name, raw) for name, raw in self.given.items() if name not in self.perhaps)
+        return {name: raw for name, raw in options if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
 
     @property
     def stated(self) -> dict[str, str]:

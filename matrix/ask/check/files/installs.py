@@ -102,10 +102,10 @@ class Installs:
                 projects.append(self._project(word.partition("[")[0], place, open_file))
             else:
                 requirements.append(word)
-        named = read_arguments(requirements, place, open_file)
+        packages = read_arguments(requirements, place, open_file)
         if not UPGRADES.isdisjoint(words):
-            named = replace(named, pins=tuple(pin.upgraded() for pin in named.pins))
-        return total([named, *projects])
+            packages = replace(packages, pins=tuple(pin.upgraded() for pin in packages.pins))
+        return total([packages, *projects])
 
     def cloned(self, path: str) -> bool:
         """Return whether a path is in a clone, whose contents the command that made it states."""
@@ -158,11 +158,11 @@ class Installs:
 
 def _edited(programs: Sequence[str], words: Sequence[str], place: Place) -> Declared | None:
     """Return that a command changes installed files, of one component or of any; None for another command."""
-    program = next((one for one in programs if one in EDITS), "")
+    program = next(filter(EDITS.__contains__, programs), "")
     if not program or (program == "sed" and not any(word.startswith(("-i", "--in-place")) for word in words)):
         return None
-    for found in filter(None, map(SITE.search, words[-1:] if program in COPIES else words)):
-        name = canonicalize_name(MODULES.get(found[1] or "", found[1] or ""))
+    for match in filter(None, map(SITE.search, words[-1:] if program in COPIES else words)):
+        name = canonicalize_name(MODULES.get(match[1] or "", match[1] or ""))
         if not name or component_named(name):
             text = f"{program} changes {'installed packages' if not name else f'the installed {name}'}"
             return not_read(UnreadKind.PACKAGE, text, place, "check the environment itself: megatrix check")

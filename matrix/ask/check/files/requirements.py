@@ -98,8 +98,8 @@ def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_f
     sources = {canonicalize_name(name): source for name, source in _table(settings.get("sources")).items()}
     overrides += [_of_source(name, source) for name, source in sources.items() if name in names and _is_own(source)]
     replaced = {canonicalize_name(name[0]) for line in overrides if (name := re.match(r"[\w.-]+", line))}
-    kept = replace(declared, pins=tuple(pin for pin in declared.pins if pin.name not in replaced))
-    return read(constraints) + kept + read(overrides)
+    remaining = replace(declared, pins=tuple(pin for pin in declared.pins if pin.name not in replaced))
+    return read(constraints) + remaining + read(overrides)
 
 
 def _is_own(source: Any) -> bool:
@@ -188,7 +188,7 @@ def _table(found: Any) -> Mapping[str, Any]:
 
 
 def _texts(found: Any) -> list[str]:
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _tables(found: Any) -> list[Mapping[str, Any]]:

@@ -126,8 +126,8 @@ class _Command:
     def defines(self) -> str:
         """The function whose definition begins here, "" for any other command: name() {, function name {."""
         texts = [word.text for word in self.words if word.text != "{"]
-        named = texts[1:] if texts[:1] == ["function"] else texts if self.operator == "(" else []
-        return named[0] if len(named) == 1 else ""
+        header = texts[1:] if texts[:1] == ["function"] else texts if self.operator == "(" else []
+        return header[0] if len(header) == 1 else ""
 
 
 @dataclass
@@ -161,7 +161,7 @@ class Shell:
         declared = self._follow(
             _Command(
                 tuple(words),
-                tuple((line_of(at), one) for at, one in documents),
+                tuple((line_of(start), content) for start, content in documents),
                 operator,
                 Place(self.where, line_of(words[0].position)),
             )
@@ -175,30 +175,30 @@ class Shell:
 
     def _follow(self, commands: Iterable[_Command]) -> Declared:
         """Return what commands declare, in order; those of a function when it is called."""
-        parts, conditions, piped, outer, rest = (
+        parts, conditions, piped, outer, stream = (
             list[Declared](),
             Conditions(),
             list[str](),
             self.undecided,
             iter(commands),
         )
-        for command in rest:
+        for command in stream:
             if name := command.defines:
-                self.functions[name] = _body(rest, command)
+                self.functions[name] = _body(stream, command)
                 continue
             self.count += 1
             require_at_most(MOST, self.count, "commands", self.where)
-            place, words = command.place, command.words
+            words = command.words
             keywords = list(takewhile(BRANCHES.__contains__, (word.text for word in words)))
             for keyword in keywords:
                 conditions.enter(keyword)
             runs, inner = conditions.runs, words[len(keywords) :]
             self._decide(undecided=outer or runs is None)
-            declared = self._command(inner, place) if runs is not False else Declared()
+            declared = self._command(inner, command.place) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
             texts = [word.text for word in inner]
             if runs is not False:
-                parts.append(_fetched(piped, texts, place))
+                parts.append(_fetched(piped, texts, command.place))
             piped = texts if command.operator == "|" else []
             conditions.leave(
                 [text for word in inner for text in self._expand(word)] if is_test(texts) else texts, command.operator
@@ -210,12 +210,12 @@ class Shell:
 
     def _invoke(self, name: str, words: Sequence[str]) -> Declared:
         """Return what a function declares that is called with these words."""
-        own = {"@": [*words], **{str(at): [word] for at, word in enumerate(words, start=1)}}
+        positional = {"@": [*words], **{str(at): [word] for at, word in enumerate(words, start=1)}}
         outer = {key: value for key, value in self.variables.items() if key == "@" or key.isdecimal()}
         self.called.add(name)
-        self.variables = {**{key: value for key, value in self.variables.items() if key not in outer}, **own}
+        self.variables = {**{key: value for key, value in self.variables.items() if key not in outer}, **positional}
         declared = self._follow(self.functions[name])
-        self.variables = {**{key: value for key, value in self.variables.items() if key not in own}, **outer}
+        self.variables = {**{key: value for key, value in self.variables.items() if key not in positional}, **outer}
         return declared
 
     def _decide(self, *, undecided: bool) -> None:
@@ -442,8 +442,10 @@ def read_definition(text: str, where: str, open_file: Open) -> Declared:
     """Return what a definition file of Apptainer declares: the image that it is made from, and what it runs."""
     shell, parts, sections = Shell(where, open_file), list[Declared](), list(_SECTION.finditer(text))
     header = text[: sections[0].start()] if sections else text
-    images = [ImageUse(one[1], Place(where, text.count("\n", 0, one.start(1)) + 1)) for one in _FROM.finditer(header)]
-    for section, end in zip(sections, [*(one.start() for one in sections[1:]), len(text)], strict=True):
+    images = [
+        ImageUse(line[1], Place(where, text.count("\n", 0, line.start(1)) + 1)) for line in _FROM.finditer(header)
+    ]
+    for section, end in zip(sections, [*(section.start() for section in sections[1:]), len(text)], strict=True):
         if section[1] in ("post", "environment", "runscript"):
             parts.append(shell.read(text[section.end() : end], text.count("\n", 0, section.end()) + 1))
     return total([Declared(images=tuple(images)), *parts])

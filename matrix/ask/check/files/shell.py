@@ -168,9 +168,9 @@ class Shell:
             for words, documents, operator in _commands(text)
         )
         if not self.depth:  # a function that nothing in the file calls may be called from elsewhere
-            declared += total(
-                [self._follow(body) for name, body in [*self.functions.items()] if name not in self.called]
-            )
+            uncalled = [body for name, body in self.functions.items() if name not in self.called]
+            self.functions.clear()
+            declared += total(list(map(self._follow, uncalled)))
         return declared
 
     def _follow(self, commands: Iterable[_Command]) -> Declared:

@@ -237,6 +237,11 @@ def test_functions_are_read_where_they_are_called() -> None:
     assert ["deep" in item.text for item in declared.unread] == [True]  # `again` calls itself
 
 
+def test_function_without_a_call_is_read_once() -> None:
+    text = "Bootstrap: docker\n%post\nf() { pip install torch==2.4.0; }\n%runscript\ntorchrun train.py\n"
+    assert [pin.version for pin in read_definition(text, "a.def", lambda _: None).pins] == ["2.4.0"]
+
+
 def test_function_of_a_sourced_file_has_its_place() -> None:
     files = {"lib.sh": "\nsetup() { pip install torch==2.4.0; }\n"}
     declared = read_script("source lib.sh\nsetup\n", "a.sh", lambda name: (name, files[name]))

@@ -434,8 +434,8 @@ def read_script(text: str, where: str, open_file: Open) -> Declared:
     return Shell(where, open_file).script(text)
 
 
-_SECTION: Final = re.compile(r"^[ \t]*%(\w+)[^\n]*$", re.MULTILINE)
-_FROM: Final = re.compile(r"^[ \t]*from[ \t]*:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
+_SECTION: Final = re.compile(r"^[ \t]{0,99}%(\w{1,99})", re.MULTILINE)
+_FROM: Final = re.compile(r"^[ \t]{0,99}from[ \t]{0,99}:[ \t]{0,99}(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 def read_definition(text: str, where: str, open_file: Open) -> Declared:
@@ -447,7 +447,8 @@ def read_definition(text: str, where: str, open_file: Open) -> Declared:
     ]
     for section, end in zip(sections, [*(section.start() for section in sections[1:]), len(text)], strict=True):
         if section[1] in ("post", "environment", "runscript"):
-            parts.append(shell.read(text[section.end() : end], text.count("\n", 0, section.end()) + 1))
+            body = text[section.end() : end].partition("\n")[2]  # behind the options of the section
+            parts.append(shell.read(body, text.count("\n", 0, section.end()) + 2))
     return total([Declared(images=tuple(images)), *parts])
 
 

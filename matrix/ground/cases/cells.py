@@ -147,7 +147,7 @@ def plan_case(
         failure.id,
         case.name,
         level,
-        failure.expectation(cell.stack, case.name),
+        _claim(catalog, failure, cell.stack, case.name),
         True,
         case.ranks,
         case.gpus,
@@ -186,10 +186,9 @@ def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
     provided = base.contents(str(cell.stack[PYTHON]))
     values = {name: value for name, value in cell.stack.components.items() if provided[name] != value}
     moved = replace(cell, stack=Stack(values).over(base.contents(python)))
-    claimed = item.expectation is failure.expectation(cell.stack, item.case)
-    return replace(
-        item, cell=moved, expectation=failure.expectation(moved.stack, item.case) if claimed else item.expectation
-    )
+    claimed = item.expectation is _claim(catalog, failure, cell.stack, item.case)
+    expectation = _claim(catalog, failure, moved.stack, item.case) if claimed else item.expectation
+    return replace(item, cell=moved, expectation=expectation)
 
 
 def source_of(
@@ -236,5 +235,10 @@ def masked_by(catalog: Catalog, failure: Failure, stack: Stack, case: str = "") 
 
 def expected(catalog: Catalog, failure: Failure, stack: Stack, case: Case) -> Expectation:
     """Return the catalog's expectation of a case in a stack; UNKNOWN for one that is masked or not for the stack."""
-    unreachable = not case.is_for(stack) or masked_by(catalog, failure, stack, case.name)
-    return Expectation.UNKNOWN if unreachable else failure.expectation(stack, case.name)
+    return _claim(catalog, failure, stack, case.name) if case.is_for(stack) else Expectation.UNKNOWN
+
+
+def _claim(catalog: Catalog, failure: Failure, stack: Stack, case: str) -> Expectation:
+    """Return the catalog's expectation of a case; UNKNOWN for one that is masked: it ends in what hides it."""
+    hidden = masked_by(catalog, failure, stack, case)
+    return Expectation.UNKNOWN if hidden else failure.expectation(stack, case)

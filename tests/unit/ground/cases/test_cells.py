@@ -312,7 +312,10 @@ def test_failure_that_comes_first_masks_cases(
     assert masked_by(known, entry, stack, name) == reason
     if name:
         side = Expectation.UNKNOWN if reason else Expectation.BROKEN
-        assert expected(known, entry, stack, replace(case(), name=Identifier(name))) is side
+        one = replace(case(), name=Identifier(name))
+        assert expected(known, entry, stack, one) is side
+        cell = known.cell("torch-2.4.0", {MCORE: core})
+        assert plan_case(known, entry, one, Level.CPU, cell).expectation is side
 
 
 def test_case_of_other_releases_is_unknown() -> None:

@@ -37,16 +37,19 @@ def outcome_of(call: ContractCall, found: Iterable[Finding]) -> Outcome:
     """Return RAISED if a finding breaks the callee in the way that `call` describes, else PASSED.
 
     Python raises nothing for an argument that lands on the wrong parameter; the outcome then holds a Misbound. The
-    reason of a pass lists the other findings of the callee.
+    reason of a pass lists the other findings of the callee. A break that raises before it is a part of its chain.
     """
+    findings = list(found)
     of_callee = [
         finding
-        for finding in found
+        for finding in findings
         if re.search(call.callee, finding.callee) and re.search(call.caller or "", finding.call_site.function)
     ]
     breaks = [finding for finding in of_callee if finding.kind.value in BREAKS[call.kind]]
     if breaks:
-        chain = tuple(Raised(finding.error, finding.message) for finding in breaks)
+        masks = " ".join(finding.masked for finding in breaks)
+        earlier = [finding for finding in findings if f"{finding.call_site} raises before" in masks]
+        chain = tuple(Raised(finding.error, finding.message) for finding in (*breaks, *earlier))
         return Outcome(OutcomeKind.RAISED, _render(breaks[0]), chain=chain)
     return Outcome(OutcomeKind.PASSED, "; ".join(map(_render, of_callee)))
 

@@ -80,3 +80,9 @@ def test_caller_limits_the_call(caller: str | None, exceptions: list[str]) -> No
 
     assert sorted({one.type for one in outcome.chain}) == exceptions
     assert outcome.kind is (OutcomeKind.RAISED if exceptions else OutcomeKind.PASSED)
+
+
+def test_break_that_raises_before_is_in_the_chain() -> None:
+    """The call of the entry is broken, too, but a line above it ends the program first."""
+    outcome = outcome_of(ContractCall(Pattern(r"\.initialize_ub$")), sides.findings("0.16.1", "2.7.0"))
+    assert [raised.type for raised in outcome.chain] == ["TypeError", "AttributeError"]

@@ -40,6 +40,7 @@ EXIT_STATUS = {
     "show NVIDIA/Megatron-LM#3912": ExitStatus.GOOD,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,
 }
+MAKES = {"compare torch-2.3.1 torch-2.4.1 -- python save.py"}  # environments: parsed, not run
 EXAMPLES = {example for command in (*COMMANDS.values(), *ACTIONS.values()) for example in command.examples}
 ANSWERED = ("check", "match", "fit gpu=H100", "contract --mcore", "bisect ub", "plan --select", "completion", "sources")
 
@@ -54,7 +55,7 @@ def test_readme_commands_are_all_tested() -> None:
         for part in line.split("&&")
         if re.match(r"\s*(uvx --from \. )?megatrix ", part)
     }
-    assert shown == set(EXIT_STATUS)
+    assert shown == {*EXIT_STATUS, *MAKES}
     assert "run -e tests" in (ROOT / ".ci" / "run").read_text()
 
 
@@ -81,7 +82,7 @@ def test_readme_command_runs(folder: Path, line: str, capsys: pytest.CaptureFixt
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", sorted(EXAMPLES))
+@pytest.mark.parametrize("line", sorted({*EXAMPLES, *MAKES}))
 def test_example_of_help_works_as_printed(folder: Path, line: str, handlers: None) -> None:
     """Those that make, fetch or run something are parsed; so is a command of the user's own."""
     words, own = split_own_command(shlex.split(line))

@@ -343,8 +343,8 @@ def _place(stack: Sequence[UpstreamFrame], message: str) -> tuple[SourceFile, in
     for position in reversed(stack):
         places = [(bits, function) for function, text, bits in position.file.messages if _is_of(text, joined)]
         if places:
-            last = max(places, key=lambda place: place[0].bit_length())  # it may have been in others before
-            return position.file, reduce(or_, (bits for bits, _ in places)), last[1]
+            newest = max(places, key=lambda place: place[0].bit_length())  # it may have been in others before
+            return position.file, reduce(or_, (bits for bits, _ in places)), newest[1]
     return None
 
 

@@ -313,21 +313,23 @@ class KindIndex:
 
     def _shown_by(self, raised: Raised) -> KindSighting | None:
         """Return the first kind that an exception shows, without its line."""
-        message, last = raised.compared, raised.frames[-1] if raised.frames else None
-        source = last.source if isinstance(last, LoggedFrame) else ""
+        message, innermost = raised.compared, raised.frames[-1] if raised.frames else None
+        source = innermost.source if isinstance(innermost, LoggedFrame) else ""
         for kind, sign, part in self._of_exceptions:
             if part not in message or (sign.exception and raised.type not in sign.exception):
                 continue
             if sign.function and all(frame.function != sign.function for frame in raised.frames):
                 continue
-            if sign.raised_in_stack and not (last and self._is_of_stack(last.file)):
+            if sign.raised_in_stack and not (innermost and self._is_of_stack(innermost.file)):
                 continue
             shown, printed = re.search(sign.message or "", message), re.search(sign.source or "", source)
             if shown and printed:
                 frame = self.stack_frame(raised.frames)
                 text = _SPACE.sub(" ", f"{raised.type}: {raised.message}").removesuffix(": ")
                 sighting = self._sighting(kind, sign, shown.groupdict() | printed.groupdict(), text, frame)
-                raising = next((one.file for one in reversed(raised.frames) if not _BETWEEN.search(one.file)), "")
+                raising = next(
+                    (caller.file for caller in reversed(raised.frames) if not _BETWEEN.search(caller.file)), ""
+                )
                 is_own = not self._is_of_stack(raising)
                 return replace(sighting, is_own=is_own and not any(map(self._is_module, sighting.groups.values())))
         return None

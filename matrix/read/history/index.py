@@ -89,13 +89,13 @@ class SourceFile:
 
     def having(self, function: str, source: str) -> int:
         """Return the releases in which a function of this name has a printed source line, as bits; "" for any line."""
-        found = offset = 0
+        releases = offset = 0
         for count, name, bits in zip(*self._content["runs"], strict=True):
             hashes = self._hashes[offset : offset + count]
             if self.names[name].rpartition(".")[2] == function and (not source or hash_of_line(source) in hashes):
-                found |= self._sets[bits]
+                releases |= self._sets[bits]
             offset += count
-        return found
+        return releases
 
     def line(self, release: int, number: int) -> SourceLine | None:
         """Return a line of the file in a release, both by number, None where it has fewer."""

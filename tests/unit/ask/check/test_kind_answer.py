@@ -31,7 +31,7 @@ def test_name_of_the_own_code_has_no_answer(group: str) -> None:
     assert not says_something(KindAnswer(own, (), ("COMMAND",)))
 
 
-def test_method_of_a_class_that_nothing_names_has_no_answer() -> None:
+def test_method_of_an_unknown_class_has_no_answer() -> None:
     """Many releases of packages have some function run()."""
     assert answered(callable="Foo.run", keyword="x").facts == ()
 

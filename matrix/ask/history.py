@@ -10,8 +10,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, reduce
+from operator import or_
 from typing import Any, Final
 
 from matrix.ground.verdicts.outcome import Frame, Raised
@@ -51,6 +52,7 @@ _COPIED: Final = re.compile(
 )
 _ID: Final = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,40}\b")
 _HOLE: Final = re.compile(r"\{\}")
+OF_ARGUMENTS: Final = ("TypeError", "AttributeError")  # errors that the caller's arguments may cause
 TEXT: Final = 12  # characters of a message's constant text, without which it identifies nothing
 
 
@@ -84,6 +86,17 @@ class UpstreamFrame:
         """Return the qualified names that the frame may be of."""
         return self.file.functions_at(self.frame.function, self.frame.line, releases)
 
+    @property
+    def earliest(self) -> int:
+        """Return the first release whose function of this name has the printed line, -1 where none has."""
+        return _first(self.file.having(self.frame.function.rpartition(".")[2].replace("<module>", ""), self.source))
+
+    @property
+    def is_unknown(self) -> bool:
+        """Return whether no commit up to the day of the index has the function: a newer one, or a fork's."""
+        name = self.frame.function.rpartition(".")[2]
+        return name[:1] != "<" and all(label.rpartition(".")[2] != name for label in self.file.names)
+
 
 @dataclass(frozen=True)
 class CommitOffer:
@@ -99,13 +112,16 @@ class CommitOffer:
 class Offered:
     """What the history of one project has for an exception.
 
-    `releases`: those that it may be of; `inferred`: from the lines of the traceback. `fixes`: later changes, the
-    likeliest first; `cause`: the change before. `message`: whether upstream still has the error message.
+    `releases`: those that it may be of; `inferred`: from the lines of the traceback. `earliest`: where they are not
+    known, the latest of the releases in which a function, a printed line or the message is new; "" where that is not
+    known. `fixes`: later changes, the likeliest first; `cause`: the change before. `message`: whether upstream still
+    has the error message.
     """
 
     history: UpstreamHistory
     releases: tuple[str, ...]
     inferred: bool
+    earliest: str
     function: str
     fixes: tuple[CommitOffer, ...]
     cause: CommitOffer | None
@@ -118,6 +134,7 @@ class Offered:
             "until": self.history.until,
             "releases": list(self.releases),
             "inferred": self.inferred,
+            "earliest": self.earliest,
             "function": self.function,
             "fixes": [in_words(offer) for offer in self.fixes],
             "cause": in_words(self.cause) if self.cause else "",
@@ -169,6 +186,15 @@ def inferred(raised: Iterable[Raised]) -> Mapping[str, tuple[str, ...]]:
     }
 
 
+def views(raised: Raised) -> Iterator[Raised]:
+    """Yield an exception, and its part down to the last frame of the project that called the one which raised it."""
+    yield raised
+    stack = positions(raised.frames) if raised.type in OF_ARGUMENTS else []
+    callers = [position.frame for position in stack if position.history is not stack[-1].history]
+    if callers:
+        yield replace(raised, frames=raised.frames[: raised.frames.index(callers[-1]) + 1])
+
+
 def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[str, Sequence[str]]) -> Offered | None:
     """Return what history has for an exception, None without an upstream frame.
 
@@ -178,13 +204,16 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
     if not stack:
         return None
     history = stack[-1].history
-    stack = [position for position in stack if position.history is history][-INNERMOST:]
+    project = [position for position in stack if position.history is history]
+    stack = project[-INNERMOST:]
     stated_versions = list(stated.get(history.component, ()))
     found = [number for number in map(history.number_of_release, stated_versions) if number is not None]
     inferred_versions = known.get(history.component, ())
     numbers = found or [history.releases.index(version) for version in inferred_versions]
     versions = [history.releases[number] for number in numbers]
-    offers = list(_offers(history, stack, raised, numbers))
+    place = _place(stack, raised.message)
+    earliest = -1 if numbers else max([*(position.earliest for position in project), _first(place[1] if place else 0)])
+    offers = list(_offers(history, stack, raised, numbers, numbers[0] if numbers else earliest))
     fixes = sorted((offer for later, offer in offers if later), key=lambda offer: -offer.score)
     causes = sorted(
         (offer for later, offer in offers if not later), key=lambda offer: (-offer.score, offer.commit.date)
@@ -197,10 +226,11 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
         history,
         tuple(versions),
         bool(versions) and not stated_versions,
+        history.releases[earliest] if earliest > 0 else "",
         f"{stack[-1].path}:{next(iter(functions), stack[-1].frame.function) or '<module>'}",
         tuple(best.values())[:MOST],
         causes[0] if causes and numbers else None,
-        _message(history, stack, raised.message, numbers),
+        _message(history, *place) if place else "",
     )
 
 
@@ -212,9 +242,9 @@ def _functions(
     Each with its file, whether the error names it, what counts against it, and the source line that was printed.
     """
     for depth, position in enumerate(reversed(stack)):
-        functions = position.functions(numbers)
+        functions = [] if position.is_unknown else position.functions(numbers)
         scopes = {function.rpartition(".")[0] for function in functions} - {""}
-        for name in position.file.names:
+        for name in position.file.names if not position.is_unknown else ():
             near = name in scopes or name.rpartition(".")[0] in scopes
             named, distance = name in functions, NEAR if near else FAR
             yield position.file, name, named, DEEPER * depth + distance * (not named), position.source if named else ""
@@ -225,15 +255,17 @@ def _functions(
 
 
 def _offers(
-    history: UpstreamHistory, stack: Sequence[UpstreamFrame], raised: Raised, numbers: Sequence[int]
+    history: UpstreamHistory, stack: Sequence[UpstreamFrame], raised: Raised, numbers: Sequence[int], release: int
 ) -> Iterator[tuple[bool, CommitOffer]]:
-    """Yield (whether it is later than the release, the offer) of each change that may be the fix, or the cause."""
+    """Yield (whether it is later than a release, the offer) of each change that may be the fix, or the cause.
+
+    `release`: the first of `numbers`, or the earliest; -1 for none.
+    """
     error = words_of(f"{raised.message} {stack[-1].source}") - VAGUE
     about = error | words_of(" ".join(position.frame.function for position in stack)) - VAGUE
     if re.search(r"(?:^|/)torch/", raised.frames[-1].file):
         about |= {"torch", "pytorch"}
     lowered, identifiers = parts_of(about), parts_of(word for word in about if IDENTIFIER.search(word))
-    release = numbers[0] if numbers else -1
     successors = history.releases[release + 1 :]
 
     def later(commit: UpstreamCommit) -> bool:  # what older releases have alone is neither before nor after
@@ -244,12 +276,12 @@ def _offers(
             commit = history.commit_of(change.commit)
             if change.kind == MADE and numbers and commit.releases == ():
                 continue
-            is_later = not numbers or later(commit)
+            is_later = release < 0 or later(commit)
             score, reason = _weigh(history, commit, lowered, error, change, source if is_later else "")
             if named or (reason and score > penalty):
                 yield is_later, CommitOffer(commit, function, reason or "it changed the function", score - penalty)
     for number, words in enumerate(_subjects(history)):
-        if not words.isdisjoint(identifiers) and (not numbers or later(history.commit_of(number))):
+        if not words.isdisjoint(identifiers) and (release < 0 or later(history.commit_of(number))):
             score, reason = _weigh(history, history.commit_of(number), identifiers)
             if score > FAR:
                 yield True, CommitOffer(history.commit_of(number), "", reason, score - FAR)
@@ -302,29 +334,44 @@ def _rarity(history: UpstreamHistory) -> Callable[[str], float]:
     return lambda word: 0.35 * math.log(len(history.subjects) / (1 + counts[word]))
 
 
-def _message(history: UpstreamHistory, stack: Sequence[UpstreamFrame], message: str, numbers: Sequence[int]) -> str:
-    """Return whether the newest release still has the error message, "" where no source line has it."""
-    newest = len(history.releases) - 1
+def _place(stack: Sequence[UpstreamFrame], message: str) -> tuple[SourceFile, int, str] | None:
+    """Return the file of a frame that raises a message, the releases in which it does, as bits, and the last function.
+
+    None where no file has the message.
+    """
     joined = " ".join(message.split())
     for position in reversed(stack):
-        for function, text, bits in position.file.messages:
-            parts = [part.strip() for part in _HOLE.split(text)]
-            if max(map(len, parts)) < TEXT or not re.match(".*?".join(map(re.escape, parts)), joined):
-                continue
-            if bits >> newest & 1:
-                return (
-                    f"{history.releases[newest]}, the newest that is known, still has it, in {function or 'the module'}"
-                )
-            last_release = bits.bit_length() - 1
-            gone = [
-                history.commit_of(change.commit)
-                for change in position.file.changes(function)
-                if history.has(change.commit, last_release + 1) and not history.has(change.commit, last_release)
-            ]
-            by = f", by commit {gone[-1].id} ({gone[-1].subject})" if len(gone) == 1 else ""
-            by = f", by one of {', '.join(commit.id for commit in gone[:5])}" if len(gone) > 1 else by
-            return f"gone since {history.releases[last_release + 1]}{by}"
-    return ""
+        places = [(bits, function) for function, text, bits in position.file.messages if _is_of(text, joined)]
+        if places:
+            newest = max(places, key=lambda place: place[0].bit_length())  # it may have been in others before
+            return position.file, reduce(or_, (bits for bits, _ in places)), newest[1]
+    return None
+
+
+def _is_of(text: str, message: str) -> bool:
+    """Return whether a message begins with a text of the sources, in which {} is anything."""
+    parts = [part.strip() for part in _HOLE.split(text)]
+    return max(map(len, parts)) >= TEXT and bool(re.match(".*?".join(map(re.escape, parts)), message))
+
+
+def _first(bits: int) -> int:
+    """Return the first release of bits, by number, -1 for none."""
+    return (bits & -bits).bit_length() - 1
+
+
+def _message(history: UpstreamHistory, file: SourceFile, bits: int, function: str) -> str:
+    """Return whether the newest release still has an error message, or since when its file lacks it."""
+    last_release = bits.bit_length() - 1
+    if last_release == len(history.releases) - 1:
+        return f"{history.releases[-1]}, the newest that is known, still has it, in {function or 'the module'}"
+    gone = [
+        history.commit_of(change.commit)
+        for change in file.changes(function)
+        if history.has(change.commit, last_release + 1) and not history.has(change.commit, last_release)
+    ]
+    by = f", by commit {gone[-1].id} ({gone[-1].subject})" if len(gone) == 1 else ""
+    by = f", by one of {', '.join(commit.id for commit in gone[:5])}" if len(gone) > 1 else by
+    return f"gone from this file since {history.releases[last_release + 1]}{by}"
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,15 @@ def match_command(parsed: argparse.Namespace) -> int:
 
 def _of_history(reading: Reading) -> list[Offered]:
     """Return what upstream's history has for the exceptions of a log: each function once."""
-    raised = [fault.raised for fault in reading.raised if fault.raised and fault.raised.frames]
+    elsewhere = {sighting.line for sighting in reading.kinds if sighting.kind.topic in ELSEWHERE}
+    faults = [fault for fault in reading.raised if fault.line not in elsewhere]
+    raised = [fault.raised for fault in faults if fault.raised and fault.raised.frames]
     if not raised:
         return []
-    from matrix.ask.history import offered
+    from matrix.ask.history import offered, views
 
-    offers = [offered(exception, reading.versions.texts, reading.inferred) for exception in raised]
+    parts = [part for exception in raised for part in views(exception)]
+    offers = [offered(part, reading.versions.texts, reading.inferred) for part in parts]
     return list({offer.function: offer for offer in offers if offer}.values())[:SHOWN]
 
 
@@ -77,6 +80,7 @@ def _history(history: Offered) -> Iterator[Part]:
     )
     origin = "inferred from the lines of the traceback" if history.inferred else "of the log"
     unknown = "not known: no known release has these lines, or the log prints no source lines"
+    unknown += f"; {history.earliest} at the earliest, by functions and lines" * bool(history.earliest)
     releases = f"{versions}, {origin}" if history.releases else unknown
     yield ""
     yield Prose(
@@ -93,6 +97,11 @@ def _history(history: Offered) -> Iterator[Part]:
 
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
+ELSEWHERE: Final = (
+    "memory",
+    "driver",
+    "hangs",
+)  # topics of errors that the function does not cause in which they are raised
 SHOWN: Final = 5  # faults listed of each kind
 STATED: Final = 600  # characters shown of why ranks wait, and of an answer: it may quote the requirements that conflict
 _LIBRARY: Final = re.compile(r"-packages/|/lib/python3|^<")  # a path below an interpreter's folders, or no file

@@ -30,7 +30,9 @@ OF_NEW_STRING: Final = (
 )
 BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
-OF_NAMES: Final = frozenset({"module", "callable", "owner"})  # groups whose names may be those of any program
+OF_NAMES: Final = frozenset(
+    {"module", "callable", "owner", "package"}
+)  # groups whose names may be those of any program
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
 
 
@@ -171,7 +173,7 @@ def _of_keyword(callable_name: str, keyword: str, seen: VersionsSeen, *, is_own:
     Failing that, where the stack made the call (not `is_own`), the releases of which any function takes it.
     """
     owner, _, method = callable_name.rpartition(".")
-    for name in (owner, _namesake(owner)) if owner else ("",):
+    for name in filter(None, (owner, _namesake(owner))) if owner else ("",):
         for provider in PROVIDERS.values():
             releases = releases_with(provider, {"callable": f"{name}.{method}", "keyword": keyword})
             if any(taken is not None for _, taken in releases):

@@ -26,15 +26,17 @@ VERSIONS: Final = "versions"  # the group of the versions that a log names
 class Sign:
     """One way in which a log shows a kind: an exception, or a text near a fault. Every key that it has must hold.
 
-    `exception`: class names of which one is the exception's. `function` is on its traceback; `raised_in_stack`: its
-    last frame is in a package of Megatron's stack. `log` is searched in the log's text near faults; `anywhere`: also
-    far from them, which takes time in every log. `of_stack`: no other program prints it; `any_program`: its answer is
-    the same for every program. Other signs count only where the log shows the stack.
+    `exception`: class names of which one is the exception's. `function` is on its traceback; `source` is searched in
+    the printed line of its last frame; `raised_in_stack`: this frame is in a package of Megatron's stack. `log` is
+    searched in the log's text near faults; `anywhere`: also far from them, which takes time in every log. `of_stack`:
+    no other program prints it; `any_program`: its answer is the same for every program. Other signs count only where
+    the log shows the stack.
     """
 
     exception: tuple[str, ...] = ()
     message: Pattern | None = None
     function: str = ""
+    source: Pattern | None = None
     log: Pattern | None = None
     raised_in_stack: bool = False
     anywhere: bool = False
@@ -64,7 +66,7 @@ class FailureKind:
     @property
     def groups(self) -> frozenset[str]:
         """Return the names of the groups of its patterns."""
-        patterns = [pattern for sign in self.sign for pattern in (sign.message, sign.log) if pattern]
+        patterns = [pattern for sign in self.sign for pattern in (sign.message, sign.source, sign.log) if pattern]
         return frozenset(name for pattern in patterns for name in re.compile(pattern).groupindex)
 
 

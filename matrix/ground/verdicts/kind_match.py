@@ -28,6 +28,7 @@ from matrix.ground.catalog.stack import Stack, component_named, components
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.verdicts.lines import Triggers
 from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.tracebacks import LoggedFrame
 
 # Frames, modules, packages, options, variables and lines of the stack: a text, which is found faster than a pattern,
 # and the pattern that it is part of. Each takes a search through a log that has none of them, so they are few.
@@ -79,6 +80,10 @@ class EvidenceScan:
 
 # A folder named megatron or mbridge may be anyone's, outside of site-packages; megatron/core is not.
 _UNMISTAKABLE: Final = re.compile(r"transformer_engine|\w+\.")
+# Code between a caller and what it calls: torch's modules call forward(), Python's library imports.
+_BETWEEN: Final = re.compile(
+    r"(?:^|/)torch/nn/modules/module\.py$|/lib/python3[\d.]{0,4}/(?!\w{4}-packages/)|^<frozen "
+)
 _CLONE: Final = re.compile(r"(?i:/megatron-lm)[\w.-]{0,40}/")  # /opt/megatron-lm/, ~/Megatron-LM-core_v0.9.0/
 MOST: Final = 20  # places of one pattern that are read in one window of a log
 Groups = tuple[tuple[str, str], ...]
@@ -134,8 +139,8 @@ class KindSighting:
     """A kind of failure in a log, at its first line, with what its pattern captured.
 
     `frame` is the deepest frame of Megatron's stack on the traceback. `of_stack`: it shows by itself that the stack
-    ran. `is_own`: raised outside of the stack, and no module that it names is of it: the program's own code, or a fault
-    of a call into the stack.
+    ran. `is_own`: no frame shows that the stack raised it, and no module that it names is of the stack: the
+    program's own code, or a fault of a call into the stack.
     """
 
     kind: FailureKind
@@ -308,20 +313,24 @@ class KindIndex:
 
     def _shown_by(self, raised: Raised) -> KindSighting | None:
         """Return the first kind that an exception shows, without its line."""
-        message = raised.compared
+        message, innermost = raised.compared, raised.frames[-1] if raised.frames else None
+        source = innermost.source if isinstance(innermost, LoggedFrame) else ""
         for kind, sign, part in self._of_exceptions:
             if part not in message or (sign.exception and raised.type not in sign.exception):
                 continue
             if sign.function and all(frame.function != sign.function for frame in raised.frames):
                 continue
-            if sign.raised_in_stack and not (raised.frames and self._is_of_stack(raised.frames[-1].file)):
+            if sign.raised_in_stack and not (innermost and self._is_of_stack(innermost.file)):
                 continue
-            shown = re.search(sign.message or "", message)
-            if shown:
+            shown, printed = re.search(sign.message or "", message), re.search(sign.source or "", source)
+            if shown and printed:
                 frame = self.stack_frame(raised.frames)
-                text = _SPACE.sub(" ", f"{raised.type}: {raised.message}")
-                sighting = self._sighting(kind, sign, shown, text, frame)
-                is_own = bool(raised.frames) and not self._is_of_stack(raised.frames[-1].file)
+                text = _SPACE.sub(" ", f"{raised.type}: {raised.message}").removesuffix(": ")
+                sighting = self._sighting(kind, sign, shown.groupdict() | printed.groupdict(), text, frame)
+                raising = next(
+                    (caller.file for caller in reversed(raised.frames) if not _BETWEEN.search(caller.file)), ""
+                )
+                is_own = not self._is_of_stack(raising)
                 return replace(sighting, is_own=is_own and not any(map(self._is_module, sighting.groups.values())))
         return None
 
@@ -331,12 +340,11 @@ class KindIndex:
             if part in text:
                 for _, shown in zip(range(MOST), re.finditer(pattern, text), strict=False):
                     line = text[text.rfind("\n", 0, shown.start()) + 1 :].partition("\n")[0]
-                    yield shown.start(), self._sighting(kind, sign, shown, line.strip(), None)
+                    yield shown.start(), self._sighting(kind, sign, shown.groupdict(), line.strip(), None)
 
     def _sighting(
-        self, kind: FailureKind, sign: Sign, shown: re.Match[str], text: str, frame: Frame | None
+        self, kind: FailureKind, sign: Sign, groups: Mapping[str, str | None], text: str, frame: Frame | None
     ) -> KindSighting:
-        groups = shown.groupdict()
         captured = tuple((name, _SPACE.sub(" ", value).strip()) for name, value in groups.items() if value)
         of_stack = (
             sign.of_stack or sign.any_program or bool(frame) or any(self._names_stack(value) for _, value in captured)

@@ -51,7 +51,7 @@ _BEFORE: Final = re.compile(
 _REPEATED: Final = re.compile(r" \[repeated \d{1,19}x across cluster\](?: \(Ray deduplicates.{0,512})?$")
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 _HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
-_FRAME: Final = re.compile(r'(?P<prefix>.{0,200}?\S.{0,200}?)(?: \s)?File "[^"]{1,500}", line \d{1,9}, in \S+$')
+_FRAME: Final = re.compile(r'(?P<prefix>.{0,200}?\S.{0,200}?)(?: \s)?File "[^"]{1,500}", line \d{1,9}, in \S+ {0,200}$')
 _END: Final = re.compile(r"(\r\n|\n|\r)")
 
 

@@ -19,7 +19,7 @@ from matrix.ground.verdicts.text import is_of_stack, names_in
 
 BEGUN: Final = 16  # characters of a message that is cut which must agree with a signature
 ALIKE: Final = 0.8  # share of a signature's words that a similar message has
-FEWEST_WORDS: Final = 4  # of a signature, below which a share means nothing
+FEWEST_WORDS: Final = 6  # of a signature, below which a share means nothing
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -160,7 +160,8 @@ class SignatureIndex:
                 ranked.append((1.0, entry, f"{origin}; the known failure is raised {mark.place}"))
             elif len(entry.words) >= FEWEST_WORDS and not entry.message_in(message):
                 share = len(words & entry.words) / len(entry.words)
-                if share >= ALIKE:
+                names = set(filter(is_of_stack, entry.words))
+                if share >= ALIKE and (names & words or not names):
                     missing = ", ".join(sorted(entry.words - words)) or "the order of its words"
                     ranked.append((share, entry, f"another message: without {missing}"))
         return [(entry, differs) for _, entry, differs in sorted(ranked, key=lambda one: -one[0])]

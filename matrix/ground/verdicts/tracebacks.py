@@ -125,10 +125,11 @@ def _is_full(part: str) -> bool:
 
 
 FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000 of a recursion at most
-# Unindented lines of other writers within a traceback after which the traceback is given up, and lines of any kind
-# since its last frame.
+# Since the last frame of a traceback: unindented lines of other writers, and lines that are not empty, after which it
+# is given up; lines among which an indented one is the frame's source.
 FOREIGN_LINES: Final = 200
 LINES: Final = 2_000
+NEAR: Final = 4
 
 # torch marks a traceback that it quotes in a message: "Original " before it (DataLoader), " (RANK 0)" after the header
 # (checkpoints).
@@ -188,6 +189,7 @@ class Tracebacks:
         self._names = [f"{name}: " for name in (*_NAMES, *(name for name in types if not name.endswith(_NAMES)))]
         self._frames: list[Frame] | None = None  # None outside of a traceback
         self._headed = False  # the traceback has its first line
+        self._bare = False  # its last frame is not indented: a markup removed the indentation
         self._margin = ""  # spaces before all lines of a traceback without its first line
         self._foreign = self._lines = self._chain = 0
         self._linked = False
@@ -238,17 +240,18 @@ class Tracebacks:
         self._linked = False
 
     def _within(self, frames: list[Frame], number: int, text: str) -> Iterator[LoggedException]:
-        self._lines += 1
+        self._lines += bool(text.strip())
         text = text.removeprefix(self._margin)
         if frame := _FRAME.match(text):
-            frames.append(LoggedFrame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
+            frames.append(LoggedFrame(frame["file"], int(frame["line"]), (frame["function"] or "<module>").rstrip()))
             del frames[:-FRAMES]
-            self._lines = 0
-        elif self._lines == 1 and frames and text[:1] == " ":
-            frames[-1] = LoggedFrame(frames[-1].file, frames[-1].line, frames[-1].function, text.strip())
+            self._lines = self._foreign = 0
+            self._bare = text.startswith("File")
         elif (raised := _RAISED.match(text)) and self._is_exception(raised):
             self._frames = None
             yield from self._found(number, raised, tuple(frames))
+        elif frames and self._is_source(frames[-1], text):
+            frames[-1] = LoggedFrame(frames[-1].file, frames[-1].line, frames[-1].function, text.strip())
         elif text[:1].strip() and self._lines > 1 and text.strip(_MARKS):  # no source line: indented, or below a frame
             self._foreign += 1
             # Without its first line, frames may be those of a printed stack, which no exception follows.
@@ -257,13 +260,19 @@ class Tracebacks:
         if self._lines > LINES:
             self._frames = None
 
+    def _is_source(self, frame: Frame, text: str) -> bool:
+        """Return whether a line below a frame is its source line."""
+        is_missing = bool(text.strip(_MARKS)) and isinstance(frame, LoggedFrame) and not frame.source
+        return is_missing and (self._lines <= NEAR if text[0] == " " else self._lines == 1 and self._bare)
+
     def _outside(self, number: int, text: str) -> Iterator[LoggedException]:
         if error := self._pytest.take(number, text):
             yield from self._of_pytest(error)
         if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
-            outermost = LoggedFrame(frame["file"], int(frame["line"]), frame["function"])
+            outermost = LoggedFrame(frame["file"], int(frame["line"]), frame["function"].rstrip())
             margin = text[: max(text.index("File") - 2, 0)]
             self._start([outermost], linked=self._linked, headed=False, margin=margin)
+            self._bare = text.startswith("File")
         elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
             raised = _RAISED.match(alone["text"])
             if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):

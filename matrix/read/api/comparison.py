@@ -164,8 +164,8 @@ def _added(pair: _Pair) -> frozenset[str]:
 
 
 def _is_caught(use: Use) -> bool:
-    """Return whether the code behind a use of what is missing may run."""
-    return use.kind in (*REPLACING, "method") or bool(use.swallowed or use.refused)
+    """Return whether the code behind a use of what is missing may run, as its exception is caught."""
+    return use.kind in REPLACING or (use.kind != "method" and bool(use.swallowed or use.refused))
 
 
 def _lacked(use: Use, absent: Absent, history: OtherReleases) -> bool:

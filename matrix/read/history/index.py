@@ -24,6 +24,8 @@ EPOCH: Final = date(1970, 1, 1)
 MADE: Final = 1  # kinds of a change, beside 0
 REMOVED: Final = 2
 NAMESAKES: Final = 3  # functions of one name in a file, which name none of them
+# Packages whose sources are in another folder of their project.
+FOLDERS: Final = {"megatron/bridge/": "src/", "megatron_fsdp/": "megatron/core/distributed/fsdp/src/"}
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
 
 
@@ -84,6 +86,16 @@ class SourceFile:
     def releases(self, path: str) -> int:
         """Return the releases that have the file under a path, as bits."""
         return int(self._content["paths"].get(path, "0"), 16)
+
+    def having(self, function: str, source: str) -> int:
+        """Return the releases in which a function of this name has a printed source line, as bits; "" for any line."""
+        releases = offset = 0
+        for count, name, bits in zip(*self._content["runs"], strict=True):
+            hashes = self._hashes[offset : offset + count]
+            if self.names[name].rpartition(".")[2] == function and (not source or hash_of_line(source) in hashes):
+                releases |= self._sets[bits]
+            offset += count
+        return releases
 
     def line(self, release: int, number: int) -> SourceLine | None:
         """Return a line of the file in a release, both by number, None where it has fewer."""
@@ -153,7 +165,8 @@ class UpstreamHistory:
         parts = re.split(r"[/\\]", file)
         for start in range(len(parts)):
             path = "/".join(parts[start:])
-            for candidate in (path, f"src/{path}") if path.startswith("megatron/bridge/") else (path,):
+            folders = [folder for package, folder in FOLDERS.items() if path.startswith(package)]
+            for candidate in (path, *(folder + path for folder in folders)):
                 if "/" in candidate and (candidate in self.files or candidate in self._old):
                     return candidate
         return ""

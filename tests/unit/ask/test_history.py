@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ask.history import inferred, named_in, offered, original, positions
+from matrix.ask.history import inferred, named_in, offered, original, positions, views
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import histories
@@ -98,6 +98,57 @@ def test_commit_of_an_older_branch_is_no_fix() -> None:
     )
     assert offer
     assert "143f353690" not in offer
+
+
+PARALLEL = "/env/transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py"
+
+
+def test_message_of_a_renamed_function_is_not_gone() -> None:
+    """v2.8 and v2.18 raise it in other functions."""
+    message = "thd format is not supported with hierarchical CP implementation yet!"
+    raised = Raised("AssertionError", message, (Frame(PARALLEL, 3708, "attn_forward_func_with_cp"),))
+    offer = offered(raised, {"transformer-engine": {"2.8": None}}, {})
+    assert offer is not None
+    assert offer.message.startswith("gone from this file since 2.19")
+
+
+def test_package_of_a_folder_has_its_history() -> None:
+    """PyPI's megatron-fsdp has the files of megatron/core/distributed/fsdp/src."""
+    (position,) = positions(
+        [Frame("/env/site-packages/megatron_fsdp/param_and_grad_buffer.py", 1, "update_main_grads")]
+    )
+    assert position.path == "megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py"
+
+
+def test_fix_is_later_than_the_earliest_release() -> None:
+    """5ab481cb45, of 0.16.0, brought the message: it is no fix."""
+    message = "ShardedTensor.flattened_range is not supported."
+    file = "/fork/megatron/core/dist_checkpointing/mapping.py"
+    offer = offered(Raised("CheckpointingException", message, (Frame(file, 9, "validate_metadata_integrity"),)), {}, {})
+    assert offer is not None
+    assert (offer.releases, offer.earliest) == ((), "0.16.0")
+    assert "5ab481cb45" not in [fix.commit.id for fix in offer.fixes]
+
+
+def test_function_that_no_commit_has_is_not_compared() -> None:
+    """The other functions of its file are of other releases."""
+    file = "/fork/megatron/core/transformer/utils.py"
+    offer = offered(Raised("KeyError", "None", (Frame(file, 330, "of_a_fork"),)), {}, {})
+    assert offer is not None
+    assert offer.fixes == ()
+
+
+def test_argument_error_has_the_history_of_its_caller() -> None:
+    """23dd639cf3 of Megatron-LM mended what Transformer Engine's optimizer was given."""
+    frames = (
+        Frame("/env/megatron/core/optimizer/distrib_optimizer.py", 901, "_set_main_param_and_optimizer_states"),
+        Frame("/env/transformer_engine/pytorch/optimizers/fused_adam.py", 261, "set_scaled_state"),
+    )
+    error = Raised("AttributeError", "'bool' object has no attribute 'dtype'", frames)
+    caller = [offered(view, {"megatron-core": {"0.15.0": None}}, {}) for view in views(error)][1]
+    assert caller is not None
+    assert "23dd639cf3" in [fix.commit.id for fix in caller.fixes]
+    assert len([*views(Raised("RuntimeError", "", frames))]) == 1
 
 
 def test_copies_of_a_commit_count_once() -> None:

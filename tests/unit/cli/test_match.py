@@ -65,6 +65,19 @@ def test_kind_exits_with_0_and_has_its_answer(tmp_path: Path, capsys: pytest.Cap
     assert "no recorded release of megatron-core" in " ".join(kind["answer"])
 
 
+@pytest.mark.parametrize(
+    ("error", "has_history"), [("OutOfMemoryError: CUDA out of memory", False), ("KeyError: 1", True)]
+)
+def test_memory_has_no_history(
+    error: str, has_history: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A function that asks for memory is not what filled the GPU."""
+    frame = '  File "/opt/Megatron-LM/megatron/core/pipeline_parallel/schedules.py", line 9, in backward_step\n'
+    (tmp_path / "log").write_text(f"{HEADER}{frame}{error}\n")
+    main(["match", str(tmp_path / "log")])
+    assert ("history of NVIDIA/Megatron-LM" in capsys.readouterr().out) == has_history
+
+
 def test_secrets_of_kinds_are_masked_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.log"
     frame = '  File "/x/megatron/core/a.py", line 1, in f\n'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.check import kind_answer
-from matrix.ask.check.kind_answer import KindAnswer, answer
+from matrix.ask.check.kind_answer import KindAnswer, answer, says_something
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.verdicts.crash import plain_name
 from matrix.ground.verdicts.kind_match import KindSighting, VersionsSeen
@@ -23,6 +23,17 @@ def answered(seen: str = "", **groups: str) -> KindAnswer:
     versions = VersionsSeen()
     versions.add(seen)
     return answer(KindSighting(KIND, 1, "", tuple(groups.items())), kind_table(), versions)
+
+
+@pytest.mark.parametrize("group", ["module", "callable", "owner", "package"])
+def test_name_of_the_own_code_has_no_answer(group: str) -> None:
+    own = KindSighting(KIND, 1, "", ((group, "mylib"),), is_own=True)
+    assert not says_something(KindAnswer(own, (), ("COMMAND",)))
+
+
+def test_method_of_an_unknown_class_has_no_answer() -> None:
+    """Many releases of packages have some function run()."""
+    assert answered(callable="Foo.run", keyword="x").facts == ()
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ SHOWN: Final = [
         "ImportError: Supported flash-attn versions are >= 2.1.1, <= 2.8.1. Found flash-attn 2.9.0.",
     ),
     ("attention-backend-missing", "ValueError: No dot product attention backend is available for the provided inputs."),
+    ("pybind-arguments", "RuntimeError: Unable to cast Python instance of type <enum 'D'> to C++ type 'a::D'"),
     ("te-native-error", "RuntimeError: /b/TransformerEngine/common/gemm.cu:12 in function cublas_gemm: Unable"),
     (
         "weights-only",
@@ -262,6 +263,57 @@ OTHERS: Final = [
     HEAD + OTHER + "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /x/scipy/a.so)\n",
     "ERROR: No matching distribution found for tensorflow==1.15\n",
 ]
+
+
+COMMAND: Final = "$ torchrun pretrain_gpt.py --tensor-model-parallel-size 2\n"
+MODULE: Final = f'  File "{SITE}/torch/nn/modules/module.py", line 7, in _call_impl\n    x\n'
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ModuleNotFoundError: No module named 'wandb'",
+        "ImportError: cannot import name 'y' from 'mylib' (/home/me/mylib.py)",
+        "AttributeError: 'MyConfig' object has no attribute 'foo'",
+        "AttributeError: module 'json' has no attribute 'foo'",
+        "AttributeError: Can't get attribute 'Foo' on <module '__main__' from '/home/me/launch.py'>",
+        "TypeError: Trainer.__init__() got an unexpected keyword argument 'a'",
+        "TypeError: Foo.run() missing 1 required positional argument: 'x'",
+        "PackageNotFoundError: No package metadata was found for foo",
+    ],
+)
+@pytest.mark.parametrize("frames", ["", HEAD + OTHER])
+def test_plain_error_beside_a_command_is_its_own(frames: str, error: str) -> None:
+    assert only(COMMAND + frames + error + "\n").is_own
+
+
+def test_call_through_a_module_is_of_its_caller() -> None:
+    error = "TypeError: Mixin.forward() got an unexpected keyword argument 'inference_context'\n"
+    assert not only(HEAD + CORE + MODULE + error).is_own
+    assert only(HEAD + CORE + OTHER + MODULE + error).is_own
+
+
+@pytest.mark.parametrize(
+    ("frame", "source", "error", "kind", "group"),
+    [
+        (CORE, "assert rate is not None", "AssertionError", "refused-by-stack", "assert rate is not None"),
+        (CORE, "x", "AssertionError", "", ""),
+        (CORE, "raise RuntimeError(", "RuntimeError: this path needs b", "refused-by-stack", "this path needs b"),
+        (CORE, "raise error", "RuntimeError: this path needs b", "", ""),
+        (OTHER, "raise RuntimeError(", "RuntimeError: this path needs b", "", ""),
+        (CORE, "raise ImportError(", "ImportError: Please install b", "package-not-installed", "Please install b"),
+        (
+            MODULE,
+            "y = causal_conv1d_fn(x)",
+            "TypeError: 'NoneType' object is not callable",
+            *["optional-package-missing", "causal_conv1d"],
+        ),
+        (MODULE, "y = loss_fn(x)", "TypeError: 'NoneType' object is not callable", "", ""),
+    ],
+)
+def test_printed_line_decides(frame: str, source: str, error: str, kind: str, group: str) -> None:
+    found = read(COMMAND + HEAD + frame.replace("    x\n", f"    {source}\n") + error + "\n").kinds
+    assert [(one.kind.id, *one.groups.values()) for one in found] == [(kind, group)] * bool(kind)
 
 
 @pytest.mark.parametrize("log", OTHERS)

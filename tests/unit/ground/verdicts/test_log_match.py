@@ -480,6 +480,18 @@ def test_another_keyword_of_the_same_function_is_similar() -> None:
     assert read("KeyError: 'loss'\n").similar == ()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ModuleNotFoundError: No module named 'megatron.energon'",
+        "TypeError: FSDP.__init__() got an unexpected keyword argument 'disable_bucketing'",
+        "AssertionError: thd format is not supported with hierarchical CP implementation yet!",
+    ],
+)
+def test_words_of_any_program_make_nothing_similar(error: str) -> None:
+    assert read(f"{error}\n").similar == ()
+
+
 @pytest.mark.parametrize("id", RAISED)
 def test_a_known_failure_is_not_similar_to_itself(id: str) -> None:
     assert id not in [one.failure.id for one in read(LOGS[id]).similar]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from matrix.ground.verdicts.tracebacks import LINES, LoggedException, LoggedFrame, Tracebacks
+import pytest
+
+from matrix.ground.verdicts.tracebacks import FOREIGN_LINES, LINES, LoggedException, LoggedFrame, Tracebacks
 
 HEAD = "Traceback (most recent call last):"
 FRAME = '  File "a.py", line 3, in save'
@@ -20,6 +22,27 @@ def test_traceback_has_type_message_and_frames() -> None:
     assert (logged.raised.type, logged.raised.message) == ("MyError", "no file")
     assert logged.raised.frames == (LoggedFrame("a.py", 3, "save"),)
     assert vars(logged.raised.frames[0])["source"] == "save()"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['File "a.py", line 3, in save', "save()"],  # a markup removed the indentation
+        ['File "a.py", line 3, in save', "", "save()", ""],
+        [FRAME, "", "    save()"],
+        [FRAME.ljust(90), "    save()".ljust(90)],  # a terminal of 90 columns
+        [FRAME, "2026-03-18 05:25:02", "", "pod-4f1b", "    save()", "    ^^^^^^"],  # a viewer of logs
+    ],
+)
+def test_source_line_is_found_below_its_frame(lines: list[str]) -> None:
+    (logged,) = read(HEAD, *lines, "TypeError: no")
+    assert (logged.raised.frames[0].function, vars(logged.raised.frames[0])["source"]) == ("save", "save()")
+
+
+def test_lines_between_frames_count_from_the_last() -> None:
+    between = ["pod-4f1b"] * (FOREIGN_LINES // 2)
+    (logged,) = read(HEAD, *[line for _ in range(4) for line in (FRAME, *between)], "KeyError: 'a'")
+    assert len(logged.raised.frames) == 4
 
 
 def test_linked_exceptions_share_a_chain() -> None:

@@ -526,6 +526,24 @@ def test_method_of_a_parameter_hides_nothing() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("maker.gone(1)\nCALL", ["possible", "definite"]),
+        ("try:\n    maker.gone(1)\n    CALL\nexcept AttributeError:\n    pass", ["possible", "definite"]),
+        ("try:\n    maker.gone(1)\nexcept AttributeError:\n    return\nCALL", ["possible", "definite"]),
+        ("try:\n    maker.gone(1)\nexcept AttributeError:\n    raise ValueError()\nCALL", ["definite"]),
+    ],
+)
+def test_missing_method_of_a_parameter_hides_nothing(lines: str, expected: list[str]) -> None:
+    """A subclass may have it: the code below runs."""
+    body = lines.replace("CALL", "te.pytorch.pad(align=1)").replace("\n", "\n    ")
+    head = "import transformer_engine as te\nfrom transformer_engine.pytorch import Maker\ndef run(maker: Maker):\n    "
+    other = te("class Maker:\n    def gone(self, size): ...\ndef pad(): ...", "2.0.0")
+    here = te("class Maker: ...\ndef pad(): ...", "2.1.0")
+    assert [finding.kind.value for finding in find(mcore(head + body), here, history=Past(here, other))] == expected
+
+
 def test_guard_of_a_missing_name_decides_the_rest() -> None:
     source = """
         import inspect

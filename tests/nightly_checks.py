@@ -180,6 +180,10 @@ PYXIS: Final = programs(
     *("make", "git", "musl-gcc", "mksquashfs", "squashfuse", "fuse-overlayfs", "parallel", "jq"),
     package="make git musl-tools linux-libc-dev libslurm-dev squashfs-tools squashfuse fuse-overlayfs parallel jq",
 )
+PARALLEL: Final = (
+    *("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"),
+    *("tests/unit", "tests/failures", "--megatrix-own-tests"),
+)
 CORES: Final = ("--mcore", "0.16.1", "--mcore", "0.17.1", "--mcore", "0.18.2", "--mcore", "0.19.2", "--seconds", "1500")
 # Cheap ones first. Of what .ci/run has, only tests/real is repeated, whole.
 SUITES: Final = (
@@ -191,6 +195,10 @@ SUITES: Final = (
     *(
         in_tox(f"unit{minor.replace('.', '')}", (5, 5), on(minor), needs=f"Python {minor}", requires=(python(minor),))
         for minor in ("3.11", "3.12", "3.13")  # 3.10 is in .ci/run
+    ),
+    tests(
+        "properties", *PARALLEL, "-m", "hypothesis or draws", minutes=(4, 45), variables={"MEGATRIX_TESTS": "night"},
+        whole_variables={"MEGATRIX_TESTS": "thorough"},
     ),
     tests(
         "browser", "tests/browser", minutes=(3, 3), needs="chromium, npm",

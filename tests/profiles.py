@@ -1,7 +1,8 @@
-"""How many examples hypothesis tries: the profile `ci`, the same ones on every run, or `thorough`, many new ones.
+"""How many examples a test tries: all of them in the profile `night`, the same on every run; `thorough`, many new ones.
 
-In the profile `mutation` (tests/mutation.py) they are the first of `ci`; a failing one is not simplified, since nobody
-reads it. $MEGATRIX_TESTS chooses; `ci` is the default. Import this module only where hypothesis is installed.
+Those of the profiles `ci` and `mutation` (tests/mutation.py) are the first of the night's. In `mutation` a failing one
+is not simplified, since nobody reads it. $MEGATRIX_TESTS chooses; `ci` is the default. Import this module only where
+hypothesis is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 
 VARIABLE: Final = "MEGATRIX_TESTS"
-FACTORS: Final = {"ci": 1.0, "thorough": 20.0, "mutation": 0.2}
+FACTORS: Final = {"ci": 0.3, "night": 1.0, "thorough": 20.0, "mutation": 0.2}
 EXAMPLES: Final = 100  # of a test that names no number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
@@ -18,7 +18,11 @@ from matrix.ground.catalog.stack import ABSENT, BASE, DECIDED, MCORE, Cell, Stac
 from matrix.ground.catalog.versions import Range
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.planned import Planned
+from matrix.prove.planning.night import night, pairwise
 from matrix.prove.planning.rerun import PlanEntry, reproduce_line
+
+if TYPE_CHECKING:
+    from matrix.ask.check.table import StackTable
 
 TORCHES = ("2.3.1", "2.4.0", "2.5.1")
 CORES = ("0.7.0", "0.8.0", "0.9.0")
@@ -29,6 +33,20 @@ ENGINES = ("1.8", "1.9", "1.10")
 def real() -> Catalog:
     """Return the catalog of this tree, read once."""
     return load()
+
+
+@cache
+def real_night(levels: tuple[Level, ...]) -> tuple[Planned, ...]:
+    """Return the night of the catalog of this tree, planned once for each choice of levels."""
+    return tuple(night(real(), pairwise, levels))
+
+
+@cache
+def real_table() -> StackTable:
+    """Return the tables of the catalog of this tree, built once: five seconds of processor."""
+    from matrix.ask.check.table import build_table
+
+    return build_table(real())
 
 
 def few(*ids: str) -> Catalog:

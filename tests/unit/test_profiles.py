@@ -14,12 +14,12 @@ def test_variable_chooses_the_profile(environ: dict[str, str], name: str) -> Non
 
 
 def test_unknown_profile_is_refused() -> None:
-    with pytest.raises(pytest.UsageError, match="no such profile; expected ci, thorough, mutation"):
+    with pytest.raises(pytest.UsageError, match="no such profile; expected ci, night, thorough, mutation"):
         chosen({"MEGATRIX_TESTS": "quick"})
 
 
 def test_profile_of_this_run_is_loaded() -> None:
-    """In the ci profile, every run tries the same examples; nothing is judged by its time."""
+    """In the profiles but `thorough`, every run tries the same examples; nothing is judged by its time."""
     current = settings()
     assert (current.derandomize, current.deadline) == (PROFILE != "thorough", None)
     assert (current.max_examples, tries(7).max_examples) == (examples(100, PROFILE), examples(7, PROFILE))
@@ -27,7 +27,7 @@ def test_profile_of_this_run_is_loaded() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "count", "simplifies"),
-    [("ci", 100, True), ("thorough", 2000, True), ("mutation", 20, False)],
+    [("ci", 30, True), ("night", 100, True), ("thorough", 2000, True), ("mutation", 20, False)],
 )
 def test_profiles_differ_in_examples(profile: str, count: int, simplifies: bool) -> None:
     assert settings.get_profile(profile).max_examples == examples(100, profile) == count

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.folders import load_module
 from matrix.kit import contracts
 from matrix.kit.launch import Launcher, World
 from matrix.kit.preflight import Cuda, Gpu, Machine, TrainingJob
+from tests.profiles import tries
 
 overlap = load_module(Path(__file__).parent, "overlap")
 remedies = load_module(Path(__file__).parent, "remedy").remedies
@@ -71,7 +72,7 @@ def test_a_named_source_gets_no_newer_release() -> None:
     assert {job.mcore for job in examined} == {"somewhere/Megatron-LM"}
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(
     mcore=st.sampled_from(["", "0.7.0", "0.9.0", "0.10.0", "0.19.0"]),
     te=st.sampled_from(["1.5.0", "1.8.0", "1.9.0", "1.13.0", "2.17.1"]),

@@ -177,7 +177,8 @@ def night() -> list[Record]:
 
 def stack_map(known: Catalog, *records: Record, pasts: Pasts = NO_PASTS) -> StackMap:
     """Return the upgrade map of a catalog and a night."""
-    return maps.stack_map(known, build_table(known), records, pasts)
+    table = catalogs.real_table() if known is catalogs.real() else build_table(known)
+    return maps.stack_map(known, table, records, pasts)
 
 
 def bisection(text: str) -> BisectionSummary:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.check.answer import CheckResult
@@ -20,6 +20,7 @@ from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.stack import MCORE, TE, Place
 from matrix.show.check_text import brief, headed, render, render_all, summary
 from tests.founding import MASK, MPI, QUANTIZED_CALL, SAVE, SETUPTOOLS, TRANSFORMERS
+from tests.profiles import tries
 from tests.unit.catalogs import few, real
 from tests.unit.terminals import coloured, piped, shown
 
@@ -119,7 +120,7 @@ def test_headline_names_the_first_break_and_its_remedy(text: str, expected: str)
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@tries(50)
 def test_headline_has_at_most_100_characters(data: st.DataObject) -> None:
     versions = {name: data.draw(st.sampled_from(real().releases(name))) for name in (MCORE, TE)}
     words = " ".join(f"{name}={version.version}" for name, version in versions.items())

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
@@ -21,6 +21,7 @@ from matrix.show import document
 from matrix.show.bisection import bisection_page
 from matrix.show.failure_page import cell_page, failure_page
 from matrix.show.site import upgrade_page
+from tests.profiles import tries
 from tests.unit.catalogs import catalog, clause
 from tests.unit.show.samples import attribution, bisection, changed, record, stack_map
 from tests.unit.show.test_failure_page import ENTRY
@@ -52,7 +53,7 @@ def every_page(text: str) -> dict[str, str]:
 HARMLESS = {name: Document(html) for name, html in every_page("text").items()}
 
 
-@settings(max_examples=20, deadline=None)
+@tries(20)
 @given(st.sampled_from(HOSTILE) | st.text(st.characters(), min_size=1).filter(str.strip))
 def test_no_text_becomes_markup_on_any_page(text: str) -> None:
     """Hostile text yields the elements that harmless text yields, and no control character."""

@@ -23,6 +23,7 @@ from matrix.ground.verdicts.trend import PastResult
 from matrix.show.stack_map import SIGNS, Colour, MapCell, NightResult, Seen, StackMap, cell_of, uses_of
 from matrix.show.stack_map import known as known_breaks
 from tests.founding import SAVE
+from tests.profiles import PROFILE, examples
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
 from tests.unit.show.samples import cell, record, stack_map
 
@@ -65,8 +66,9 @@ def test_colour_is_the_answer_of_check(rules: dict[str, Any], image_te: str | No
     assert found.sign == SIGNS[colour]
 
 
+@pytest.mark.draws
 def test_colours_agree_with_check() -> None:
-    """60 random pairs of the real catalog: red where `check` answers breaks, hatched where it answers unknown."""
+    """Random pairs of the real catalog: red where `check` answers breaks, hatched where it answers unknown."""
     map, draw = stack_map(real()), random.Random(3)
     pairs = [(row, column) for row in map.images for column in range(len(map.columns))]
     expected = {
@@ -74,7 +76,7 @@ def test_colours_agree_with_check() -> None:
         CheckAnswer.UNKNOWN: (Colour.UNKNOWN,),
         CheckAnswer.NONE_KNOWN: (Colour.READ,),
     }
-    for row, column in draw.sample(pairs, 60):
+    for row, column in draw.sample(pairs, examples(60, PROFILE)):
         text = " ".join(row.choice(map.columns[column]).values())
         result = check(real(), build(real(), parse_text(real(), text)), Question(), {})
         assert row.cells[column].colour in expected[result.answer], text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from functools import cache
 
 import pytest
 
@@ -13,19 +12,15 @@ from matrix.ask.check.answer import CheckAnswer
 from matrix.ask.check.calls import breaking_calls
 from matrix.ask.check.checking import Question, check
 from matrix.ask.check.rulings import KNOWN_BREAK, BreakingCalls, Standing
-from matrix.ask.check.table import Choice, StackTable, build_table
+from matrix.ask.check.table import Choice, build_table
 from matrix.ask.check.user_stack import build, parse_text
 from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.stack import MCORE, TORCH, Stack
 from matrix.ground.catalog.versions import parse
 from matrix.prove.planning.cell_explanation import explain
+from tests.profiles import PROFILE, examples
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
-
-
-@cache
-def table() -> StackTable:
-    """The tables of the catalog: two seconds of processor, which the collection of tests need not take."""
-    return build_table(real())
+from tests.unit.catalogs import real_table as table
 
 
 def random_choices(seed: int, count: int) -> list[Choice]:
@@ -48,9 +43,10 @@ def called(found: Sequence[BreakingCalls]) -> list[object]:
              for each in one.findings]) for one in found]  # fmt: skip
 
 
+@pytest.mark.draws
 def test_table_agrees_with_check() -> None:
-    """100 random stacks: standing, certainty, evidence, what must hold besides, clashes, calls, and the answer."""
-    for choice in random_choices(20, 100):
+    """Random stacks: standing, certainty, evidence, what must hold besides, clashes, calls, and the answer."""
+    for choice in random_choices(20, examples(100, PROFILE)):
         result = check(real(), build(real(), parse_text(real(), " ".join(choice.values()))), Question(), {})
         found = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
                  for one in table().standing(choice)]  # fmt: skip
@@ -66,11 +62,12 @@ def test_table_agrees_with_check() -> None:
         assert table().unread(choice) == [item.text for item in result.unknown], choice
 
 
+@pytest.mark.draws
 def test_table_agrees_with_explain() -> None:
-    """200 random cells on containers whose packages are known; what depends on a GPU is open in a stack of versions."""
+    """Random cells, 200 in a night, on containers whose packages are known; what depends on a GPU is open there."""
     source = random.Random(22)
     images = [word for word, brought in table().brought.items() if "te" in brought]
-    for _ in range(200):
+    for _ in range(examples(200, PROFILE)):
         base, mcore, driver = source.choice(images), source.choice(real().megatron_core), source.choice(real().drivers)
         choice = {"base": base, "mcore": f"mcore={mcore.version}", "driver": f"driver={driver.branch}"}
         te = table().brought[base]["te"].replace("=", "-")

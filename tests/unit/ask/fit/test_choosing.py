@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.fit.candidates import Candidate, axes
 from matrix.ask.fit.fit_answer import ReleaseSearch
 from matrix.ask.fit.rules import Rejection, Rules
+from tests.profiles import tries
 from tests.unit.ask.fit.questions import recorded, wishes
 
 NAMES = ("a", "b", "c", "d")
@@ -24,7 +25,7 @@ def small() -> dict[str, list[Candidate]]:
 
 
 @given(CLAUSES)
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_search_finds_the_first_set_of_brute_force(clauses: list[dict[str, str]]) -> None:
     def reject(chosen: Mapping[str, Candidate], axis: str) -> Rejection | None:
         versions = {name: candidate.version for name, candidate in chosen.items()}
@@ -61,7 +62,7 @@ def test_search_jumps_back_to_the_conflict() -> None:
     st.lists(st.sampled_from(range(12)), min_size=2, max_size=2, unique=True),
     st.lists(st.sampled_from(range(0, 20, 3)), min_size=2, max_size=2, unique=True),
 )
-@settings(max_examples=15, deadline=None)
+@tries(15)
 def test_no_newer_set_of_releases_passes(words: str, cores: list[int], engines: list[int], torches: list[int]) -> None:
     """Brute force over the rules of the whole sets, on a few releases of each axis."""
     asked = wishes(f"flash-attn {words}")

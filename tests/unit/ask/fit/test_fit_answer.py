@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.check.answer import CheckAnswer
@@ -9,6 +9,7 @@ from matrix.ask.fit.candidates import axes
 from matrix.ask.fit.fit_answer import FitVerdict, fit
 from matrix.ground.errors import ExitStatus
 from tests.founding import LIBRARIES, WINDOW
+from tests.profiles import tries
 from tests.unit.ask.fit.questions import OLD_CUBLAS, QUESTIONS, Question, answered, recorded, wishes
 
 
@@ -138,7 +139,7 @@ WORDS = st.fixed_dictionaries(
 
 
 @given(WORDS)
-@settings(max_examples=10, deadline=None)
+@tries(10)
 def test_no_answer_has_a_certain_break(chosen: dict[str, str]) -> None:
     """Also of the sets without some wishes; each wish that counts is kept."""
     words = " ".join(name + value for name, value in chosen.items())

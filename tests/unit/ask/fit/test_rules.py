@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ask.check.checking import Question, check
@@ -11,6 +11,7 @@ from matrix.ask.check.user_stack import UserStack
 from matrix.ask.fit.candidates import Candidate, axes
 from matrix.ask.fit.fit_answer import ReleaseSearch
 from matrix.ask.fit.rules import Rejection, Rules, stack_of
+from tests.profiles import tries
 from tests.unit.ask.fit.questions import recorded, wishes
 
 
@@ -86,7 +87,7 @@ OF_FILES = {
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@tries(60)
 def test_fit_refuses_what_check_reports_as_certain(data: st.DataObject) -> None:
     """On full stacks of recorded releases, every version pinned."""
     every = axes(recorded(), wishes("flash-attn mamba-ssm"), upgrades=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.codec import decode
@@ -18,6 +18,7 @@ from matrix.ground.catalog.folders import entries, roots
 from matrix.ground.catalog.schema import Identifier, Pattern, VersionText, ambiguity, is_plain, literals, read_toml
 from matrix.ground.catalog.versions import Range
 from matrix.ground.errors import MatrixError
+from tests.profiles import tries
 from tests.unit.catalogs import real
 
 
@@ -201,7 +202,7 @@ PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(st.data())
 def test_every_match_contains_the_literals(data: st.DataObject) -> None:
     pattern = data.draw(PATTERNS)
@@ -267,7 +268,7 @@ FORMS = st.text("ab ()[]{}^$.*+?|\\\\dwsbnxN1,:!=<P>ms#-", max_size=8) | st.list
 ).map("".join)
 
 
-@settings(max_examples=2000)
+@tries(2000)
 @given(FORMS)
 def test_plain_pattern_compiles_and_is_unambiguous(pattern: str) -> None:
     if is_plain(pattern):

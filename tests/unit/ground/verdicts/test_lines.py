@@ -6,10 +6,11 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.verdicts.lines import AFTER, BEFORE, LINE, Excerpts, Triggers, quoted_lines
+from tests.profiles import tries
 
 WORDS = ["Traceback", "rror", "exit", "x y", "started by", "_a_1", "_a_2", "_b_1", "Z"]
 
@@ -68,7 +69,7 @@ def test_an_empty_word_is_everywhere() -> None:
     assert len(list(Excerpts([log], Triggers(["Traceback", ""])))) == 2 * AFTER
 
 
-@settings(max_examples=20, deadline=None)
+@tries(20)
 @given(
     st.lists(st.sampled_from([1, 50, AFTER, BEFORE, 3 * AFTER]), min_size=1, max_size=3),
     st.integers(AFTER // 9, 3 * AFTER),

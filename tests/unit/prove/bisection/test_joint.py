@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.failure import Level
@@ -22,6 +22,7 @@ from matrix.prove.bisection.noise import Noise
 from matrix.prove.bisection.probe_session import BisectionSession, ProbeStore
 from matrix.prove.bisection.result_summary import AttributionSummary, BisectionSummary, summarize
 from matrix.prove.bisection.search import Plan, ResultKind
+from tests.profiles import tries
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
 from tests.unit.prove.bisection.repositories import FakeProbe
@@ -195,7 +196,7 @@ def test_inseparable_packages_have_the_reason(tmp_path: Path) -> None:
     assert "not separable here: no wheel of it" in summary.headlines[0]
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.data())
 def test_a_guilty_set_always_flips_the_result(data: st.DataObject) -> None:
     """Random causes, some mixtures impossible: a set named as guilty carries the failure, and needs all of it."""

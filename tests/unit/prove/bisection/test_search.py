@@ -50,6 +50,7 @@ def test_any_culprit_is_found_within_the_bound(culprit: int, at_once: int, old: 
     assert max(map(len, history.probed)) <= at_once
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(("at_once", "rounds"), [(1, 10), (3, 5), (7, 4)])
 def test_worst_culprit_takes_this_many_rounds(at_once: int, rounds: int) -> None:
     """Of a thousand commits: 10 rounds one at a time, 5 with three at once, 4 with seven."""
@@ -90,6 +91,7 @@ def test_long_inconclusive_stretch_takes_few_probes() -> None:
     assert max(counts) <= 2 + 10 + 3
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("shows", [0.9, 0.5, 0.3])
 def test_wrong_claims_stay_within_the_stated_error(shows: float) -> None:
     """A failure that shows in a part of its runs: at most 5 % of the claims are wrong, each with >= 95 % confidence."""

@@ -25,6 +25,7 @@ from matrix.prove.store.journal import read
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import site
+from tests.profiles import PROFILE, examples
 from tests.unit.catalogs import case, catalog, clause, failure
 from tests.unit.engines import HOST, FakeEngine
 
@@ -37,7 +38,7 @@ CASES = everything(KNOWN, (Level.CPU,))
 ODD: list[Any] = [None, True, 0, -1, 7, 1.5, 10**30, -(10**30), float("nan"), float("inf"), "", "x", "\ud800", "a/b c",
                   [], [1], ["x"], {}, {"x": 1}, "../../x", "\x1b[31m"]  # fmt: skip
 DEEP = "[" * 100_000 + "]" * 100_000
-TIMES = 70  # mutations of each kind
+TIMES = examples(70, PROFILE)  # mutations of each kind
 
 
 @pytest.fixture
@@ -121,6 +122,7 @@ def damage_history(run: Path, rng: random.Random) -> None:
         base.close()
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("damage", [damage_journal, damage_plan, damage_history])
 def test_damaged_file_is_an_error_or_complete(
     damage: Callable[[Path, random.Random], None], run: Path, tmp_path: Path

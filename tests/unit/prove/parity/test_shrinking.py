@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.kit.parity.factors import Point
 from matrix.prove.parity.points import Cover, Space, contains, smallest, without
+from tests.profiles import tries
 
 CAUSES = (
     "softmax=learnable tp=2",
@@ -21,7 +22,7 @@ CAUSES = (
 DENSE = list(islice(Cover(Space("0.19.2"), 1), 1, 25))
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.sampled_from(DENSE), st.sampled_from(CAUSES))
 def test_smallest_point_is_the_planted_cause(point: Point, text: str) -> None:
     cause = Point.parse(text)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from matrix.ground.catalog.regular_file import UnreadableError
 from matrix.ground.errors import MatrixError
 from matrix.read.elf.elf_file import ElfError, SymbolReference, gnu_hash, read_elf, sysv_hash
+from tests.profiles import tries
 from tests.unit.read.elf.objects import library, needs_compiler, shared
 
 pytestmark = needs_compiler
@@ -104,7 +105,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return shared(folder / "a.so", "#include <stdlib.h>\nvoid *f(void) { return malloc(8); }").read_bytes()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(tries(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_files_end_in_a_message(whole: bytes, tmp_path: Path, data: st.DataObject) -> None:
     """Truncated at any place, or with any bytes changed: an error of the project, or a result."""

@@ -16,13 +16,20 @@ from tests.unit.show.test_site import rendered
 RUN = "20260131T020000000000Z-night"
 
 
+@pytest.fixture(scope="module")
+def of_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an output folder with one night of several red cases."""
+    folder = tmp_path_factory.mktemp("out")
+    rendered(Paths(folder), RUN)
+    return folder
+
+
 @pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An output folder with one night of several red cases."""
-    rendered(Paths(tmp_path), RUN)
+def out(of_night: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Set a public and a private failure; return the output folder of the night."""
     own, private = failure("dud-assertion"), failure("write-item")
     monkeypatch.setattr(loading, "load", lambda *public: catalog(own) if public else catalog(own, private))
-    return str(tmp_path)
+    return str(of_night)
 
 
 def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 
 from matrix.ground.catalog.failure import Expectation, Failure, Level
 from matrix.ground.catalog.model import Catalog
@@ -22,17 +22,12 @@ from matrix.show.failure_page import PLANNED, cell_page, failure_page
 from matrix.show.stack_map import StackMap
 from matrix.show.words import group_by
 from tests.founding import HARDWARE
-from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack
+from tests.unit.catalogs import case, catalog, clause, failure, masked, real, real_night, stack
 from tests.unit.show.samples import stack_map
 
 PASSED = Outcome(OutcomeKind.PASSED)
 # The verdict of a pass for each expectation.
 VERDICTS = {"broken": "vanished", "works": "holds", "unknown": "learned"}
-
-
-@cache
-def real_night() -> tuple[Planned, ...]:
-    return tuple(night(real(), pairwise))
 
 
 def passed(known: Catalog, planned: Iterable[Planned]) -> list[Record]:
@@ -52,6 +47,9 @@ def table(page: str, heading: str) -> list[list[str]]:
     """Return the rows of the first table below a heading."""
     body = page.partition(heading)[2].partition("<tbody>")[2].partition("</tbody>")[0]
     return [list(map(text_of, re.findall(r"<td.*?>(.*?)</td>", row))) for row in body.split("<tr>")[1:]]
+
+
+planned_cases = partial(real_night, (Level.CONTRACT, Level.CPU))
 
 
 class CellPages:
@@ -80,6 +78,12 @@ class CellPages:
         return rows.get(failure, ("unknown", ""))
 
 
+@cache
+def pages_of_night() -> CellPages:
+    """Return the cell pages of the real night, made once."""
+    return CellPages(real(), passed(real(), planned_cases()))
+
+
 def of_page(map: StackMap, entry: Failure, records: Iterable[Record]) -> Counter[tuple[str, str]]:
     """Return how often the page of a failure shows each pair of expectation and verdict; all must have a rule."""
     page = failure_page(entry, map, Night("one", tuple(records)), {}, {})
@@ -93,8 +97,8 @@ def of_page(map: StackMap, entry: Failure, records: Iterable[Record]) -> Counter
 
 def test_cell_pages_show_the_planned_expectation() -> None:
     """On the cell pages of a night, for every record."""
-    pages = CellPages(real(), passed(real(), real_night()))
-    for item in real_night():
+    pages = pages_of_night()
+    for item in planned_cases():
         shown = pages.expectation(item.cell.id, item.failure, item.case)
         assert (item.key, shown) == (item.key, item.expectation.value)
         assert not pages.because(item.cell.id, item.failure, item.case).startswith(PLANNED)
@@ -102,8 +106,8 @@ def test_cell_pages_show_the_planned_expectation() -> None:
 
 def test_failure_pages_show_the_planned_expectation() -> None:
     """On the failure pages of a night each expectation has as many cases as were planned with it."""
-    records = passed(real(), real_night())
-    planned = Counter((item.failure, item.expectation.value) for item in real_night())
+    records = passed(real(), planned_cases())
+    planned = Counter((item.failure, item.expectation.value) for item in planned_cases())
     found: Counter[tuple[str, str]] = Counter()
     map = stack_map(real())
     for entry in real().failures:
@@ -115,7 +119,7 @@ def test_failure_pages_show_the_planned_expectation() -> None:
 
 def test_cell_pages_agree_with_explain() -> None:
     """For each failure as a whole, in every cell of a night."""
-    pages = CellPages(real(), passed(real(), real_night()))
+    pages = pages_of_night()
     for cell in pages.rows:
         explained = explain(real(), cell, [], lambda item: "").failures
         assert {one.failure.id: one.ruling.expectation.value for one in explained} == {
@@ -126,7 +130,7 @@ def test_cell_pages_agree_with_explain() -> None:
 def test_reports_stack_is_ruled_with_its_hardware() -> None:
     """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
     (reported,) = (one for one in real().reports if one.name == "TransformerEngine#985")
-    pages = CellPages(real(), passed(real(), real_night()))
+    pages = pages_of_night()
     assert pages.expectation(real().cell_named(reported.cell).id, HARDWARE) == "works"
 
 

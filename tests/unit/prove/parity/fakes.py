@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from matrix.kit.parity.factors import Deviation, Point
-from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, contains
+from matrix.kit.parity.factors import Deviation, Point, factors
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, Space, contains
 
 SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
 LOSS = Deviation("loss", "", 0, 0.5, 2.0, (0, 1))
 NORM = Deviation("norm", "", 1, 1e-3, 0.999, (0,))
+
+
+SOME = ("layers", "attention", "softmax", "bias", "experts", "recompute", "tp", "pp", "cp", "dp", "ep")
+
+
+def few_factors(release: str = "0.19.2") -> Space:
+    """Return the space in which the other factors have their defaults: a search of all of them takes seconds."""
+    space = Space(release)
+    for name in space.choices.keys() - {*SOME}:
+        space.choices[name] = [factors()[name].default]
+    return space
 
 
 @dataclass

@@ -21,7 +21,7 @@ from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certaint
 from matrix.prove.provision.bases import Bases
 from tests.unit import catalogs
 from tests.unit.catalogs import clause, failure
-from tests.unit.prove.parity.fakes import NORM, SINKS, Planted
+from tests.unit.prove.parity.fakes import NORM, SINKS, Planted, few_factors
 
 BASE = next(iter(catalogs.catalog().wheels)).id
 ROW = PointResult(SINKS, 1, DEVIATES, (NORM,))
@@ -36,6 +36,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
         return SimpleNamespace(release=source, base=BASE, identity=source, judge=lambda log: process)
 
     monkeypatch.setattr(campaigns, "core_cell", cell)
+    monkeypatch.setattr(campaigns, "Space", few_factors)
     return judge
 
 

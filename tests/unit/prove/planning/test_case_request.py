@@ -26,7 +26,7 @@ from matrix.prove.planning.case_request import (
 )
 from matrix.prove.planning.selection import select
 from tests.founding import FUSED, METADATA, SAVE
-from tests.unit.catalogs import case, catalog, clause, failure, real, wheels
+from tests.unit.catalogs import case, catalog, clause, failure, few, real, wheels
 
 BREAK = failure(
     "break",
@@ -228,15 +228,17 @@ def test_selected_cases_are_on_the_base_alone() -> None:
 
 def test_base_outside_of_the_night_needs_a_selection() -> None:
     with pytest.raises(MatrixError, match="the night has no case of level cpu on this base") as raised:
-        bundled_cases(real(), "torch-2.11.0", "3.11", Level.CPU, "")
+        bundled_cases(few(SAVE, METADATA), "torch-2.11.0", "3.11", Level.CPU, "")
     assert "torch-2.13.0" in str(raised.value.expected)
     assert "debian" not in str(raised.value.expected)
 
 
 @cache
 def cases_of_host() -> list[Planned]:
-    """Return those of a host with Python 3.12: 12 s of processor."""
-    return bundled_cases(real(), "host", "3.12", Level.GPU, "")
+    """Return those of a host with Python 3.12 and the oldest or the newest torch: of all it takes 12 s of processor."""
+    fitting = [wheel for wheel in real().standard if "3.12" in (*wheel.pythons, *wheel.fallbacks)]
+    known = replace(real(), wheels=(fitting[0], fitting[-1]))
+    return bundled_cases(known, "host", "3.12", Level.GPU, "")
 
 
 def test_host_has_releases_of_every_numpy() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 
 import pytest
 
@@ -10,32 +10,28 @@ from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level, ReportedStack
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.prove.authoring.entry import find_function
-from matrix.prove.planning.night import night, pairwise
 from matrix.prove.provision.project import ROOT
-from tests.unit.catalogs import real
+from tests.unit.catalogs import real, real_night
 
-
-@cache
-def real_night() -> list[Planned]:
-    return night(real(), pairwise)
+planned = partial(real_night, (Level.CONTRACT, Level.CPU))
 
 
 @pytest.mark.parametrize("reported", real().reports, ids=lambda stack: stack.name)
 def test_every_report_is_in_the_real_night(reported: ReportedStack) -> None:
     reason = Reason(ReasonKind.STACK, f"{reported.name}: {reported.text}")
-    found = {item.cell.base for item in real_night() if reason in item.why}
+    found = {item.cell.base for item in planned() if reason in item.why}
     assert {reported.cell.base} == found
 
 
 def test_every_case_of_real_night_has_reason() -> None:
-    assert [item.key for item in real_night() if not item.why] == []
+    assert [item.key for item in planned() if not item.why] == []
 
 
 def test_every_function_of_the_real_night_exists() -> None:
     """Cases without a reproduction are left out: they name no function."""
     missing = {
         f"{item.failure} {item.case}"
-        for item in real_night()
+        for item in planned()
         if item.reproducible and item.level is not Level.CONTRACT and not has_function(item)
     }
     assert missing == set()
@@ -48,5 +44,5 @@ def has_function(item: Planned) -> bool:
     return path.is_file() and find_function(path, name) is not None
 
 
-def test_json_keeps_the_real_night() -> None:
-    assert real_night() == [decode(Planned, encode(item)) for item in real_night()]
+def test_json_keeps_the_planned() -> None:
+    assert [*planned()] == [decode(Planned, encode(item)) for item in planned()]

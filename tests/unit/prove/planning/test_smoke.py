@@ -11,7 +11,7 @@ from matrix.ground.catalog.failure import CaseNeed, Expectation, Failure, Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.night import REPORT, SMOKE, night, pairwise, smoke
-from tests.unit.catalogs import case, catalog, clause, failure, real, wheels
+from tests.unit.catalogs import case, catalog, clause, failure, real, real_night, wheels
 
 SIZES = {"2.3.1": 4.0, "2.4.0": 2.0, "2.5.1": 3.0}  # GB by torch: the smallest is in the middle
 TURNS = ("2.4.0", "2.5.1", "2.3.1")
@@ -89,7 +89,7 @@ def test_stacks_without_a_reproduction_are_left_out() -> None:
 
 def test_smoke_of_the_project_is_small() -> None:
     """On each measured base, SMOKE failures of different topics; on the smallest base alone, too."""
-    planned = night(real(), pairwise, (Level.CPU,))
+    planned = real_night((Level.CPU,))
     for bases, count in ((9, 4), (1, 1)):
         items = smoke(real(), planned, bases)
         assert len({item.cell.base for item in items}) == count

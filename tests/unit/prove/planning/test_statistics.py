@@ -7,7 +7,6 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from matrix.cli import main as cli
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning import night as plan
-from matrix.prove.planning.night import pairwise
 from matrix.prove.planning.statistics import (
     JUNIT,
     MOST,
@@ -33,26 +30,17 @@ from matrix.prove.planning.statistics import (
 )
 from matrix.prove.provision.project import ROOT
 from matrix.prove.store.paths import Paths
-from tests.unit.catalogs import real
+from tests.unit.catalogs import real, real_night
 
 ALL = tuple(Level)
 CI = ROOT / "docs" / "ci"
-
-
-REAL_NIGHT = plan.night
-
-
-@cache
-def planned_at(levels: tuple[Level, ...]) -> tuple[Planned, ...]:
-    """Return the real night, planned once for each choice of levels."""
-    return tuple(REAL_NIGHT(real(), pairwise, levels))
 
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the real catalog, read and planned once."""
     monkeypatch.setattr(loading, "load", real)
-    monkeypatch.setattr(plan, "night", lambda known, pairwise, levels: planned_at(tuple(levels)))
+    monkeypatch.setattr(plan, "night", lambda known, pairwise, levels: real_night(tuple(levels)))
 
 
 def cases(command: str) -> list[str]:
@@ -67,21 +55,21 @@ def cases(command: str) -> list[str]:
 @pytest.mark.parametrize("levels", [(Level.CONTRACT, Level.CPU), ALL])
 def test_every_night_case_is_in_one_job(levels: tuple[Level, ...]) -> None:
     """The cases of the jobs' commands together are the night."""
-    planned = planned_at(levels)
+    planned = real_night(levels)
     made = jobs(planned, levels)
     assert Counter(key for job in made for key in cases(job.command)) == Counter(item.key for item in planned)
     assert [job.cases for job in made] == [len(cases(job.command)) for job in made]
 
 
 def test_job_names_are_unique() -> None:
-    names = [job.name for job in jobs(planned_at(ALL), ALL)]
+    names = [job.name for job in jobs(real_night(ALL), ALL)]
     assert len(set(names)) == len(names) < 60
 
 
 def test_without_level_gpu_jobs_have_no_labels() -> None:
     """The jobs have the reports' stacks nevertheless; these end as unavailable."""
     levels = (Level.CONTRACT, Level.CPU)
-    made = jobs(planned_at(levels), levels)
+    made = jobs(real_night(levels), levels)
     assert {job.labels for job in made} == {()}
     assert {job.levels for job in made if job.base.startswith("ngc")} == {levels}
 

@@ -43,8 +43,6 @@ ONE: Final = f"failure=={SAVE} and mcore==0.8.0"
 QUICK: Final = (
     (0, ("plan", "--within", WITHIN)),
     (0, ("run", "--here", "--no-cache", "--select", HERE, "--out", "{out}")),
-    # Without an index no environment is made.
-    (3, ("run", "--within", WITHIN, "--out", "{out}")),
     (1, ("check", "torch-2.4.0/mcore-0.8.0/te-none/driver-none")),
     (2, ("build", "no-such-image")),
     (

@@ -28,9 +28,14 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.change
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("group", [True, False], ids=["group", "tox-alone"])
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.change),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.change),
+        *((signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGHUP, False)),
+    ],
+)
 def test_signal_ends_tox_and_its_command(tmp_path: Path, number: signal.Signals, *, group: bool) -> None:
     """A terminal sends Ctrl-C to the group, `kill` a signal to tox alone; it may also be that of a closed terminal."""
     script, started = tmp_path / "command.py", tmp_path / "started"

@@ -30,9 +30,7 @@ FILES = {
 COMMANDS = {
     "--help": 0,
     "--version": 0,
-    "plan": 0,
     "plan --stats": 0,
-    "plan --format github": 0,
     "plan --here": 0,
     "check torch-2.4.0/mcore-0.8.0/te-none/driver-none": 1,
     "check torch=2.4.0 mcore=0.8.0": 1,

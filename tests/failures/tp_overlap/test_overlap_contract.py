@@ -9,20 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.ground.cases.cells import expected
-from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.folders import load_module
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.judge import judge
 from matrix.ground.verdicts.outcome import Raised
-from matrix.ground.verdicts.record import Verdict
 from matrix.kit import contracts
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Cuda, Gpu, Machine, Status, TrainingJob
 from matrix.prove.execution.preflights import read_case
-from matrix.prove.planning.night import night_cells
 from tests.unit.catalogs import real
 
 FOLDER = Path(__file__).parent
@@ -175,18 +170,6 @@ def test_each_engine_is_in_one_window_at_most() -> None:
     probes = ["1.5.0", "1.6.0", "1.9.0.dev0", "1.12.0", "1.13.0.dev0", "1.13.0", "2.17.1"]
     for windows in (overlap.facts().window, overlap.facts().bootstrap):
         assert all(sum(te in window.te for window in windows) <= 1 for te in sorted(probes, key=parse))
-
-
-def test_the_catalog_expects_what_the_preflight_finds() -> None:
-    """No case of a night at level contract is red."""
-    known, entry = real(), real().failure("tp-overlap")
-    verdicts = set()
-    for cell in night_cells(known, entry):
-        for case in entry.case:
-            expectation = expected(known, entry, cell.stack, case)
-            if Level.CONTRACT in case.levels and expectation is not Expectation.UNKNOWN:
-                verdicts.add(judge(entry, expectation, read_case(entry, case, cell), known.failures).verdict)
-    assert verdicts == {Verdict.REPRODUCED, Verdict.HOLDS}
 
 
 def test_a_case_raises_its_first_error() -> None:

@@ -77,10 +77,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fi
     [
         ("one", True, {"compiled Transformer Engine", "module", "NCCL"}, 1),
         # A checkpoint that another Transformer Engine wrote needs that one's extension, too.
-        ("24.07", False, {"compiled Transformer Engine", "clone", "SM"}, 8),
         ("24.07", True, {"compiled Transformer Engine", "SM"}, 8),
         ("24.03", False, {"compiled Transformer Engine", "clone", "SM", "multicast"}, 8),
-        ("24.03", True, {"compiled Transformer Engine", "SM", "multicast"}, 8),
         ("CPU", True, {"torch with CUDA"}, 0),
     ],
     indirect=["stand_in"],

@@ -88,7 +88,7 @@ def test_runs_and_workers_never_share_a_gpu(machine: Machine) -> None:
 
 def test_killed_worker_frees_all_its_gpus(machine: Machine) -> None:
     """It held all eight: every other case needs some of them."""
-    process = machine.start("one", "-n", "4", *FEWER, killed="gpus8")
+    process = machine.start("one", "-n", "2", *FEWER, killed="gpus8")
     output, _ = process.communicate(timeout=HANG_S)
     assert machine.verdicts("one") == {"learned": 6, "not-reached": 2}, output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -15,8 +16,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose hypothesis's profile, before the tests are imported."""
+    """Choose hypothesis's profile, before the tests are imported, and collect no garbage of what stays to the end."""
     if not has_cases(config):
         from tests import profiles
 
         profiles.load()
+        gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect the garbage of the tests as `megatrix` does, and none of the modules and the collected tests."""
+    if not gc.isenabled():
+        from matrix.cli.main import LASTING
+
+        gc.freeze()
+        gc.set_threshold(LASTING)
+        gc.enable()

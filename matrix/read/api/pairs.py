@@ -107,6 +107,7 @@ def breaking(pair: CallPair, consumer: str, provider: str) -> tuple[Finding, ...
     return read(pair, consumer, provider)
 
 
+@cache  # a table asks for a pair of releases several times
 def breaking_or_near(pair: CallPair, consumer: str, provider: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Return the breaking calls; of a build between two recorded releases those of both, and those of one.
 
@@ -215,6 +216,7 @@ def _rows(pair: CallPair) -> dict[str, dict[str, list[int]]]:
     return rows
 
 
+@cache
 def _recorded_name(package: str, version: str) -> str:
     """Return the version under which a build of a recorded commit is recorded, "" without one."""
     file = recording.recorded_file(package, version)

@@ -23,7 +23,7 @@ from matrix.prove.parity.campaigns import CoreResult
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certainty, PointResult
 from matrix.show.terminal import Prose, json_object
 from tests.schemas import items_of
-from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted
+from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted, few_factors
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> 
         return SimpleNamespace(release="0.19.2", base="torch-2.15.0", identity=source, judge=lambda log: process)
 
     monkeypatch.setattr(campaigns, "core_cell", cell)
+    monkeypatch.setattr(campaigns, "Space", few_factors)
     monkeypatch.chdir(tmp_path)
     return judge
 

@@ -66,6 +66,10 @@ def wishes(words: str, framework: str = "", machine: str = "x86_64") -> Wishes:
     return parse_wishes(real(), recorded().distributions, [words], framework, machine)
 
 
-@cache
 def answered(words: str, framework: str = "", machine: str = "x86_64") -> FitAnswer:
+    return kept_answer(words, framework, machine)
+
+
+@cache  # one key for an argument that is named and one that is not
+def kept_answer(words: str, framework: str, machine: str) -> FitAnswer:
     return fit(recorded(), wishes(words, framework, machine))

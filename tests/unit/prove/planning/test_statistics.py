@@ -57,8 +57,9 @@ def test_every_night_case_is_in_one_job(levels: tuple[Level, ...]) -> None:
     """The cases of the jobs' commands together are the night."""
     planned = real_night(levels)
     made = jobs(planned, levels)
-    assert Counter(key for job in made for key in cases(job.command)) == Counter(item.key for item in planned)
-    assert [job.cases for job in made] == [len(cases(job.command)) for job in made]
+    run_by_job = [cases(job.command) for job in made]
+    assert Counter(key for keys in run_by_job for key in keys) == Counter(item.key for item in planned)
+    assert [job.cases for job in made] == [*map(len, run_by_job)]
 
 
 def test_job_names_are_unique() -> None:

@@ -185,7 +185,7 @@ PARALLEL: Final = (
     *("tests/unit", "tests/failures", "--megatrix-own-tests"),
 )
 CORES: Final = ("--mcore", "0.16.1", "--mcore", "0.17.1", "--mcore", "0.18.2", "--mcore", "0.19.2", "--seconds", "1500")
-# Cheap ones first. Of what .ci/run has, only tests/real is repeated, whole.
+# Cheap ones first. Of what .ci/run has, only tests/real and the properties are repeated, whole.
 SUITES: Final = (
     own("threads", "tests.thread_coverage", minutes=(1, 1), counts=r"^ *all +(\d+)"),
     own("foreign-logs", "tests.foreign_logs", minutes=(1, 1), counts=r"(\d+) nothing named"),

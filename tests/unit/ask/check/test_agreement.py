@@ -24,8 +24,9 @@ from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place, short
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.cell_explanation import explain
 from tests.profiles import PROFILE, examples
-from tests.unit.ask.check.test_table import random_choices, table
+from tests.unit.ask.check.test_table import random_choices
 from tests.unit.catalogs import real
+from tests.unit.catalogs import real_table as table
 
 pytestmark = pytest.mark.draws
 

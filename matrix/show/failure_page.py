@@ -59,7 +59,8 @@ def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> G
     masked = masked_by(catalog, failure, cell.stack, case)
     if masked is None:
         return basis
-    return Grounds(basis.expectation, basis.rule, f"{basis.reason}; masked: {masked}".removeprefix("; "))
+    expectation = Expectation.UNKNOWN if case else basis.expectation  # as it is planned
+    return Grounds(expectation, basis.rule, f"{basis.reason}; masked: {masked}".removeprefix("; "))
 
 
 def of_record(catalog: Catalog, failure: Failure, record: Record) -> Grounds:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.ground.catalog.failure import Expectation, Masked, Signature
+from matrix.ground.catalog.failure import Expectation, Signature
 from matrix.ground.verdicts.judge import Judgement, judge
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Verdict
 from matrix.ground.verdicts.signature_match import matched
-from tests.unit.catalogs import failure, shown
+from tests.unit.catalogs import failure, masked, shown
 
 THIS, OTHER = failure("this"), failure("other")
 CATALOG = (THIS, OTHER)
@@ -49,9 +49,9 @@ def test_judge_follows_the_design_s_table(expectation: Expectation, outcome: Out
 )
 def test_masked_case_is_red_only_against_an_expectation(expectation: Expectation, verdict: Verdict) -> None:
     """A selected case may be masked: it ends in the failure that hides it, which is what the entry states."""
-    masked = replace(THIS, masked=(Masked("other", "it comes first"),))
-    assert judge(masked, expectation, shown(OTHER), CATALOG) == Judgement(verdict, other="other")
-    assert judge(masked, expectation, STRANGE, CATALOG).verdict is Verdict.UNEXPLAINED
+    hidden = replace(THIS, masked=(masked("other"),))
+    assert judge(hidden, expectation, shown(OTHER), CATALOG) == Judgement(verdict, other="other")
+    assert judge(hidden, expectation, STRANGE, CATALOG).verdict is Verdict.UNEXPLAINED
 
 
 @pytest.mark.parametrize("expectation", list(Expectation))

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 
 from matrix import __version__
 from matrix.cli import COMMANDS
-from matrix.cli.usage import Help, Parser
+from matrix.cli.usage import Help, Parser, described
 from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
@@ -129,12 +129,12 @@ def split_own_command(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for these arguments.
 
-    It has the options of the command that they name; the other commands appear by name and summary only.
+    It has the command that they name, with its options; if they name none, each command by name and summary only.
     """
     command_name = next((word for word in arguments if not word.startswith("-")), "")
     if command_name and command_name not in COMMANDS:
         raise MatrixError("no such command", got=command_name, fix=closest(command_name, COMMANDS, count=1))
-    return _parser({command_name})
+    return _parser([command_name] if command_name else ())
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -151,11 +151,11 @@ def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        if name in detailed:
+    for name in detailed or COMMANDS:
+        if detailed:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
-            commands.add_parser(name, help=command.text)
+            commands.add_parser(name, help=described(name).text)
     return top
 
 

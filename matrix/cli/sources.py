@@ -30,8 +30,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "sources")
     parser.description = f"{parser.description}\n\n{ABOUT}"
-    parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
     parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 

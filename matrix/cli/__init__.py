@@ -17,8 +17,8 @@ COMMANDS: Final = (
 class Command(NamedTuple):
     """A command in one line, its document, its examples, and the meaning of those exit statuses that differ by command.
 
-    `good`, `bad` and `nothing` are of ExitStatus; "" is a status that the command never has. `options` are the
-    arguments that each of its parsers has, `parts` further tables of arguments, or the commands below it.
+    `about` follows the line in the help. `good`, `bad` and `nothing` are of ExitStatus; "" is a status that the command
+    never has. `options` are its arguments, `parts` further tables of arguments, or the commands below it.
     """
 
     text: str
@@ -27,5 +27,6 @@ class Command(NamedTuple):
     good: str
     bad: str = ""
     nothing: str = ""
+    about: str = ""
     options: Mapping[str, Any] = {}
     parts: Mapping[str, Any] = {}

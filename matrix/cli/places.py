@@ -35,11 +35,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_of(
-    known: Catalog,
-    parsed: argparse.Namespace,
-    jobs: int,
-    workers: int = 1,
-    environ: Mapping[str, str] = os.environ,
+    known: Catalog, parsed: argparse.Namespace, jobs: int, workers: int = 1, environ: Mapping[str, str] = os.environ
 ) -> tuple[Engine, host.ExecutionSite | None]:
     """Return the engine that the options select, and its execution site; None for this machine.
 
@@ -69,9 +65,7 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
     local = LocalEngine(Bases(known, warn, environ=environ), jobs, workers=workers, environ=environ)
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(
-        ids,
-        Images(known, workers=workers, environ=environ),
-        Engines({HOST}, HostEngine(workers, environ), local),
+        ids, Images(known, workers=workers, environ=environ), Engines({HOST}, HostEngine(workers, environ), local)
     )
 
 

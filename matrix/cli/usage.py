@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -34,9 +36,9 @@ TYPES: Final = {"int": int, "float": float, "path": Path, "share": share}
 @cache
 def texts(name: str) -> dict[str, Any]:
     """Return the content of commands/NAME.toml."""
-    from matrix.ground.catalog.schema import read_toml
-
-    return read_toml(Path(__file__).parent / "commands" / f"{name}.toml")
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    content: dict[str, Any] = tomllib.loads((Path(__file__).parent / "commands" / f"{name}.toml").read_text("utf-8"))
+    return content
 
 
 def described(name: str) -> Command:
@@ -126,7 +128,7 @@ def add_command(commands: Any, name: str, command: Command | None = None, **word
     parser: Parser = commands.add_parser(
         name,
         help=command.text,
-        description=command.text,
+        description=f"{command.text}\n\n{command.about}".strip(),
         epilog=f"exit status:\n{ends}\n\nexamples:\n{examples}\n\nmore: {command.document}",
         formatter_class=Help,
     )

@@ -13,8 +13,8 @@ import pytest
 
 from matrix.cli import places
 from matrix.cli.bisect import add_parser, progress, share
-from matrix.cli.usage import Parser, described
 from matrix.cli.main import main
+from matrix.cli.usage import Parser, described
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import ContractCall, Level, Signature
 from matrix.ground.catalog.stack import MCORE, TE, TORCH

@@ -368,20 +368,13 @@ def _tables(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    for key in content:
-        if key not in kinds:
-            raise MatrixError(
-                "unknown table",
-                where=f"{path}: {key}",
-                got=key,
-                expected="a table of this file",
-                fix=closest(key, kinds),
-            )
-    return {
-        name: tuple(
-            decode(kind, item, f"{path}: {name}[{index}]")
-            for index, item in enumerate(decode(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
+    if unknown := next((key for key in content if key not in kinds), ""):
+        fix = closest(unknown, kinds)
+        raise MatrixError(
+            "unknown table", where=f"{path}: {unknown}", got=unknown, expected="a table of this file", fix=fix
         )
+    return {
+        name: decode(tuple[kind, ...], content.get(name, []), f"{path}: {name}")  # type: ignore[valid-type]
         for name, kind in kinds.items()
     }
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse._ActionsContainer, rows: Mapping[str, Mapping
     """
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
     for names, row in rows.items():
-        settings = {name: TYPES[value] if name == "type" else value for name, value in row.items()}
+        settings: dict[str, Any] = {name: TYPES[value] if name == "type" else value for name, value in row.items()}
         if (one_of := settings.pop("one_of", "")) not in groups:
             groups[one_of] = parser.add_mutually_exclusive_group()
         for name, text in words.items():

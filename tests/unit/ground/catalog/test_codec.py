@@ -208,5 +208,3 @@ def test_first_of_several_missing_keys_is_named() -> None:
     with pytest.raises(MalformedError) as caught:
         decode(Two, {})
     assert caught.value.expected == "first"
-
-

@@ -115,9 +115,7 @@ def test_other_fields_of_a_class_are_none(tmp_path: Path) -> None:
     assert read_snapshot(tmp_path / "a.catalog", GpuModel, DIGEST) is None
 
 
-@pytest.mark.parametrize(
-    "function", [os.system, eval, subprocess.Popen, loading.write_snapshot, int]
-)
+@pytest.mark.parametrize("function", [os.system, eval, subprocess.Popen, loading.write_snapshot, int])
 def test_names_outside_the_catalog_are_refused(tmp_path: Path, function: Any) -> None:
     path = tmp_path / "a.catalog"
     write_snapshot(path, Executed(function), DIGEST)

@@ -109,9 +109,7 @@ def offer_of(catalog: Catalog, engine: Engine, base: str, settings: host.Configu
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
-    packages, features = (contents.packages, contents.features) if contents else (None, None)
-    cuda = contents.torch_cuda if contents else None
-    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=settings.sources, cuda=cuda)
+    return offered(catalog, base, contents, lack=lack, clones=settings.sources)
 
 
 class Engines:

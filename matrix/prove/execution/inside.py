@@ -329,8 +329,7 @@ class Images:
 
     def _preloaded(self, base: str, contents: PythonEnvironment, cases: Sequence[Planned]) -> list[str]:
         """Return the wheel of NCCL where some ranks share a GPU over it."""
-        packages, features, cuda = contents.packages, contents.features, contents.torch_cuda
-        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
+        offer = offered(self._catalog, base, contents)
         on_gpu = [item for item in cases if item.level is Level.GPU and item.reproducible]
         machine = host.look().offers(Level.GPU) if on_gpu else Machine()
         case_of = {item.key: self._catalog.failure(item.failure).case_named(item.case) for item in on_gpu}

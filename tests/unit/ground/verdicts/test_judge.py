@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.catalog.failure import Expectation, Masked, Signature
+from matrix.ground.catalog.schema import Identifier
 from matrix.ground.verdicts.judge import Judgement, judge
 from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.record import Verdict
@@ -49,7 +50,7 @@ def test_judge_follows_the_design_s_table(expectation: Expectation, outcome: Out
 )
 def test_masked_case_is_red_only_against_an_expectation(expectation: Expectation, verdict: Verdict) -> None:
     """A selected case may be masked: it ends in the failure that hides it, which is what the entry states."""
-    masked = replace(THIS, masked=(Masked("other", "it comes first"),))
+    masked = replace(THIS, masked=(Masked(Identifier("other"), "it comes first"),))
     assert judge(masked, expectation, shown(OTHER), CATALOG) == Judgement(verdict, other="other")
     assert judge(masked, expectation, STRANGE, CATALOG).verdict is Verdict.UNEXPLAINED
 

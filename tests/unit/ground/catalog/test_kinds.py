@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any
 
@@ -13,18 +12,9 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.kinds import AXIS, VERSIONS, FailureKind, KindTable, filled, groups_in, kind_table
 from matrix.ground.catalog.schema import LITERAL, longest_text
 from matrix.ground.errors import MatrixError
-from tests.unit.catalogs import real
+from tests.unit.catalogs import captured_by, real
 
 USED = {AXIS, VERSIONS}  # groups that no pattern captures
-
-
-def groups(*patterns: str | None) -> set[str]:
-    """Return the names of the groups of patterns."""
-    return {name for pattern in patterns if pattern for name in re.compile(pattern).groupindex}
-
-
-def of_kind(kind: FailureKind) -> set[str]:
-    return groups(*(pattern for sign in kind.sign for pattern in (sign.message, sign.log)))
 
 
 @pytest.mark.parametrize("keys", [{"mean": ""}, {"sign": [{"message": "(a+)+b"}]}])
@@ -52,16 +42,17 @@ def test_each_sign_shows_its_kind(kind: FailureKind) -> None:
 
 @pytest.mark.parametrize("kind", kind_table().kind, ids=lambda kind: str(kind.id))
 def test_groups_of_texts_are_captured(kind: FailureKind) -> None:
-    captured = of_kind(kind) | USED | {row.group for row in kind_table().beside}
+    captured = captured_by(kind) | USED | {row.group for row in kind_table().beside}
     assert [text for text in (*kind.facts, *kind.next) if not groups_in(text) <= captured] == []
 
 
 def test_rows_are_used_and_have_sources() -> None:
     table = kind_table()
-    captured = USED | {row.group for row in table.beside}.union(*map(of_kind, table.kind))
+    captured = USED | {row.group for row in table.beside}.union(*map(captured_by, table.kind))
     assert {fact.group for fact in table.fact} <= captured
     assert {package.stack for package in table.package} <= {"", "names", "frames"}
-    assert [row for row in (*table.package, *table.fact, *table.clue, *table.beside) if not row.source] == []
+    sources = [row.source for rows in (table.package, table.fact, table.clue, table.beside) for row in rows]
+    assert all(sources)
 
 
 def test_texts_without_their_groups_are_left_out() -> None:

@@ -14,13 +14,14 @@ def commands() -> str:
     """Return a page with the help of each command, as `megatrix COMMAND --help` prints it."""
     from matrix.cli import COMMANDS
     from matrix.cli.main import parser
+    from matrix.cli.usage import described
 
     os.environ["COLUMNS"] = WIDTH
     parts = ["# Every command", "", "```", parser([]).format_help().rstrip(), "```"]
-    for name, command in COMMANDS.items():
+    for name in COMMANDS:
         (subcommands,) = (action for action in parser([name])._actions if action.choices and name in action.choices)
         text = subcommands.choices[name].format_help().rstrip()  # type: ignore[index, call-overload]
-        parts += ["", f"## megatrix {name}", "", command.text, "", "```", text, "```"]
+        parts += ["", f"## megatrix {name}", "", described(name).text, "", "```", text, "```"]
     return "\n".join(parts) + "\n"
 
 

@@ -15,7 +15,7 @@ from matrix.cli.places import BUSY
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.case_request import cases_here, with_host
@@ -58,7 +58,9 @@ def environments(catalog: Catalog) -> Iterator[str]:
         environment, site, cuda = MACHINES[name]
         known = with_host(catalog, environment.packages, environment.minor)
         clones = CLONES if has_clones else ()
-        offer = offered(known, HOST, packages=environment.packages, features=environment.features, clones=clones)
+        offer = offered(
+            known, HOST, PythonEnvironment(packages=environment.packages, features=environment.features), clones=clones
+        )
         here = replace(site.machine, cuda=cuda, nvcc="none" if name == "one" else "12.5")
         cases = cases_here(known, HOST, environment.packages, [Level.GPU])
         yield row(f"{name}{', clones' * has_clones}", counted(known, cases, lambda base, own=offer: own, here))  # type: ignore[misc]
@@ -76,7 +78,9 @@ def hosts(catalog: Catalog) -> Iterator[str]:
     ):
         packages, features = PACKAGES | (ENGINE if has_engine else {}), ["cuda", *["compiled-te"] * has_engine]
         known = with_host(catalog, packages, "3.12")
-        offer = offered(known, HOST, packages=packages, features=features, clones=CLONES, cuda="13.0")
+        offer = offered(
+            known, HOST, PythonEnvironment(packages=packages, features=features, torch_cuda="13.0"), clones=CLONES
+        )
         cases = cases_here(known, HOST, packages, [Level.GPU])
         for nvcc in ("none", "13.0"):
             here = machine(gpus, gpu, nvcc, multicast=gpus > 1 and gpu is not A100)
@@ -93,7 +97,12 @@ def night_offer(catalog: Catalog, base: str) -> BaseOffer:
     if not isinstance(spec, Wheels):
         return offered(catalog, base, clones=CLONES)
     packages, cuda = {"torch": str(spec.torch)}, TORCH_CUDA[str(spec.torch)]
-    return offered(catalog, base, packages=packages, features=["cuda", "pkg_resources"], clones=CLONES, cuda=cuda)
+    return offered(
+        catalog,
+        base,
+        PythonEnvironment(packages=packages, features=["cuda", "pkg_resources"], torch_cuda=cuda),
+        clones=CLONES,
+    )
 
 
 def nights(catalog: Catalog, cases: Sequence[Planned]) -> Iterator[str]:
@@ -121,7 +130,12 @@ def nights(catalog: Catalog, cases: Sequence[Planned]) -> Iterator[str]:
 def line(catalog: Catalog) -> Iterator[str]:
     """Yield the rows of Transformer Engine 1.9 on torch-2.4.0 on one H100."""
     packages = {"torch": "2.4.0", "numpy": "1.26.4"}
-    offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
+    offer = offered(
+        catalog,
+        "torch-2.4.0",
+        PythonEnvironment(packages=packages, features=FEATURES, torch_cuda="12.1"),
+        clones=CLONES,
+    )
     cases = of_base(catalog, "torch-2.4.0", [Level.GPU], te_line="1.9")
     for nvcc in ("12.4", "none"):
         here = machine(1, H100, nvcc, multicast=False)

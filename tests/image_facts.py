@@ -36,16 +36,12 @@ VARIABLES: Final = {
     "CUDNN_VERSION": "cudnn",
     "NCCL_VERSION": "nccl",
     "TRANSFORMER_ENGINE_VERSION": "te",
-    "HPCX_VERSION": "hpcx",
-    "OPENMPI_VERSION": "openmpi",
 }
 # The names in release notes. Three numbers at least: "the latest NVIDIA cuDNN 9 libraries" is no version.
 CONTENTS: Final = {
     "cudnn": r"cuDNN\W{0,3} (\d+(?:\.\d+){2,})",
     "nccl": r"NCCL\W{0,3} (\d+(?:\.\d+){2,})",
     "flash_attn": rf"flash-attention {NUMBER[:-1]}(?:\.post\d+)?)",
-    "hpcx": rf"HPC-X\W{{0,3}} {NUMBER}",
-    "openmpi": rf"OpenMPI {NUMBER}",
 }
 # The rows of NeMo's tables.
 ROWS: Final = {"CUDA": "cuda", "cuDNN": "cudnn", "NCCL": "nccl", "Megatron Core": "megatron_core"}
@@ -184,11 +180,11 @@ def written(text: str, facts: Iterable[Fact]) -> str:
         end = text.find("\n[[container]]", start)
         block = text[start : end if end >= 0 else None]
         lines = [f'{fact.key} = "{fact.value}"']
-        if fact.sibling and fact.key != "cuda" and "\ncomponent_confidence" not in block:
-            lines.append(f'component_confidence = "{SIBLING}"')
+        if fact.sibling and fact.key != "cuda" and "component_confidence" not in block:
+            lines.append(f'# component_confidence = "{SIBLING}"')
         name = f"sibling: {fact.source}" if fact.sibling else fact.source
         rows = [
-            "\n".join([*lines, _cited(row, name)]) if row.startswith(("source = ", "sources = ")) else row
+            "\n".join([*lines, _cited(row, name)]) if row.startswith(("# source = ", "# sources = ")) else row
             for row in block.split("\n")
         ]
         text = text[:start] + "\n".join(rows) + text[start + len(block) :]
@@ -199,7 +195,7 @@ def _cited(row: str, source: str) -> str:
     """Return the line of an image's sources with another one, unless it has that."""
     if source in row:
         return row
-    if row.startswith("source ="):
+    if row.startswith("# source ="):
         return f'{row[:-1]}; {source}"'
     comma = "" if row.endswith("[]") else ", "
     return f'{row[:-1]}{comma}"{source}"]'

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.cli import places
-from matrix.cli.usage import add_command, add_json, add_out, add_quiet, taking
+from matrix.cli.usage import add_arguments, add_command, add_json, add_out, add_quiet, described
+from matrix.cli.usage import share as share
 from matrix.ground.catalog import loading
-from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import ExitStatus
 from matrix.prove.bisection import user_command
 from matrix.prove.bisection.axes import SIDE, WORDS
-from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments, folder_of
+from matrix.prove.bisection.bisect_arguments import BisectArguments, folder_of
 from matrix.prove.bisection.probe_session import ProbeReport
 from matrix.prove.bisection.procedure import BisectionEvents, Procedure, bisect_user_command
 from matrix.prove.bisection.result_summary import BisectionSummary, summarize
@@ -26,82 +26,21 @@ from matrix.show.bisection import bisection_page, issue_text, render
 from matrix.show.known import statement
 from matrix.show.terminal import Prose, json_object, say, show, warn
 
-
-def share(text: str) -> float:
-    """Return the value of "5%" or "0.05". Raises ValueError, which argparse reports."""
-    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 < value < 10:
-        raise ValueError(text)
-    return value
-
-
 SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--axis": taking(
-        "AXIS", f"what changes: {', '.join(WORDS)} or another package; without it, two stacks are compared"
-    ),
-    "--good": taking("X", "a point that passes; without --axis, a stack", default=""),
-    "--bad": taking("X", "a point that fails, or a stack (default: both ends of the axis)", default=""),
-    "--repo": taking("CLONE", "bisect the commits of this clone (axis mcore, te or writer)"),
-    "--case": taking("NAME", "a case of the failure, such as pp2 (default: the first)"),
-    "--level": {
-        "choices": [level.value for level in Level],
-        "help": "level to probe at (default: the least demanding one of the case)",
-    },
-    "--base": taking("BASE", "base of every point"),
-    "--torch": taking("V", "use the base with this torch"),
-    "--mcore": taking("V", f"megatron-core of every point: {SIDE}"),
-    "--te": taking("V", f"Transformer Engine of every point: {SIDE}"),
-    "--writer": taking("V", f"megatron-core that writes the checkpoint: {SIDE}"),
-    "--driver": taking("V", "driver of every point"),
-    "--pin": taking("NAME==V", "lay this package over every point; may be repeated", **SEVERAL),
-    "--compile": {
-        "action": "store_true",
-        "help": "build Transformer Engine's commits with their extension; needs nvcc",
-    },
-    "--at-once": taking("K", "points to probe at a time (default: 1)", type=int, default=1),
-    "--shows": taking(
-        "P", "probability that one run shows the failure, for flaky failures (default: 1)", type=float, default=1.0
-    ),
-    "--confidence": taking("C", "report no answer below this confidence (default: 0.95)", type=float, default=0.95),
-    "--checks": taking(
-        "N", f"extra points to check at the end (default: {CHECKS_READ} at level contract, else 0)", type=int
-    ),
-}
-OF_A_COMMAND: Final[dict[str, dict[str, Any]]] = {
-    "--signature": taking("FILE", "what is bad: [[signature]] tables (default: learned from Y)", default=""),
-    "--log": taking("FILE", "what is bad: the failure that this log ends with", default=""),
-    "--metric": taking("REGEX", "what is bad: a number that the command prints", default=""),
-    "--worse-than": taking("SHARE", "the difference of the number that matters, such as 5%%", type=share, default=0.0),
-    "--repeats": taking("N", "runs of the command per probe, with --metric", type=int, default=1),
-    "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
-    "--shared-folder": {"action": "store_true", "help": "run every point in this folder itself, not in a copy"},
-    "--deadline": taking("S", "seconds for one run (default: 120)", type=int, default=0),
-}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `megatrix bisect`."""
-    parser.add_argument(
-        "failure", metavar="FAILURE", nargs="?", default="", help="id of a failure in the catalog; or -- COMMAND ..."
-    )
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "bisect", AXES=", ".join(WORDS), SIDE=SIDE)
     command_group = parser.add_argument_group(
         "a command of your own", "-- COMMAND ... runs in each cell; it passes at --good X and fails at --bad Y"
     )
-    for group, options in ((parser, OPTIONS), (command_group, OF_A_COMMAND)):
-        for name, option in options.items():
-            group.add_argument(name, **option)
+    add_arguments(command_group, described("bisect").parts["of_a_command"])
     parser.add_argument("--no-cache", dest="fresh", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "bisect")
     add_quiet(parser)
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "bisect")
-    add_options(parser)
     parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 

@@ -15,18 +15,6 @@ from matrix.prove.provision.image_builds import Builder, build, build_request
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "build")
-    parser.add_argument(
-        "image",
-        metavar="IMAGE",
-        help="image of the catalog, such as debian-13; with --mcore or --te also one of a registry, such as ngc-24.07",
-    )
-    parser.add_argument(
-        "--mcore", default="", metavar="VERSION", help="install this release of megatron-core over the image"
-    )
-    parser.add_argument(
-        "--te", default="", metavar="VERSION", help="install this release of Transformer Engine over the image"
-    )
-    parser.add_argument("--mirror", default="", metavar="URL", help="mirror for Debian packages")
     parser.set_defaults(command=build_command)
 
 

@@ -24,30 +24,6 @@ from matrix.show.terminal import plain, warn
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "bundle")
-    parser.add_argument("--level", required=True, choices=("gpu", "cpu"), help="level of the cases")
-    parser.add_argument(
-        "--python", required=True, metavar="MINOR", help="Python of the machine that uses the bundle, such as 3.12"
-    )
-    parser.add_argument(
-        "--base",
-        required=True,
-        metavar="BASE",
-        help="host, for a machine whose Python has torch, or a base of wheels, which the bundle then holds",
-    )
-    parser.add_argument(
-        "--select", default="", metavar="EXPR", help="the cases, as for plan (default: the night of the base)"
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the bundle")
-    parser.add_argument(
-        "--split", default="", metavar="SIZE", help='split larger files, such as "4 GiB"; they are joined on use'
-    )
-    parser.add_argument(
-        "--sm",
-        default="",
-        metavar="SM",
-        help="of GPUs of this compute capability alone, such as 90; a quarter to a half of the size",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="state what it holds and its size; download nothing")
     parser.set_defaults(command=bundle_command, resume_hint="run the same command again: it goes on where it was")
 
 

@@ -6,11 +6,10 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from matrix.cli import places, results
-from matrix.cli.usage import add_json, add_out, add_quiet, taking
+from matrix.cli.usage import add_arguments, add_json, add_out, add_quiet, described, texts
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
@@ -38,45 +37,7 @@ LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes
 
 def add_cases(parser: argparse.ArgumentParser) -> None:
     """Add the options that select cases."""
-    parser.add_argument(
-        "--here", action="store_true", help="select the cases for the environment that megatrix itself is installed in"
-    )
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--select", metavar="EXPR", help='select from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"'
-    )
-    group.add_argument("--within", metavar="EXPR", help='select from the night: "base==torch-2.4.0"')
-    group.add_argument(
-        "--case", action="append", metavar="KEY", help='select one case, "CELL FAILURE CASE LEVEL"; may be repeated'
-    )
-    group.add_argument(
-        "--smoke",
-        nargs="?",
-        const=1_000,  # bases: more than a night has
-        type=int,
-        metavar="N",
-        help="select a few cases of the night, broken and working ones, on its N smallest bases (default: on each)",
-    )
-    group.add_argument("--line", metavar="NAME", help="select what a line decides, such as te19 or torch2.4.0")
-    parser.add_argument("--all", action="store_true", help="with --line: all that its base runs")
-    parser.add_argument("-k", metavar="EXPR", help='only cases that match words, as in pytest: "dcp and not tp2"')
-    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {package_source.FORMS}")
-    parser.add_argument("--te", metavar="SOURCE", help="Transformer Engine under test, with --case")
-    parser.add_argument("--writer", metavar="SOURCE", help="megatron-core that writes the checkpoint, with --case")
-    parser.add_argument(
-        "--compile", action="store_true", help="build the Transformer Engine of --te with its extension; needs nvcc"
-    )
-    parser.add_argument(
-        "--expect",
-        choices=[expectation.value for expectation in Expectation],
-        help="what to expect of the source that --mcore names (default: works; of a release, what the catalog states)",
-    )
-    parser.add_argument(
-        "--level",
-        action="append",
-        choices=[level.value for level in Level],
-        help="select this level only; may be repeated (default: every level that can run)",
-    )
+    add_arguments(parser, texts("shared")["cases"], FORMS=package_source.FORMS)
 
 
 def request_of(parsed: argparse.Namespace) -> CaseRequest:
@@ -131,53 +92,17 @@ BROKEN = "broken-on-purpose"
 PART = "part"  # the label of a run of a part of the night
 
 
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--no-cache": {"action": "store_true", "help": "also run cases whose result is cached"},
-    "--resume": taking(
-        "RUN", "finish an interrupted run (default: the newest night, or of the line)", nargs="?", const=""
-    ),
-    "--exit-code": {"action": "store_true", "help": "exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"},
-    "--jobs": taking("N", "bases to run at a time (default: CPU cores)", type=int, default=os.cpu_count() or 1),
-    "-n": taking(
-        "N",
-        "cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, 3 for "
-        "4 cores, at most one for 8 GiB of memory, and at least one for each GPU)",
-        dest="workers",
-        type=int,
-    ),
-    "--time-limit": taking(
-        "MINUTES", "stop after this time; cases without a result are not reached, and --resume runs them", type=float
-    ),
-    "--mps": {"action": "store_true", "help": "let ranks that share a GPU do so through a private daemon of MPS"},
-    "--pull": {"action": "store_true", "help": "first pull the missing images whose cases can run on this machine"},
-    "--results": taking(
-        "FOLDER",
-        "write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with 3",
-        type=Path,
-    ),
-}
-
-
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that its plan holds; a resumed run keeps its plan."""
     add_cases(parser)
-    parser.add_argument("--lf", action="store_true", help="only the red cases of the last such run")
-    parser.add_argument(
-        "--break",
-        dest="break_",
-        metavar="ID",
-        help="swap the expectations of this failure, to prove that each case can turn red",
-    )
+    add_arguments(parser, texts("shared")["plan"])
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run."""
     add_plan(parser)
-    for name, option in OPTIONS.items():
-        parser.add_argument(name, **option)
-    parser.add_argument(
-        "--bundle", type=Path, metavar="DIR", help="use this bundle of `megatrix bundle` alone, and no network"
-    )
+    add_arguments(parser, described("run").parts["run"])
+    parser.set_defaults(jobs=os.cpu_count() or 1)
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "records")

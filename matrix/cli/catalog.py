@@ -6,13 +6,12 @@ import argparse
 import json
 import shlex
 from collections import Counter
-from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
 
 from matrix.ask.check.log_reading import read_log
-from matrix.cli import COMMANDS, Command, results
-from matrix.cli.usage import add_command, add_out
+from matrix.cli import Command, results
+from matrix.cli.usage import add_command, add_out, described
 from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
@@ -24,101 +23,15 @@ from matrix.prove.store.paths import Paths, is_night, write_whole
 from matrix.show import known
 from matrix.show.terminal import json_object, paragraphs, plain, show, table
 
-ACTIONS: Final = {
-    "new": Command(
-        "Create the folder of a new failure from a template.",
-        COMMANDS["catalog"].document,
-        (
-            "catalog new my-failure",
-            "catalog new my-failure --from train.log",
-            "catalog new my-failure --into ./failures",
-        ),
-        "created",
-    ),
-    "check": Command(
-        "Check entries: function, arguments, rules, examples.",
-        COMMANDS["catalog"].document,
-        ("catalog check my-failure",),
-        "no problems",
-        "problems",
-    ),
-    "verify": Command(
-        "Check an entry, run it in both directions, keep examples, swap expectations, lint its folder.",
-        COMMANDS["catalog"].document,
-        ("catalog verify my-failure",),
-        "verified",
-        "problems",
-    ),
-    "keep": Command(
-        "Save the outcomes that a run reproduced as examples, with look-alikes.",
-        COMMANDS["catalog"].document,
-        ("catalog keep --failure my-failure",),
-        "examples written",
-        "none",
-    ),
-    "list": Command(
-        "List the failures by topic: first seen, last reproduced, fixed in.",
-        COMMANDS["catalog"].document,
-        ("catalog list", "catalog list --topic checkpoints"),
-        "listed",
-    ),
-    "export": Command(
-        "Print the catalog as one JSON object (docs/schema/catalog.json).",
-        "docs/check.md",
-        ("catalog export",),
-        "printed",
-    ),
-}
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "catalog")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    add_new(add_command(actions, "new", ACTIONS["new"]))
-    check = add_command(actions, "check", ACTIONS["check"])
-    check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
-    check.set_defaults(command=check_command)
-    verifying = add_command(actions, "verify", ACTIONS["verify"])
-    verifying.add_argument("id", metavar="ID", help="id of the failure")
-    add_out(verifying)
-    verifying.set_defaults(command=verify_command)
-    keep = add_command(actions, "keep", ACTIONS["keep"])
-    keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
-    keep.add_argument(
-        "--failure", metavar="ID", action="append", help="keep examples of this failure only; may be repeated"
-    )
-    add_out(keep)
-    keep.set_defaults(command=keep_command)
-    listing = add_command(actions, "list", ACTIONS["list"])
-    listing.add_argument("--topic", metavar="TOPIC", help="list the failures of this topic only")
-    listing.set_defaults(command=list_command)
-    exporting = add_command(actions, "export", ACTIONS["export"])
-    exporting.add_argument("--schema", action="store_true", help="print the JSON schema of failure.toml instead")
-    exporting.set_defaults(command=export_command)
-
-
-def add_new(new: argparse.ArgumentParser) -> None:
-    """Add the arguments of `megatrix catalog new`."""
-    new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
-    new.add_argument(
-        "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
-    )
-    new.add_argument(
-        "--from",
-        dest="log",
-        metavar="SOURCE",
-        help="draft the entry from a log, from a thread (JSON of gh issue view), or from "
-        "what bisect wrote (its JSON or its draft): from the first fault that no entry names",
-    )
-    new.add_argument(
-        "--into",
-        metavar="DIR",
-        type=Path,
-        help="folder of your own failures (default: the first of MEGATRIX_FAILURES or of megatrix.toml; else "
-        "tests/failures of a checkout, or ./failures)",
-    )
-    new.set_defaults(command=new_command)
+    actions = add_command(commands, "catalog").add_subparsers(required=True, metavar="ACTION")
+    for name, (function, has_out) in ACTIONS.items():
+        parser = add_command(actions, name, Command(**described("catalog").parts[name]))
+        parser.set_defaults(command=function)
+        if has_out:
+            add_out(parser)
 
 
 def new_command(parsed: argparse.Namespace) -> int:
@@ -193,3 +106,14 @@ def export_command(parsed: argparse.Namespace) -> int:
         return ExitStatus.GOOD
     print(json_object("catalog/1", map(overview.failure_to_json, loading.load().failures)))
     return ExitStatus.GOOD
+
+
+# Each action, and whether it has an output folder.
+ACTIONS: Final = {
+    "new": (new_command, False),
+    "check": (check_command, False),
+    "verify": (verify_command, True),
+    "keep": (keep_command, True),
+    "list": (list_command, False),
+    "export": (export_command, False),
+}

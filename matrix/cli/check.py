@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.ask.check.transition import Transition
-from matrix.cli.usage import add_command, add_findings, add_options, add_out, add_quiet, given, last_runs
+from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import NOTHING, Stack, known_component
@@ -30,40 +29,6 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     preflights = loading.preflight_options()
     parser = add_command(commands, "check")
-    parser.add_argument(
-        "what",
-        metavar="WHAT",
-        nargs="*",
-        help='versions as COMPONENT=VALUE, such as "mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535" '
-        "(base=ngc-24.07: those of an image); or files: locks, requirements, Dockerfiles, job scripts, settings; or a "
-        "cell, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none, with its cases of the night. Nothing: this "
-        "environment. -- COMMAND: this environment and a command, which then runs",
-    )
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="also what wrote it, and what can read it")
-    upgraded = "te, mcore, torch or base: what each newer version breaks and fixes"
-    parser.add_argument("--upgrade", metavar="COMPONENT", action="append", default=[], help=upgraded)
-    described = "another stack, as WHAT: what newly breaks there, is fixed, stays broken, or is no longer known"
-    parser.add_argument("--to", metavar="WHAT", nargs="+", default=[], help=described)
-    repairs = "with --to or --upgrade: upstream's fixes and reverts between, in functions that read the job's options"
-    parser.add_argument("--history", action="store_true", help=repairs)
-    parser.add_argument("--as-one", action="store_true", help="all files declare one stack; the later version counts")
-    parser.add_argument("--allow-unknown", action="store_true", help="exit with 0 unless something breaks")
-    parser.add_argument(
-        "--require", metavar="NAMES", default="", help="components that each stack must name, such as torch,mcore,te"
-    )
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--brief", action="store_true", help="print one line for each break, for the log of a CI job")
-    length.add_argument("--all", action="store_true", help="each failure with its evidence and workarounds")
-    add_quiet(length)
-    parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
-    parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
-    parser.add_argument(
-        "--loadable",
-        action="store_true",
-        help="whether compiled packages load, from files alone: nothing of the environment is started. Of lock files: "
-        "their wheels, which are fetched and not installed",
-    )
-    parser.add_argument("--root", type=Path, metavar="DIR", help="the folder of an unpacked image; with --loadable")
     add_options(parser, examine.options_of(preflights))
     add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
     add_findings(parser, "check")

@@ -12,14 +12,12 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE, TE, TORCH, short
 from matrix.ground.errors import ExitStatus, MatrixError
 
-SHELLS: Final = ("bash", "zsh")
 FILES: Final = ("LOG", "WHAT", "FILE", "DIR", "FOLDER", "PATH", "CLONE", "PROJECT")  # metavars of paths
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "completion")
-    parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
     parser.set_defaults(command=completion_command)
 
 

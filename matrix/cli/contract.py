@@ -30,15 +30,7 @@ SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder,
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "contract")
-    parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
-    parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
-    project = "a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]"
-    parser.add_argument("--consumer", metavar="PROJECT", help=project)
-    called = f"what the consumer calls: {sides.FORMS}; several times too (default: as declared, or megatron-core)"
-    parser.add_argument("--against", metavar="PACKAGE", action="append", help=called)
-    folded = "with withdrawn releases, pairs that nobody runs, and breaks that come after another one"
-    parser.add_argument("--all", action="store_true", help=folded)
+    parser = add_command(commands, "contract", SIDE=SIDE, FORMS=sides.FORMS)
     add_findings(parser, "contract")
     parser.set_defaults(command=contract_command)
 

@@ -28,9 +28,6 @@ from matrix.show.terminal import warn
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "debug")
-    parser.add_argument("case", metavar="CASE", help='a planned case: "CELL FAILURE CASE LEVEL"')
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="the rank in this process (default: 0)")
-    parser.add_argument("--here", action="store_true", help="use this environment: a case of `megatrix plan --here`")
     add_out(parser)
     parser.set_defaults(command=debug_command)
 

@@ -24,29 +24,7 @@ from matrix.show.terminal import RED, Part, Prose, json_object, show, table, tex
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "fit")
-    parser.add_argument(
-        "wants",
-        metavar="WANT",
-        nargs="*",
-        help='a release, a range or a part of the machine: "torch=2.9.1", "te>=2.8", "mcore=newest", "flash-attn", '
-        '"te=none", "gpu=H100", "driver=550", "cuda=12.8", "python=3.12". megatron-core, Transformer Engine and '
-        "torch are chosen without a want, too",
-    )
-    parser.add_argument(
-        "--for",
-        dest="framework",
-        metavar="FRAMEWORK",
-        default="",
-        help="a trainer whose declared ranges count, such as verl==0.9.1 or ms-swift[megatron]",
-    )
-    parser.add_argument("--constraints", type=Path, metavar="FILE", help="write the pins as a constraints file of pip")
-    parser.add_argument("--offline", action="store_true", help="don't query the package index: recorded facts alone")
-    parser.add_argument(
-        "--machine",
-        choices=("x86_64", "aarch64"),
-        default=platform.machine(),
-        help="architecture (default: this one's)",
-    )
+    parser.set_defaults(machine=platform.machine())
     add_json(parser, "fit")
     add_quiet(parser)
     parser.set_defaults(command=fit_command)

@@ -13,26 +13,11 @@ from io import TextIOWrapper
 
 from matrix import __version__
 from matrix.cli import COMMANDS
-from matrix.cli.usage import Help, Parser
+from matrix.cli.usage import Help, Parser, described, texts
 from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
 OWN = {"bisect", "check", "compare"}  # commands that take another command after --
-EPILOG = """\
-terms:
-  base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter
-  cell      one combination of base, megatron-core, Transformer Engine and driver: \
-torch-2.4.0/mcore-0.8.0/te-none/driver-none
-  failure   an entry of the catalog: one known failure, where it occurs, how it is reproduced
-  case      one way to reproduce a failure; a planned case is written "CELL FAILURE CASE LEVEL"
-  level     contract (both APIs are read), cpu (upstream code runs without a GPU), gpu (the full stack)
-  night     the default plan: a set of cases that covers the catalog
-
-exit status: 0 a good result, 1 a bad one, 2 invalid input, 3 nothing ran, 130 interrupted
-With --json, stdout is one JSON object with schema, version and items; an error is one, too.
-
-`megatrix COMMAND --help` describes the options of a command. More: docs/README.md
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,12 +114,12 @@ def split_own_command(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for these arguments.
 
-    It has the options of the command that they name; the other commands appear by name and summary only.
+    It has the command that they name, with its options; if they name none, each command by name and summary only.
     """
     command_name = next((word for word in arguments if not word.startswith("-")), "")
     if command_name and command_name not in COMMANDS:
         raise MatrixError("no such command", got=command_name, fix=closest(command_name, COMMANDS, count=1))
-    return _parser({command_name})
+    return _parser([command_name] if command_name else ())
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -143,19 +128,14 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
-    top = Parser(
-        prog="megatrix",
-        description="Find what is known to break in a Megatron-LM training stack, and prove it.",
-        epilog=EPILOG,
-        formatter_class=Help,
-    )
+    top = Parser(prog="megatrix", **texts("megatrix"), formatter_class=Help)
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        if name in detailed:
+    for name in detailed or COMMANDS:
+        if detailed:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
-            commands.add_parser(name, help=command.text)
+            commands.add_parser(name, help=described(name).text)
     return top
 
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matrix.cli.usage import add_command
@@ -21,57 +20,13 @@ from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last
 from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointResult
 from matrix.prove.provision import host
-from matrix.prove.store.paths import OUT
 from matrix.read import package_source
 from matrix.show.terminal import Part, Prose, json_object, say, show
-
-SECONDS = 600  # of a search, for all cores together
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "parity")
-    parser.add_argument(
-        "--mcore",
-        action="append",
-        default=[],
-        metavar="CORE",
-        help="a release, `all`, a wheel or CLONE@REVISION; may be repeated (default: the newest release)",
-    )
-    parser.add_argument(
-        "--consumer", action="append", default=[], metavar="DIR", help="the folder of a fork or of a release candidate"
-    )
-    parser.add_argument(
-        "--layout",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help='judge this layout alone: "tp=2 sequence_parallel=on"; may be repeated',
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        metavar="N",
-        help=f"time of the search over all cores (default: {SECONDS})",
-    )
-    seed = "seed of layouts, weights and data (default: 1)"
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help=seed)
-    parser.add_argument(
-        "--unaided", action="store_true", help="name no failure of the catalog: judge each cause as new"
-    )
-    covers = "pairwise covers of a core, each with the next seed (default: 1; 0: the catalog's layouts alone)"
-    parser.add_argument("--covers", type=int, default=1, metavar="N", help=covers)
-    parser.add_argument(
-        "--twice", action="store_true", help="judge each layout of the search with two seeds of weights and data"
-    )
-    parser.add_argument(
-        "--entry",
-        metavar="ID",
-        help="draft the catalog's entry ID: the first --layout is what deviates, the others are its controls",
-    )
-    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"the output folder (default: {OUT})")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=parity_command, resume_hint="the same command line continues: what was judged is kept")
 
 

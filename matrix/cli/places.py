@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from matrix.cli.usage import add_arguments, texts
 from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.model import HOST, Catalog, Container
@@ -30,28 +31,11 @@ MEMORY: Final = 8 * GIB  # of the host for each: ranks of megatron-core hold 1 -
 
 def add_places(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose where cells run."""
-    parser.add_argument(
-        "--engine",
-        choices=("local", "slurm"),
-        default="local",
-        help="run on this machine, or as Slurm array jobs (default: local)",
-    )
-    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm partition, with --engine slurm")
-    parser.add_argument(
-        "--sbatch",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="an option for sbatch, with --engine slurm, such as --sbatch=--account=me; may be repeated",
-    )
+    add_arguments(parser, texts("shared")["places"])
 
 
 def engine_of(
-    known: Catalog,
-    parsed: argparse.Namespace,
-    jobs: int,
-    workers: int = 1,
-    environ: Mapping[str, str] = os.environ,
+    known: Catalog, parsed: argparse.Namespace, jobs: int, workers: int = 1, environ: Mapping[str, str] = os.environ
 ) -> tuple[Engine, host.ExecutionSite | None]:
     """Return the engine that the options select, and its execution site; None for this machine.
 
@@ -81,9 +65,7 @@ def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, s
     local = LocalEngine(Bases(known, warn, environ=environ), jobs, workers=workers, environ=environ)
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(
-        ids,
-        Images(known, workers=workers, environ=environ),
-        Engines({HOST}, HostEngine(workers, environ), local),
+        ids, Images(known, workers=workers, environ=environ), Engines({HOST}, HostEngine(workers, environ), local)
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.cli import case_options, places, results
-from matrix.cli.usage import add_command, add_json, add_out
+from matrix.cli.usage import add_arguments, add_command, add_json, add_out, described
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import encode
@@ -34,14 +34,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "plan")
     case_options.add_cases(parser)
-    parser.add_argument(
-        "--stats",
-        action="store_true",
-        help="print counts instead: the cases that run on this machine, their expected minutes, the missing "
-        "requirements, the GPUs held at once",
-    )
-    parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
-    parser.add_argument("--format", choices=statistics.FORMATS, help="print the night as jobs of a CI service instead")
+    add_arguments(parser, described("plan").parts["plan"])
     add_out(parser, "output folder, whose history has the seconds of earlier runs")
     add_json(parser, "plan", "plan-stats")
     parser.set_defaults(command=plan_command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from matrix.ask.check.table import build_table
@@ -26,13 +25,6 @@ from matrix.show.terminal import json_object, plain, warn
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "report")
-    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
-    parser.add_argument(
-        "--site", type=Path, metavar="DIR", help="write a static site instead: map, failures, data; nothing private"
-    )
-    parser.add_argument(
-        "--private", action="store_true", help="with --site: publish the failures of MEGATRIX_FAILURES, too"
-    )
     add_out(parser)
     add_json(parser, "records")
     parser.set_defaults(command=report_command)

@@ -19,19 +19,10 @@ from matrix.prove.provision.host import CLONES, Configuration, variable
 from matrix.read.commands import redacted
 from matrix.show.terminal import say
 
-ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
-or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
-
-A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {SETTINGS}
-The URL of a mirror:   {variable("megatron-lm")}_URL=URL, or megatron-lm = "URL" under [upstreams] there"""
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "sources")
-    parser.description = f"{parser.description}\n\n{ABOUT}"
-    parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
     parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 

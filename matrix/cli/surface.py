@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.ask.check.table import listed
-from matrix.cli import COMMANDS
-from matrix.cli.usage import add_command
+from matrix.cli.usage import add_arguments, add_command, described
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import ExitStatus, MatrixError
@@ -16,28 +15,20 @@ from matrix.read import package_source
 from matrix.read.api import pairs, recording, sides
 from matrix.read.api.api import Surface
 from matrix.read.api.provider import TORCH, Calls, provider_of
-from matrix.read.api.recording import ARCHIVE, MCORE, SUFFIX, TE
+from matrix.read.api.recording import MCORE, SUFFIX, TE
 from matrix.read.package_source import Contents, SourceKind
 from matrix.show.terminal import plain
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
+    surface = described("surface")
     actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record|pairs")
-    parser = add_command(actions, "pairs", COMMANDS["surface"])
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", default=pairs.path(), help="default: that of Megatrix"
-    )
-    parser.set_defaults(command=pairs_command)
-    parser = add_command(actions, "record", COMMANDS["surface"])
-    parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
-    output = f"output file (default: ./PACKAGE-VERSION{SUFFIX}); a *{ARCHIVE} file gets one more release"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
-    version = "version to record (default: the version of the source)"
-    parser.add_argument("--as", dest="version", metavar="VERSION", help=version)
-    parser.add_argument("--api", metavar="PACKAGE", help="record the API of a package of providers.toml, not calls")
-    into = f"record the calls into PACKAGE (default: of megatron-core those into {TE}, of {TE} its API)"
-    parser.add_argument("--into", metavar="PACKAGE", help=into)
+    parser = add_command(actions, "pairs", surface)
+    add_arguments(parser, surface.parts["pairs"])
+    parser.set_defaults(command=pairs_command, output=pairs.path())
+    parser = add_command(actions, "record", surface)
+    add_arguments(parser, surface.parts["record"])
     parser.set_defaults(command=record_command)
 
 

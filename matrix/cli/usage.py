@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from matrix.cli import COMMANDS, Command
+from matrix.cli import Command
 from matrix.ground.errors import ExitStatus, MatrixError, closest
 
 if TYPE_CHECKING:  # main.py imports this module for --help
@@ -17,6 +20,45 @@ if TYPE_CHECKING:  # main.py imports this module for --help
     from matrix.ground.verdicts.trend import PastResult
 
 FINDING_FORMATS: Final = ("sarif", "github", "markdown")  # of matrix.show.findings
+
+
+def share(text: str) -> float:
+    """Return the value of "5%" or "0.05". Raises ValueError, which argparse reports."""
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value < 10:
+        raise ValueError(text)
+    return value
+
+
+TYPES: Final = {"int": int, "float": float, "path": Path, "share": share}
+
+
+@cache
+def texts(name: str) -> dict[str, Any]:
+    """Return the content of commands/NAME.toml."""
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    content: dict[str, Any] = tomllib.loads((Path(__file__).parent / "commands" / f"{name}.toml").read_text("utf-8"))
+    return content
+
+
+def described(name: str) -> Command:
+    """Return a command of COMMANDS."""
+    return Command(**texts(name))
+
+
+def add_arguments(parser: argparse._ActionsContainer, rows: Mapping[str, Mapping[str, Any]], **words: str) -> None:
+    """Add the arguments of a table: "-n, --name" = what argparse takes. `words` replace their {NAME} in the help.
+
+    `type` is one of TYPES; arguments with the same `one_of` exclude each other.
+    """
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for names, row in rows.items():
+        settings: dict[str, Any] = {name: TYPES[value] if name == "type" else value for name, value in row.items()}
+        if (one_of := settings.pop("one_of", "")) not in groups:
+            groups[one_of] = parser.add_mutually_exclusive_group()
+        for name, text in words.items():
+            settings["help"] = settings["help"].replace(f"{{{name}}}", text)
+        groups[one_of].add_argument(*names.split(", "), **settings)
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,18 +117,22 @@ def statuses(command: Command) -> dict[ExitStatus, str]:
     return {status: text for status, text in texts.items() if text}
 
 
-def add_command(commands: Any, name: str, described: Command | None = None) -> Parser:
-    """Add a command, by default the one of COMMANDS, to the object that argparse's add_subparsers returned."""
-    command = described or COMMANDS[name]
+def add_command(commands: Any, name: str, command: Command | None = None, **words: str) -> Parser:
+    """Add a command, by default the one of COMMANDS, to the object that argparse's add_subparsers returned.
+
+    `words` are as for add_arguments.
+    """
+    command = command or described(name)
     ends = "\n".join(f"  {status:<3d}  {text}" for status, text in statuses(command).items())
     examples = "\n".join(f"    megatrix {example}" for example in command.examples)
     parser: Parser = commands.add_parser(
         name,
         help=command.text,
-        description=command.text,
+        description=f"{command.text}\n\n{command.about}".strip(),
         epilog=f"exit status:\n{ends}\n\nexamples:\n{examples}\n\nmore: {command.document}",
         formatter_class=Help,
     )
+    add_arguments(parser, command.options, **words)
     return parser
 
 

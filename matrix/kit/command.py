@@ -122,12 +122,7 @@ def run_tests(
         raise CommandError(f"the command has not written {junit}")
     tests, properties = read_junit(path) if junit else ({}, {})
     if status and not any(test[0] in FAILED for test in tests.values()):
-        tests[EXIT] = (
-            "failure",
-            "",
-            f"the command left with status {status}, and no test failed",
-            output[-SHOWN:],
-        )
+        tests[EXIT] = ("failure", "", f"the command left with status {status}, and no test failed", output[-SHOWN:])
     found = {name: _number(output, pattern) if pattern else properties.get(name) for name, pattern in patterns.items()}
     return {TESTS: tests, NUMBERS: {name: number for name, number in found.items() if number is not None}}
 

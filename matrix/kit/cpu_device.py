@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 FACTORIES: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "tensor", "as_tensor")
@@ -87,19 +87,6 @@ def two_devices() -> None:
     torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
     without_streams()
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def one_device() -> Iterator[None]:
-    """Undo two_devices' is_cuda meanwhile: torch communicates, writes and reads without CUDA."""
-    import torch
-
-    claimed = torch.Tensor.is_cuda
-    del torch.Tensor.is_cuda
-    try:
-        yield
-    finally:
-        torch.Tensor.is_cuda = claimed
 
 
 def as_cuda(*tensors: Any) -> list[Any]:

@@ -15,8 +15,6 @@ from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
-if TYPE_CHECKING:
-    from matrix.kit.rank import Rank
 
 
 VOCABULARY = 100  # tokens

@@ -9,16 +9,8 @@ from typing import Final
 
 # The only variables that are read or kept: an environment holds secrets.
 VARIABLES: Final = (
-    "WORLD_SIZE",
-    "RANK",
-    "LOCAL_RANK",
-    "TORCHELASTIC_RUN_ID",
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "PMIX_RANK",
-    "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_NTASKS",
+    *("WORLD_SIZE", "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"),
+    *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
 )
 
 

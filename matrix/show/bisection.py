@@ -139,7 +139,6 @@ def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
 
 MOST: Final = 60  # lines of the Markdown
 ROWS: Final = 40  # rows of its table
-AGREES: Final = (StackEffect.NOTHING, StackEffect.PRE_EXISTING)  # not listed before the others
 ORDER: Final = [*StackEffect]
 HEADS: Final = ("", "test", "fails in old", "fails in new", "signature or ratio", "known", "brought by")
 NAME: Final = 90  # characters of a test in a row

@@ -21,16 +21,7 @@ from markupsafe import Markup, escape
 from matrix.ground.verdicts.record import SILENT
 from matrix.ground.verdicts.text import head, one_line, tail, visible
 from matrix.prove.store.paths import page_name
-from matrix.show.words import (
-    MEANING,
-    WORST_FIRST,
-    in_words,
-    label,
-    outcome_text,
-    render_chain,
-    verdict_reason,
-    verdicts_text,
-)
+from matrix.show.words import MEANING, OF_RECORDS, WORST_FIRST
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 
@@ -81,20 +72,7 @@ _ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_FILTERS: Final = (
-    single_line,
-    head,
-    in_words,
-    label,
-    one_line,
-    outcome_text,
-    page_name,
-    prose,
-    render_chain,
-    tail,
-    verdict_reason,
-    verdicts_text,
-)
+_FILTERS: Final = (*OF_RECORDS, single_line, prose, head, one_line, tail, page_name)
 _ENVIRONMENT.filters |= {function.__name__: function for function in _FILTERS}
 _ENVIRONMENT.globals |= {"MEANING": MEANING, "SILENT": SILENT, "WORST_FIRST": WORST_FIRST, "inline": inline}
 # In the order of the object: the scripts show the axes in it.

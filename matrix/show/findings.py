@@ -206,11 +206,7 @@ def _end(record: Record) -> Element:
     return _element("failure", {"type": record.verdict.value, "message": message}, text="\n".join(texts))
 
 
-FORMATS: Final = {
-    "sarif": sarif,
-    "github": github,
-    "markdown": markdown,
-}  # by their names on the command line
+FORMATS: Final = {"sarif": sarif, "github": github, "markdown": markdown}  # by their names on the command line
 
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")

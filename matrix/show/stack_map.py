@@ -62,15 +62,7 @@ MEANS: Final = {
     Colour.TWIN: "no certain break: run in this night in its twin",
     Colour.RUN: "no certain break: run in this night",
 }
-SIGNS: Final = {
-    Colour.CLASH: "\u00d7",
-    Colour.BREAKS: "!",
-    Colour.OPTIONS: "o",
-    Colour.UNKNOWN: "?",
-    Colour.READ: "\u00b7",
-    Colour.TWIN: "\u2248",
-    Colour.RUN: "\u2713",
-}
+SIGNS: Final = dict(zip(Colour, "\u00d7!o?\u00b7\u2248\u2713", strict=True))
 COLOURS: Final = {  # of a failure that is not certain; one that is has the colour BREAKS
     Standing.WILL_BREAK: Colour.BREAKS,
     Standing.WITH_OPTIONS: Colour.OPTIONS,

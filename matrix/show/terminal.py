@@ -257,10 +257,7 @@ def _renderable(part: Prose | Styled | Rows) -> RenderableType:
     rows = [[_rich_text(cell) for cell in row] for row in part.rows]
     for number, column in enumerate(zip(*rows, strict=True), start=1):
         wraps = number == len(rows[0])
-        grid.add_column(
-            no_wrap=not wraps,
-            min_width=None if wraps else max(cell.cell_len for cell in column),
-        )
+        grid.add_column(no_wrap=not wraps, min_width=None if wraps else max(cell.cell_len for cell in column))
     for row in rows:
         grid.add_row(*row)
     return Padding(grid, (0, 0, 0, part.indent), expand=False)
@@ -284,13 +281,7 @@ def text(*parts: str | tuple[str, str]) -> Styled:
     return Styled(tuple((visible(words), style) for words, style in pairs))
 
 
-def table(
-    rows: Iterable[Sequence[str | Styled]],
-    heads: Sequence[str] = (),
-    *,
-    indent: int = 0,
-    gap: int = 1,
-) -> Rows:
+def table(rows: Iterable[Sequence[str | Styled]], heads: Sequence[str] = (), *, indent: int = 0, gap: int = 1) -> Rows:
     """Return a table. Its last column wraps between words, the others never do.
 
     `gap` is the number of spaces between columns.

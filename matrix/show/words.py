@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from calendar import month_name
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,10 +39,6 @@ NONE_MISSING: Final[Mapping[str, str]] = MappingProxyType({})
 # The release that a case needs, in the reason of a case without a result.
 NEEDED: Final = re.compile(r"^(needs [^;:]*?) (\d+(?:\.\d+)+)(?=[;:])")
 Key = TypeVar("Key", bound=Hashable)
-_MONTHS: Final = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
-)
 
 
 @dataclass(frozen=True)
@@ -223,10 +220,14 @@ def in_words(date: str) -> str:
     """Return a date as people write it: "22 September 2025" of "2025-09-22", "September 2025" of "2025-09"."""
     year, *parts = date.split("-")
     numbers = [int(part) for part in parts]
-    return " ".join([*map(str, numbers[1:]), *(_MONTHS[month - 1] for month in numbers[:1]), year])
+    return " ".join([*map(str, numbers[1:]), *(month_name[month] for month in numbers[:1]), year])
 
 
 def night_in_words(run: str) -> str:
     """Return the date of a run whose id begins with one, as people write it; any other id as it is."""
     date = re.match(r"(\d{4})-?(\d\d)-?(\d\d)", run)
     return in_words("-".join(date.groups())) if date else run
+
+
+# What templates call as filters, by their names.
+OF_RECORDS: Final = (in_words, label, outcome_text, render_chain, verdict_reason, verdicts_text)

@@ -16,7 +16,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from matrix.cli import COMMANDS
+from matrix.cli.usage import described
 from matrix.ground.errors import ExitStatus
 from matrix.read.api.recording import FORMAT
 
@@ -89,7 +89,7 @@ class Hostile:
     @property
     def right(self) -> tuple[int, ...]:
         """Return the statuses that are right."""
-        command = COMMANDS[self.words[0]]
+        command = described(self.words[0])
         started = (126, 127) if "--" in self.words else ()
         documented = (ExitStatus.BAD if command.bad else 0, ExitStatus.NOTHING if command.nothing else 0, *started)
         return self.statuses or (ExitStatus.GOOD, ExitStatus.MISTAKE, *documented)

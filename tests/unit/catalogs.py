@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
+from matrix.ground.catalog.kinds import FailureKind
 from matrix.ground.catalog.loading import FACTS, load
 from matrix.ground.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
 from matrix.ground.catalog.stack import ABSENT, BASE, DECIDED, MCORE, Cell, Stack, Value, component_named
@@ -139,6 +141,12 @@ def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> 
     """Return the id of a failure and the stack of a report in its entry."""
     named = CellName(base, values(mcore=core, **cell))  # type: ignore[arg-type]  # not from TOML
     return failure, ReportedStack("Some#1", "as reported", named, gpus)
+
+
+def captured_by(kind: FailureKind) -> set[str]:
+    """Return the names of the groups of its patterns."""
+    patterns = (pattern for sign in kind.sign for pattern in (sign.message, sign.source, sign.log) if pattern)
+    return {name for pattern in patterns for name in re.compile(pattern).groupindex}
 
 
 def exclusion(reason: str = "by hand", **bounds: Any) -> Exclusion:

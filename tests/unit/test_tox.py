@@ -26,7 +26,7 @@ def test_a_line_has_no_section_of_its_own() -> None:
 def test_commands_of_tox_exist() -> None:
     named = re.findall(r"python -m matrix (\w+)", (ROOT / "tox.ini").read_text(encoding="utf-8"))
     assert named
-    assert {*named} <= COMMANDS.keys()
+    assert {*named} <= {*COMMANDS}
 
 
 def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

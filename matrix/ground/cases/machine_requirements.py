@@ -7,14 +7,14 @@ GPUs, and matches again. Drivers: facts/drivers.toml and containers.toml; withou
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from matrix.ground.cases.cells import CLONE
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level
-from matrix.ground.catalog.machine import Cuda, Machine, Toolkit
+from matrix.ground.catalog.machine import Cuda, Machine, PythonEnvironment, Toolkit
 from matrix.ground.catalog.model import Catalog, Container, Driver, Image, Wheels
 from matrix.ground.catalog.stack import ABSENT, CUDA, DRIVER, SM, TE, TOOLKIT, Stack
 from matrix.ground.catalog.versions import NONE, minor, parse
@@ -254,21 +254,21 @@ WITHOUT_GPU: Final = Placement()
 def offered(
     catalog: Catalog,
     base: str,
+    contents: PythonEnvironment | None = None,
     *,
-    packages: Mapping[str, str] | None = None,
-    features: Collection[str] | None = None,
     lack: str = "",
     clones: Iterable[str] | None = None,
-    cuda: str | None = None,
 ) -> BaseOffer:
-    """Return what a base offers: by its contents where they are known, else by the catalog; `cuda` is that of torch.
+    """Return what a base offers: by its contents where they are known, else by the catalog.
 
     The bases of wheels have no compiled Transformer Engine: it is built where nvcc is.
     """
+    contents = contents or PythonEnvironment()
+    packages, features, cuda = contents.packages, contents.features, contents.torch_cuda
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
-    toolkit = Toolkit(cuda=cuda, torch=(packages or {}).get("torch", spec.torch)) if isinstance(spec, Wheels) else None
+    toolkit = Toolkit(cuda=cuda, torch=packages.get("torch", spec.torch)) if isinstance(spec, Wheels) else None
     lays = cuda or spec.cuda if isinstance(spec, Container) else None
-    if packages is not None and features is not None:
+    if features is not None:
         nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)
         te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
         nccl = nccl or (spec.nccl if isinstance(spec, Container) else None)

@@ -40,8 +40,7 @@ def decode(kind: type[T], value: Any, where: str = "") -> T:
     Known are dataclasses (an unknown key is refused, a missing one has its default), tuples of one type or of a fixed
     length, mappings with text keys, enums by value, unions that differ in the plain type, paths, str, bool, int, float
     (no nan) and Any. A field with the metadata `plain=False` is no key. One with `keys=KeyedField(...)` is a mapping
-    whose items are keys of the table itself. Keys that a class names in NOTES are not read. `where` is the root of the
-    path in errors.
+    whose items are keys of the table itself. `where` is the root of the path in errors.
 
     Raises MalformedError.
     """
@@ -97,8 +96,7 @@ def _reader(hint: Any) -> Reader:
     if origin is not None and issubclass(origin, Mapping):
         return _mapping_reader(parts[1])
     if dataclasses.is_dataclass(hint):
-        notes = getattr(hint, "NOTES", ())
-        return lambda value, path: _read_fields(hint, value, path, notes)
+        return lambda value, path: _read_fields(hint, value, path)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum_reader(hint)
     return _scalar_reader(hint)

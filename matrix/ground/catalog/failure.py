@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from matrix.ground.catalog.reach import NO_OPTIONS, JobArguments, PreflightOptio
 from matrix.ground.catalog.schema import Identifier, Month, Pattern, Size, VersionText
 from matrix.ground.catalog.stack import ABSENT, COMPONENT_KEYS, DECIDED, SM, TOOLKIT, Clause, Decide, Stack, undecided
 from matrix.ground.catalog.versions import Range
-from matrix.ground.errors import MatrixError
 
 MIB: Final = 2**20  # bytes
 GIB: Final = 2**30  # bytes
@@ -22,7 +21,7 @@ GIB: Final = 2**30  # bytes
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in bytes, None = no limit. Raises MatrixError for a size below 1.
+    """Limits in bytes, None = no limit.
 
     `address_space` applies to each process (RLIMIT_AS): its mappings, libraries included, can be much larger than the
     memory it uses. `memory` applies to all ranks of the job and their child processes together (a memory cgroup). `shm`
@@ -32,11 +31,6 @@ class Limits:
     address_space: Size | None = None
     memory: Size | None = None
     shm: Size | None = None
-
-    def __post_init__(self) -> None:
-        for name, size in asdict(self).items():
-            if size is not None and size < 1:
-                raise MatrixError("a limit below 1 byte", got=f"{name} {size}", expected="bytes, or None")
 
 
 NO_LIMITS: Final = Limits()
@@ -129,17 +123,8 @@ class Signature:
     @property
     def keys(self) -> int:
         """Return how many parts of a log it compares."""
-        compared = (
-            self.exception,
-            self.message,
-            self.frame,
-            self.through,
-            self.signal,
-            self.stack,
-            self.exit_code,
-            self.log,
-        )
-        return sum(part is not None for part in compared)
+        names = ("exception", "message", "frame", "through", "signal", "stack", "exit_code", "log")
+        return sum(getattr(self, name) is not None for name in names)
 
     @property
     def place(self) -> str:

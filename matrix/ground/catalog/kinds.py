@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Final
 
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.loading import kept, name_of
-from matrix.ground.catalog.schema import LITERAL, Identifier, Pattern, longest_text, read_toml
+from matrix.ground.catalog.schema import Identifier, Pattern, read_toml
 from matrix.ground.catalog.stack import MCORE, short
-from matrix.ground.errors import MatrixError, closest
 
 TABLE: Final = Path(__file__).parent / "facts" / "kinds.toml"
 AXIS: Final = "axis"  # the group of the axis of a bisection, for a fault in code that one varies
@@ -62,12 +60,6 @@ class FailureKind:
     next: tuple[str, ...] = ()
     first: bool = False
     rank: int = 0
-
-    @property
-    def groups(self) -> frozenset[str]:
-        """Return the names of the groups of its patterns."""
-        patterns = [pattern for sign in self.sign for pattern in (sign.message, sign.source, sign.log) if pattern]
-        return frozenset(name for pattern in patterns for name in re.compile(pattern).groupindex)
 
 
 @dataclass(frozen=True)
@@ -130,18 +122,13 @@ class NameFact:
 
 @dataclass(frozen=True)
 class KindTable:
-    """The tables. Raises MatrixError for an id used twice, a group that no pattern has, a sign that shows nothing."""
+    """The tables; tests/unit/ground/catalog/test_kinds.py checks what they state."""
 
     kind: tuple[FailureKind, ...]
     package: tuple[Distribution, ...]
     fact: tuple[NameFact, ...]
-    topics: tuple[str, ...]
     clue: tuple[Clue, ...] = ()
     beside: tuple[Beside, ...] = ()
-
-    def __post_init__(self) -> None:
-        if problem := next(_problems(self), None):
-            raise problem
 
     def axis_of(self, file: str) -> str:
         """Return the axis of a bisection for a fault in a source file of the stack, "" where none varies it."""
@@ -159,62 +146,6 @@ def _folder(module: str) -> str:
     return f"/{module.replace('.', '/')}/"
 
 
-def _problems(table: KindTable) -> Iterator[MatrixError]:
-    counts = Counter(kind.id for kind in table.kind)
-    known_groups = {AXIS, VERSIONS, *(row.group for row in table.beside)}
-    for kind in table.kind:
-        where = f" kind {kind.id}"
-        if counts[kind.id] > 1:
-            yield MatrixError("two kinds with one id", where=where, got=kind.id, fix="rename one")
-        if kind.topic not in table.topics:
-            fix = closest(kind.topic, table.topics)
-            yield MatrixError("not a topic", where=f"{where}.topic", got=kind.topic, expected=table.topics, fix=fix)
-        if not kind.sign:
-            yield MatrixError("a kind without a sign", where=where, expected="[[kind.sign]]", fix="add one")
-        for sign in kind.sign:
-            yield from _of_sign(sign, f"{where}.sign")
-        for text in (*kind.facts, *kind.next):
-            for name in sorted(groups_in(text) - kind.groups - known_groups):
-                fix = closest(name, kind.groups | known_groups)
-                yield MatrixError(
-                    "no pattern of this kind has the group", where=where, got=text, expected=name, fix=fix
-                )
-    groups = known_groups.union(*(kind.groups for kind in table.kind))
-    for fact in table.fact:
-        if fact.group not in groups:
-            fix = closest(fact.group, groups)
-            yield MatrixError("no pattern captures this group", where=" fact.group", got=fact.group, fix=fix)
-    for package in table.package:
-        if package.stack not in ("", "names", "frames"):
-            expected, fix = '"names" or "frames"', "leave it out where other programs use the package, too"
-            yield MatrixError(
-                "not a use", where=f" {package.title}.stack", got=package.stack, expected=expected, fix=fix
-            )
-    rows: list[Distribution | NameFact | Clue | Beside] = [*table.package, *table.fact, *table.clue, *table.beside]
-    for row in rows:
-        if not row.source:
-            fix = "state where the fact was read"
-            yield MatrixError(
-                "a row without a source", where=" " + type(row).__name__, got=row, expected="source", fix=fix
-            )
-
-
-def _of_sign(sign: Sign, where: str) -> Iterator[MatrixError]:
-    of_exception = bool(sign.exception or sign.message or sign.function)
-    if of_exception == bool(sign.log):
-        fix = "split it into two signs" if of_exception else "add `message` or `log`"
-        yield MatrixError("a sign is of an exception or of the log's text", where=where, got=sign, fix=fix)
-    elif of_exception and not (sign.message or sign.function):
-        fix = "add `message` or `function`"
-        yield MatrixError("every exception of a class would show this kind", where=where, got=sign, fix=fix)
-    if sign.anywhere and len(longest_text(sign.log or "")) < LITERAL:
-        fix = "let every alternative begin or end with the same text"
-        expected = f"a text of {LITERAL} characters in every match"
-        yield MatrixError(
-            "this pattern would be searched everywhere", where=where, got=sign.log, expected=expected, fix=fix
-        )
-
-
 def groups_in(text: str) -> set[str]:
     """Return the names of the {groups} in a text."""
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
@@ -228,10 +159,4 @@ def filled(texts: Iterable[str], groups: dict[str, str]) -> list[str]:
 @cache
 def kind_table() -> KindTable:
     """Return the tables. Raises MatrixError where they are damaged."""
-    topics = TABLE.with_name("topics.toml")
-
-    def read() -> KindTable:
-        content = {**read_toml(TABLE), "topics": [row["id"] for row in read_toml(topics)["topic"]]}
-        return decode(KindTable, content, str(TABLE))
-
-    return kept(KindTable, name_of(TABLE), lambda: [TABLE, topics], read)
+    return kept(KindTable, name_of(TABLE), lambda: [TABLE], lambda: decode(KindTable, read_toml(TABLE), str(TABLE)))

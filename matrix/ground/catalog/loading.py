@@ -2,26 +2,24 @@
 
 The decoded catalog in one file of the cache, for the next command: reading and checking 100 entries takes 0.07 s.
 
-The file has plain data of `marshal`, which can't name a class or a function: the type hints of the catalog's classes
-state what becomes of it. A file of another user, of other contents, or that is damaged counts as none.
+The file is a pickle of which the classes of the catalog alone are read. One of another user, of other contents, or that
+is damaged counts as none.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import marshal
+import io
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar
 
 from matrix import PACKAGE
 from matrix.ground.catalog.codec import decode
@@ -83,19 +81,30 @@ def read_snapshot(path: Path, kind: type[T], digest: bytes) -> T | None:
         state = content[2 * SIZE :]
         if content[: 2 * SIZE] != digest + DIGEST(state).digest():
             return None
-        value: T = _thaw(kind)(marshal.loads(state))  # noqa: S302  (of this user, whole, and data alone)
-        return value
-    except (UnreadableError, OSError, ValueError, TypeError, EOFError, AttributeError):
+        value = _Unpickler(io.BytesIO(state)).load()
+        return value if isinstance(value, kind) else None
+    except (UnreadableError, OSError, pickle.UnpicklingError, ValueError, TypeError, LookupError, EOFError):
         return None
 
 
+class _Unpickler(pickle.Unpickler):
+    """Makes values of the catalog's classes and paths; any other name is refused before it is imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("matrix.ground.catalog.") or (module.startswith("pathlib") and name == "PosixPath"):
+            found = super().find_class(module, name)
+            if isinstance(found, type) and found.__module__ == module:
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no class of the catalog")
+
+
 def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
-    """Keep a value for these contents; do nothing where the folder can't be written or a value is not plain.
+    """Keep a value for these contents; do nothing where the folder can't be written.
 
     The file is renamed when it is whole. Of the others in the folder the newest stay.
     """
-    with suppress(OSError, ValueError, MatrixError):
-        state = marshal.dumps(frozen(value))
+    with suppress(OSError, MatrixError):
+        state = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
@@ -107,71 +116,6 @@ def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
         snapshots = sorted(path.parent.glob(f"*{SUFFIX}"), key=lambda kept: -kept.stat().st_mtime)
         for old in snapshots[KEPT:]:
             old.unlink(missing_ok=True)
-
-
-def frozen(value: Any) -> Any:
-    """Return a value as plain data: tuples for dataclasses, whose fields have the order of the class."""
-    kind: Any = type(value)
-    if hasattr(kind, "__dataclass_fields__"):
-        return tuple([frozen(getattr(value, name)) for name in _names(kind)])
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): frozen(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return kind(map(frozen, value))
-    for plain in (str, int):
-        if isinstance(value, plain) and kind is not bool:
-            return plain(value)
-    return str(value) if isinstance(value, Path) else value
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _thaw(hint: Any) -> Callable[[Any], Any]:
-    """Return the function that reads values of a type; a plain one stays as it is."""
-    return _thawer(hint) or (lambda value: value)
-
-
-@cache
-def _thawer(hint: Any) -> Callable[[Any], Any] | None:
-    """Return the function that reads values of a type, None for a type whose plain data are the value itself."""
-    origin, parts = get_origin(hint), [part for part in get_args(hint) if part is not NoneType]
-    if dataclasses.is_dataclass(hint):
-        return _dataclass_thawer(hint)
-    if origin is None:
-        is_own = isinstance(hint, type) and issubclass(hint, (Enum, Path, int)) and hint not in (int, bool)
-        return hint if is_own else None
-    read = next(filter(None, map(_thawer, parts)), None)
-    if read is None:
-        return None
-    if origin in (Union, UnionType) and len(parts) == 1:
-        return lambda value: None if value is None else read(value)
-    if origin is tuple and parts[1:] == [...]:
-        return lambda value: tuple([read(item) for item in value])
-    if issubclass(origin, Mapping):
-        return lambda value: {key: read(item) for key, item in value.items()}
-    raise TypeError(f"{hint} has no frozen form")
-
-
-def _dataclass_thawer(kind: Any) -> Callable[[Any], Any]:
-    names, hints = _names(kind), get_type_hints(kind)
-    readers = [(name, read) for name in names if (read := _thawer(hints[name]))]
-
-    def read_fields(value: tuple[Any, ...]) -> Any:
-        state = dict(zip(names, value, strict=True))
-        for name, read in readers:
-            part = state[name]
-            if part != ():
-                state[name] = read(part)
-        made = object.__new__(kind)
-        made.__dict__.update(state)
-        return made
-
-    return read_fields
 
 
 FACTS: Final = Path(__file__).parent / "facts"
@@ -424,20 +368,13 @@ def _tables(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    for key in content:
-        if key not in kinds:
-            raise MatrixError(
-                "unknown table",
-                where=f"{path}: {key}",
-                got=key,
-                expected="a table of this file",
-                fix=closest(key, kinds),
-            )
-    return {
-        name: tuple(
-            decode(kind, item, f"{path}: {name}[{index}]")
-            for index, item in enumerate(decode(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
+    if unknown := next((key for key in content if key not in kinds), ""):
+        fix = closest(unknown, kinds)
+        raise MatrixError(
+            "unknown table", where=f"{path}: {unknown}", got=unknown, expected="a table of this file", fix=fix
         )
+    return {
+        name: decode(tuple[kind, ...], content.get(name, []), f"{path}: {name}")  # type: ignore[valid-type]
         for name, kind in kinds.items()
     }
 

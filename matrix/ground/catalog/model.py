@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -38,16 +38,12 @@ LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.
 
 @dataclass(frozen=True)
 class Container:
-    """An OCI image (base kind `image`). A value of None is unknown: no source was found. People alone read NOTES.
+    """An OCI image (base kind `image`). A value of None is unknown: no source was found.
 
     `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
     `night` is the reason why a night at level gpu has cases in it, "" if it has only those of reports and picks.
     """
 
-    NOTES: ClassVar[tuple[str, ...]] = (
-        *("torch_minor", "torch_confidence", "cuda_confidence", "component_confidence"),
-        *("ubuntu", "base", "exists", "note", "source", "sources"),
-    )
     id: Identifier
     tag: str
     torch: VersionText | None = None
@@ -58,8 +54,6 @@ class Container:
     cuda_driver_version_in_image: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
-    openmpi: str | None = None
-    hpcx: str | None = None
     flash_attn: str | None = None
     driver_requirement: str | None = None
     driver_requirement_partial: str | None = None
@@ -151,18 +145,13 @@ class Image:
 
 @dataclass(frozen=True)
 class Driver:
-    """An NVIDIA driver branch. People alone read NOTES."""
+    """An NVIDIA driver branch."""
 
-    NOTES: ClassVar[tuple[str, ...]] = (
-        *("designation", "designation_source", "eol", "bundled_with_cuda", "bundled_source", "forward_compat"),
-        *("forward_compat_source", "multicast_source", "known_problem", "note"),
-    )
     branch: VersionText
     max_cuda_major_without_compat: str | None = None
     compat_from: VersionText | None = None
     compat_cuda: Range | None = None
     too_old_for_cuda: Range | None = None
-    multicast: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,16 +182,8 @@ class JobUse:
 
 @dataclass(frozen=True)
 class Release:
-    """A release of megatron-core, Transformer Engine or torch. People alone read NOTES."""
+    """A release of megatron-core, Transformer Engine or torch."""
 
-    NOTES: ClassVar[tuple[str, ...]] = (
-        "tag_commit",
-        "metadata_constraints",
-        "ci_source",
-        "ci_te",
-        "ci_note",
-        "constraints",
-    )
     version: VersionText
     pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
     on_pypi: bool = True

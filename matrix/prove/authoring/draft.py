@@ -11,10 +11,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from textwrap import indent
 from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.checks import FRAME, NATIVE
@@ -43,7 +46,8 @@ ReadLog = Callable[[str], Reading]  # of the path of a log, or - for stdin: what
 def reproduction_text(lines: str = "") -> str:
     """Return reproduction.py with the indented lines of its function; without any, a template."""
     result = _RESULT if re.search(r"\breturn\b", lines) or not lines else "None"
-    return template("reproduction.py").format(
+    return template(
+        "reproduction.py",
         todo="What fails, on each rank." if lines else "TODO: what each rank does, in one line.",
         imported=", Any" * (result == _RESULT),
         result=result,
@@ -54,7 +58,7 @@ def reproduction_text(lines: str = "") -> str:
 
 def files(id: str, *, contract: bool) -> Mapping[str, str]:
     """Return the files of a new failure by name; `contract`: read at level contract, without code that runs."""
-    entry = template("new_failure.toml").format(id=id, level=template("contract.toml" if contract else "run.toml"))
+    entry = template("new_failure.toml", id=id, contract=contract)
     return {ENTRY: entry} if contract else {ENTRY: entry, SCRIPT: reproduction_text()}
 
 
@@ -159,25 +163,6 @@ _GENERAL: Final = {
 _ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]{0,512}|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r"^.*(?:-packages/|(?=megatron/|transformer_engine/))")
 _UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
-_UNKNOWN: Final = """\
-  # leave out a side that does not exist, and its rule
-breaks = "0.0"  # TODO: the first release that it breaks with, - if no earlier one works
-fixed = "0.0"  # TODO: the first release without it, - for none
-"""
-_CAUSE: Final = '"TODO: the cause, as far as code or runs support it."'
-_REACHED: Final = """\
-[[reached_by]]
-when = {when}  # TODO: which jobs reach it
-reason = "in the report"
-
-"""
-_FIX: Final = '"TODO: the release or commit that fixes it."'
-_LATER: Final = "megatron-core {mcore.fixed} or later"
-_RULE: Final = """
-[[{table}]]
-mcore = "{part}"
-reason = "run with ..."
-"""
 
 
 @dataclass(frozen=True)
@@ -190,9 +175,18 @@ class Thread:
     text: str
 
 
-def template(name: str) -> str:
-    """Return the template of a file, for str.format."""
-    return Path(__file__).with_name("templates").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+_ENVIRONMENT: Final = Environment(  # noqa: S701  (no HTML)
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters["json"] = partial(json.dumps, ensure_ascii=False)
+
+
+def template(file: str, /, **values: Any) -> str:
+    """Return a file from its template."""
+    return _ENVIRONMENT.get_template(f"{file}.txt").render(values)
 
 
 def entry_text(
@@ -209,34 +203,22 @@ def entry_text(
     """
     fault = _fault(reading)
     sighting = _kind(reading, fault)
-    topic = sighting.kind.topic if sighting else ""
-    versions = [f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))]
-    title = thread.title if thread else one_line(fault.what)[:LONGEST]
     parts = change.parts if change else PARTS[:3]
-    fixed = change.boundary.fixed if change else ""
-    workaround = f"megatron-core before {change.boundary.breaks}" if change and not fixed else _LATER
-    return template("drafted_failure.toml").format(
-        id=json.dumps(id),
-        title=json.dumps(title, ensure_ascii=False),
-        topic=json.dumps(topic or "options"),
-        todo_topic="" if topic else "  # TODO: megatrix catalog list shows the topics",
+    return template(
+        "drafted_failure.toml",
+        id=id,
+        title=thread.title if thread else one_line(fault.what)[:LONGEST],
+        topic=sighting.kind.topic if sighting else "",
         month=thread.day[:7] if thread else f"{today:%Y-%m}",
-        todo_month="" if thread else "  # TODO: month of the first public report",
-        references=json.dumps([thread.reference] if thread else []),
-        todo_references="" if thread else '  # TODO: "OWNER/REPOSITORY#NUMBER" of reports',
-        cause=f"{json.dumps(change.fact)}  # TODO: the cause" if change else _CAUSE,
-        fix=f'"megatron-core {fixed} and later."  # TODO: the release or commit' if fixed else _FIX,
-        name=json.dumps(_name(fault)),
-        keys="".join(f"{key}\n" for key in _keys(fault, change)),
-        reached=_REACHED.format(when=json.dumps(f"a program needs {change.title}")) if change else "",
-        versions=f"# The log names {', '.join(versions)}.\n" if versions else "",
-        boundary=_boundary(change.boundary) if change else _UNKNOWN,
-        rules="".join(
-            _RULE.format(table="affected" if part == "broken" else "works", part=part)
-            for part in sorted(parts, key=lambda part: part != "broken")
-        ),
+        thread=thread,
+        change=change,
+        boundary=vars(change.boundary) if change else {},
+        fixed=change.boundary.fixed if change else "",
+        name=_name(fault),
+        keys=list(_keys(fault, change)),
+        versions=[f"{package} {' and '.join(seen)}" for package in PACKAGES if (seen := reading.versions.of(package))],
+        parts=sorted(parts, key=lambda part: part != "broken"),
         base=base,
-        workaround=json.dumps(workaround),
     )
 
 
@@ -248,12 +230,6 @@ def change_of(reading: Reading) -> ApiChange | None:
 
 def _kind(reading: Reading, fault: LogFault) -> KindSighting | None:
     return next((sighting for sighting in reading.kinds if sighting.line == fault.line), None)
-
-
-def _boundary(boundary: ReleaseBoundary) -> str:
-    """Return the table of a boundary that the recorded APIs show."""
-    rows = [f"{name} = {json.dumps(release)}\n" for name, release in vars(boundary).items() if release]
-    return "  # as the recorded APIs show\n" + "".join(rows)
 
 
 def _name(fault: LogFault) -> str:

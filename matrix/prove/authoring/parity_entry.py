@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,17 @@ class ReleaseSpan:
         """The range of releases."""
         return f">={self.ends[0]}" + (f",<{self.end}.dev0" if self.end else "")
 
+    @property
+    def table(self) -> str:
+        """The table of its rule."""
+        return "works" if self.outcome == EQUAL else "affected"
+
+    @property
+    def result(self) -> str:
+        """What its runs show."""
+        largest = max(row.largest for row in self.rows.values())
+        return "equal" if self.outcome == EQUAL else f"deviates by up to {largest:.2g}"
+
 
 def write(id: str, root: Path, points: Sequence[Point], results: Sequence[CoreResult]) -> Path:
     """Write the entry of layouts under `root`; return its file. Raises MatrixError, also where the entry exists."""
@@ -59,19 +69,21 @@ def entry_text(id: str, points: Sequence[Point], results: Sequence[CoreResult], 
         raise MatrixError("no release deviates: there is no failure to enter", got=str(points[0]))
     changes = {core for several in spans.values() for span in several for core in (span.ends[1], span.end) if core}
     night = [result for result in results if result.core in changes]
-    return template("parity_failure.toml").format(
-        id=json.dumps(id),
+    turned = [*points[1:], points[0]]
+    return template(
+        "parity_failure.toml",
+        id=id,
         month=f"{today:%Y-%m}",
         fix=f"megatron-core {deviating[-1].end}." if deviating[-1].end else f"Open in {results[-1].core}.",
-        signatures="\n".join(_signatures(points[0], deviating)),
-        arguments=json.dumps(list(conditions(points[0], points[1:]))),
-        when='when = "there is more than one data parallel rank"\n' if points[0]["dp"] != 1 else "",
-        layout=json.dumps(str(points[0])),
-        rules="".join(_rule(span, case_name(point)) for point in points[1:] for span in spans[point])
-        + "".join(_rule(span) for span in spans[points[0]]),
-        cases="".join(_case(point, spans[point]) for point in points if spans[point]),
-        bases=json.dumps(sorted({result.base for result in night})),
-        night=json.dumps([result.core for result in night]),
+        signatures=list(_signatures(deviating)),
+        layout=str(points[0]),
+        replicated=points[0]["dp"] != 1,
+        arguments=list(conditions(points[0], points[1:])),
+        rules=[(span, case_name(point) * (point != points[0])) for point in turned for span in spans[point]],
+        cases=[(case_name(point), point, spans[point][0].ends[0]) for point in points if spans[point]],
+        run=PARITY,
+        bases=sorted({result.base for result in night}),
+        night=[result.core for result in night],
     )
 
 
@@ -110,29 +122,9 @@ def _word(name: str, value: Value) -> str:
     return name if value is True else shown(value) if isinstance(value, str) else f"{name}{shown(value)}"
 
 
-def _signatures(layout: Point, deviating: Sequence[ReleaseSpan]) -> Iterator[str]:
+def _signatures(deviating: Sequence[ReleaseSpan]) -> Iterator[tuple[str, str]]:
+    """Yield each quantity that deviates, with the key for its parameters."""
     rows = {span.rows[core].deviations[0] for span in deviating for core in span.rows}
     for quantity in sorted({row.quantity for row in rows}):
         parameters = sorted({row.parameter.rpartition(".layers.")[2] for row in rows if row.quantity == quantity})
-        pattern = f", parameter = '{'|'.join(map(re.escape, parameters))}'" if any(parameters) else ""
-        yield (
-            f'[[signature]]\nname = "{quantity.replace(" ", "-")}-deviates"\n'
-            f'parity = {{ layout = "{layout}", quantity = "{quantity}"{pattern} }}  # TODO: not too wide\n'
-        )
-
-
-def _rule(span: ReleaseSpan, case: str = "") -> str:
-    first, last = span.ends
-    cases = f'cases = ["{case}"]\n' if case else ""
-    kind, word = ("works", "equal") if span.outcome == EQUAL else ("affected", "deviates")
-    largest = max(row.largest for row in span.rows.values())
-    size = f" by up to {largest:.2g}" if kind == "affected" else ""
-    return f'\n[[{kind}]]\n{cases}mcore = "{span.bounds}"\nreason = "run with {first} .. {last}: {word}{size}"\n'
-
-
-def _case(point: Point, spans: Sequence[ReleaseSpan]) -> str:
-    values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in point.chosen)
-    return (
-        f'\n[[case]]\nname = "{case_name(point)}"\nrun = "{PARITY}"\nlevels = ["cpu"]\nranks = {point.ranks}\n'
-        f'mcore = ">={spans[0].ends[0]}"\narguments = {{ {values} }}\n'
-    )
+        yield quantity, f", parameter = '{'|'.join(map(re.escape, parameters))}'" if any(parameters) else ""

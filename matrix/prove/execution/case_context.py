@@ -248,9 +248,7 @@ class CaseContexts:
     @cached_property
     def _offer(self) -> BaseOffer:
         """Return what this interpreter offers. One whose overlays were made elsewhere gets no further ones."""
-        packages, features = self._environment.packages, self._environment.features
-        base, cuda = self._installation.base, self._environment.torch_cuda
-        offer = offered(self._catalog, base, packages=packages, features=features, cuda=cuda)
+        offer = offered(self._catalog, self._installation.base, self._environment)
         return replace(offer, toolkit=None) if self._options.overlays else offer
 
     def _libraries(self, placement: Placement) -> tuple[str, ...]:

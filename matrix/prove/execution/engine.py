@@ -109,9 +109,7 @@ def offer_of(catalog: Catalog, engine: Engine, base: str, settings: host.Configu
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
     contents = None if lack else engine.installed(base)
-    packages, features = (contents.packages, contents.features) if contents else (None, None)
-    cuda = contents.torch_cuda if contents else None
-    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=settings.sources, cuda=cuda)
+    return offered(catalog, base, contents, lack=lack, clones=settings.sources)
 
 
 class Engines:
@@ -172,9 +170,7 @@ class LocalEngine:
 
         Raises MatrixError if uv is missing and needed, or the project's folder or settings can't be used.
         """
-        project.folder()
-        allow_open_files()
-        settings(self._environ)
+        prepare(self._environ)
         self._bases.ready(bases)
 
     def lacks(self, base: str) -> str:
@@ -218,9 +214,7 @@ class HostEngine:
                 got=f"no pytest-xdist in {sys.prefix}",
                 fix="pip install pytest-xdist, or leave -n out",
             )
-        project.folder()
-        allow_open_files()
-        settings(self._environ)
+        prepare(self._environ)
 
     def lacks(self, base: str) -> str:
         """Return "": the environment is used unchanged."""
@@ -266,6 +260,13 @@ def neutral(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those that change how pytest and Python run: PYTHONOPTIMIZE drops assertions."""
     changing = (name for name in environ if name.startswith(("PYTEST_", "PYTHON")) and name not in PYTHON_PASSED)
     return {name: environ[name] for name in environ.keys() - {*changing}}
+
+
+def prepare(environ: Mapping[str, str]) -> None:
+    """Raise MatrixError if the project's folder, its settings or the limit of open files can't be used."""
+    project.folder()
+    allow_open_files()
+    settings(environ)
 
 
 def allow_open_files() -> None:

@@ -18,10 +18,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from matrix.ground.cases.machine_requirements import offered
+from matrix.ground.cases.machine_requirements import Placement, offered, place
 from matrix.ground.catalog.failure import CaseNeed, Level
 from matrix.ground.catalog.folders import SITE, default_root, roots
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import Machine, PythonEnvironment
 from matrix.ground.catalog.model import Catalog, Container, Image
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -329,12 +329,12 @@ class Images:
 
     def _preloaded(self, base: str, contents: PythonEnvironment, cases: Sequence[Planned]) -> list[str]:
         """Return the wheel of NCCL where some ranks share a GPU over it."""
-        demands = [case.gpus for case in cases if case.level is Level.GPU and case.ranks > 1]
-        if max(demands, default=0) <= len(host.look().offers(Level.GPU).gpus or ()):
-            return []
-        packages, features, cuda = contents.packages, contents.features, contents.torch_cuda
-        nccl = offered(self._catalog, base, packages=packages, features=features, cuda=cuda).sharing
-        return [nccl.wheel] if nccl and nccl.wheel else []
+        offer = offered(self._catalog, base, contents)
+        on_gpu = [item for item in cases if item.level is Level.GPU and item.reproducible]
+        machine = host.look().offers(Level.GPU) if on_gpu else Machine()
+        case_of = {item.key: self._catalog.failure(item.failure).case_named(item.case) for item in on_gpu}
+        placements = (place(case_of[item.key], item, machine, offer) for item in on_gpu)
+        return list({one.nccl.wheel for one in placements if isinstance(one, Placement) and one.nccl} - {""})
 
     def _build_in(self, image: Ref, command: Sequence[str], folder: Path) -> CommandResult:
         """Run a build in an image, where `folder` is writable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +35,10 @@ DEADLINE_S: Final = 120.0
 
 def deadline(text: str) -> float:
     """Return the seconds of MEGATRIX_DEADLINE, DEADLINE_S without it."""
-    try:
-        return float(text or DEADLINE_S)
-    except ValueError:
-        raise MatrixError("not a time", where="MEGATRIX_DEADLINE", got=text, expected="seconds, such as 120") from None
+    with suppress(ValueError):
+        if (seconds := float(text or DEADLINE_S)) > 0:
+            return seconds
+    raise MatrixError("not a time", where="MEGATRIX_DEADLINE", got=text, expected="seconds, such as 120")
 
 
 class RecordSink(Protocol):
@@ -218,11 +219,7 @@ def stand_ins(failure: Failure, case: Case, planned: Planned) -> dict[str, Any]:
     stand_in = stand_in_of(failure, case, planned.level, planned.cell)
     if stand_in is None:
         return {}
-    return {
-        "packages": list(stand_in.packages),
-        "missing": list(stand_in.missing),
-        "provided": dict(stand_in.provided),
-    }
+    return {"packages": list(stand_in.packages), "missing": list(stand_in.missing), "provided": dict(stand_in.provided)}
 
 
 def hidden(case: Case, planned: Planned) -> tuple[str, ...]:

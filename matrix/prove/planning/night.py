@@ -146,10 +146,7 @@ def of_source(
     ]
     return [
         replace(
-            item,
-            source=source,
-            expectation=expectation or item.expectation,
-            why=(Reason(ReasonKind.SOURCE, source),),
+            item, source=source, expectation=expectation or item.expectation, why=(Reason(ReasonKind.SOURCE, source),)
         )
         for item in cases
     ]
@@ -452,9 +449,7 @@ def pairwise(
         from covertable.main import Controller  # type: ignore[import-untyped]  # it has no stubs
     except ModuleNotFoundError:
         raise MatrixError(
-            "covertable is needed to plan a night",
-            got=f"no covertable in {sys.prefix}",
-            fix="pip install covertable",
+            "covertable is needed to plan a night", got=f"no covertable in {sys.prefix}", fix="pip install covertable"
         ) from None
     rule = {"operator": "fn", "requires": list(keys), "evaluate": allowed}
     rows = Controller({name: list(values) for name, values in factors.items()}, constraints=[rule]).make()

@@ -42,21 +42,6 @@ QUERIES: Final = 4  # of the index at a time
 EMPTY: Final = 50_000  # bytes: a wheel that only requires others has 6 kB, the Python of Transformer Engine 400 kB
 SHOWN_S: Final = 5.0  # s between lines of progress
 GB: Final = 1e9  # bytes
-START: Final = '''\
-"""Start megatrix from this bundle: python{python} start.py [run ...]"""
-import os, sys
-beside = os.path.dirname(os.path.realpath(__file__))  # nobody checked what is there
-sys.path = [path for path in sys.path if os.path.realpath(path) != beside]
-import hashlib
-from pathlib import Path
-folder = Path(__file__).resolve().parent
-name = "wheels/{wheel}"
-if not (folder / name).is_file() or hashlib.sha256((folder / name).read_bytes()).hexdigest() != "{sha256}":
-    sys.exit("start.py: " + name + " is missing or damaged\\n  fix:      copy it again from where the bundle was made")
-sys.path.insert(0, str(folder / name))
-from matrix.prove.provision.bundle_folder import start
-start(folder, sys.argv[1:])
-'''
 
 
 @dataclass(frozen=True)
@@ -222,8 +207,8 @@ class Maker:
             for path in self._wheels.iterdir():
                 if path.name not in names:  # of an earlier bundle: uv could choose it
                     path.unlink()
-            text = START.format(python=request.python, wheel=wheel.name, sha256=bundle_folder.digest(wheel))
-            (self._folder / "start.py").write_text(text, encoding="utf-8")
+            facts = {"python": request.python, "wheel": wheel.name, "sha256": bundle_folder.digest(wheel)}
+            (self._folder / "start.py").write_text(project.script("start").format(**facts), encoding="utf-8")
             whole = replace(request, clones=sources, missing=contents.missing, files=dict(self._files(contents)))
             bundle_folder.write(self._folder, whole)
             return bundle_folder.split(self._folder, whole, split) if split else whole
@@ -310,10 +295,7 @@ def _room(folder: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise MatrixError(
-            "the disk is full",
-            where=str(error.filename or folder),
-            got=error.strerror,
-            fix=f"free some space; {GO_ON}",
+            "the disk is full", where=str(error.filename or folder), got=error.strerror, fix=f"free some space; {GO_ON}"
         ) from None
 
 

@@ -61,10 +61,7 @@ def overlay_specs(
         return ()
     own = replaced(planned)
     base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages} | own
-    required = (
-        (MCORE, planned.source, planned.cell.stack[MCORE]),
-        (TE, planned.te_source, planned.cell.stack[TE]),
-    )
+    required = ((MCORE, planned.source, planned.cell.stack[MCORE]), (TE, planned.te_source, planned.cell.stack[TE]))
     # A source of megatron-core has further packages (megatron.training); Transformer Engine is complete everywhere.
     laid = [
         package_source.parse(configuration.resolve(source) or version, package)

@@ -92,11 +92,7 @@ def uv(environ: Mapping[str, str]) -> list[str]:
     """Return the command that starts uv. Raises MatrixError without one."""
     if path := uv_variable(environ).get("UV"):
         return [path]
-    raise MatrixError(
-        "uv is required",
-        got="no uv on PATH",
-        fix="pip install uv",
-    )
+    raise MatrixError("uv is required", got="no uv on PATH", fix="pip install uv")
 
 
 def pip_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:

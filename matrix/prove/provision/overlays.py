@@ -31,7 +31,7 @@ from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.indexes import run_uv
-from matrix.prove.provision.project import keep_contents, locked, making
+from matrix.prove.provision.project import keep_contents, locked, making, script
 from matrix.prove.provision.te_wheels import build_helper, compiler
 from matrix.read.commands import CommandResult, Runner, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack
@@ -46,15 +46,6 @@ FLASH_ATTENTION = "flash-attn"
 # Of 1.9 - 1.11's attention.py: it imports these names from a flash-attn of 2.0.6 or later, and refuses every model with
 # attention without one; setup.py takes up to 2.4.2. None is called: NVTE_FLASH_ATTN=0 leaves the other backends.
 STAND_IN = "2.4.2"
-_STAND_IN_MODULE = """\
-# megatrix's stand-in: Transformer Engine up to 1.11 has no attention without a flash-attn, which has no wheel.
-import os
-os.environ.setdefault("NVTE_FLASH_ATTN", "0")
-def _absent(*arguments, **options):
-    raise RuntimeError("flash-attn is a stand-in here: NVTE_FLASH_ATTN=1 needs a flash-attn that is installed")
-flash_attn_func = flash_attn_varlen_func = _absent
-_flash_attn_varlen_forward = _flash_attn_varlen_backward = varlen_bwd = _absent
-"""
 LAYOUT = 3  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
@@ -251,7 +242,7 @@ def lay_flash_attention(folder: Path) -> None:
     """Put a stand-in for flash-attn there: metadata of a version that every release accepts, and what they import."""
     metadata = f"Metadata-Version: 2.1\nName: {FLASH_ATTENTION}\nVersion: {STAND_IN}\n"
     files = {f"flash_attn-{STAND_IN}.dist-info/METADATA": metadata, "flash_attn/__init__.py": ""}
-    files |= {f"{name}.py": _STAND_IN_MODULE for name in ("flash_attn/flash_attn_interface", "flash_attn_2_cuda")}
+    files |= {f"{name}.py": script("flash_attn") for name in ("flash_attn/flash_attn_interface", "flash_attn_2_cuda")}
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

@@ -97,6 +97,11 @@ def names_of(folder: Path) -> list[str]:
     return sorted(names)
 
 
+def script(name: str) -> str:
+    """Return Python that runs where this project does not: scripts/NAME.txt."""
+    return Path(__file__).with_name("scripts").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+
+
 WHOLE: Final = 2**20  # bytes up to which a file is hashed; of larger ones size and the wheel's own hash count
 
 
@@ -143,13 +148,8 @@ def _content(site: Path, record: str) -> str:
 
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
 PACKAGE_NAME: Final = "megatrix"
-NOT_IN_WHEEL: Final = (
-    "RECORD",
-    "INSTALLER",
-    "REQUESTED",
-    "direct_url.json",
-    "uv_cache.json",
-)  # written on installation
+# Written on installation.
+NOT_IN_WHEEL: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 KEPT: Final = 3  # laid-out versions, by last use: a run of another version may be going on
 # Folders of an installed package and their places in a checkout; all other files of the package are in matrix/.
 DATA: Final = {"project": (), "failures": ("tests", "failures")}

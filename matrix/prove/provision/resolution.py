@@ -136,13 +136,8 @@ SECONDS: Final = 120.0  # s for a resolution; 1 - 10 s seen, most of it reading 
 LINUX: Final = ("--python-platform", "x86_64-manylinux_2_28")
 # In uv's errors where nothing is decided: no network, or a package that is source alone.
 NO_ANSWER: Final = (
-    "error sending request",
-    "failed to fetch",
-    "could not connect",
-    "dns error",
-    "timed out",
-    "network connectivity is disabled",
-    "building from source is disabled",
+    *("error sending request", "failed to fetch", "could not connect", "dns error", "timed out"),
+    *("network connectivity is disabled", "building from source is disabled"),
 )
 
 
@@ -160,10 +155,7 @@ class Resolution:
 
 
 def resolve(
-    requirements: Sequence[str],
-    python: str,
-    run: Runner = run,
-    environ: Mapping[str, str] = os.environ,
+    requirements: Sequence[str], python: str, run: Runner = run, environ: Mapping[str, str] = os.environ
 ) -> Resolution:
     """Return how uv resolves requirements for Linux and a minor of Python, with wheels alone."""
     if not uv_variable(environ):

@@ -32,7 +32,7 @@ from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment, Toolkit
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import pip_environment
-from matrix.prove.provision.project import locked, making
+from matrix.prove.provision.project import locked, making, script
 from matrix.read.commands import CommandResult, Runner, python_code, redacted, run
 from matrix.read.git import Repository
 from matrix.read.machine.installed import CUDA, NVCC, build_variables, nvcc, nvcc_version, version_text
@@ -97,15 +97,6 @@ RunInBase = Callable[[Sequence[str], Path], CommandResult]
 
 SHOWN: Final = 6  # lines of a failed build
 _ERROR: Final = re.compile(r"\b(error|fatal)\b|undefined reference|No such file", re.I)
-# The base needs neither pip nor a network: its setuptools builds a wheel.
-_BUILD: Final = f"""\
-import os, sys
-os.dup2(1, 2)
-os.environ["PATH"] += os.pathsep + os.environ.setdefault("CUDA_HOME", {CUDA!r}) + "/bin"
-os.chdir(sys.argv[1])
-from setuptools.build_meta import __legacy__ as setuptools
-setuptools.build_wheel("dist")
-"""
 
 
 def toolkit(features: Collection[str] | None, where: str, image: str = "") -> str:
@@ -137,7 +128,7 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
     Raises MatrixError with the last errors of the compiler.
     """
     absent = export(content, tree)
-    ended = run(python_code(python, _BUILD, str(tree)), tree)
+    ended = run(python_code(python, script("build").format(CUDA=CUDA), str(tree)), tree)
     wheels = list((tree / "dist").glob("*.whl"))
     if ended.code or len(wheels) != 1:
         raise MatrixError(
@@ -180,24 +171,6 @@ _NEUTRAL: Final = ("MAX_JOBS", "CUDA_HOME", "NVTE_CUDA_ARCHS")  # the last is in
 _FLAGS: Final = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 # A line that states why a build failed: of a compiler, of setup.py, of pip. pip repeats that something failed after it.
 _STATED: Final = re.compile(r":\d+: error: |\(\d+\): error: |fatal error: |^\s*\w+Error: |^ERROR: Could not")
-# The headers of cuBLAS, cuDNN and NCCL are those of torch's own wheels. pip would keep the wheel for every torch.
-_WHEEL: Final = """\
-import glob, importlib.util, os, runpy
-os.dup2(1, 2)
-site = os.path.dirname(next(iter(importlib.util.find_spec("torch").submodule_search_locations)))
-headers = [os.environ.get("CPLUS_INCLUDE_PATH", ""), *sorted(glob.glob(site + "/nvidia/*/include"))]
-os.environ["CPLUS_INCLUDE_PATH"] = os.pathsep.join(filter(None, headers))
-runpy.run_module("pip", run_name="__main__", alter_sys=True)
-"""
-
-# sitecustomize.py of a build: the setup.py of a release would download a wheel that upstream built for another torch.
-# NVTE_PYTORCH_FORCE_BUILD, its own switch, makes 2.8 and 2.9 build a second time, which fails (run with 2.9.0).
-_NO_DOWNLOAD: Final = """\
-import urllib.error, urllib.request
-def urlretrieve(url, *_):
-    raise urllib.error.URLError(f"not downloaded, since it is built here: {url}")
-urllib.request.urlretrieve = urlretrieve
-"""
 
 # Installs wheels, with what they require only if they are given, into a folder. Raises MatrixError.
 Install = Callable[[Sequence[str], Path], None]
@@ -255,7 +228,7 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
         if not (_wheels(kept) or (kept / REFUSED).is_file()):
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
                 install(distributions.te_builds().extension.tools, Path(tools))
-                (Path(tools) / "sitecustomize.py").write_text(_NO_DOWNLOAD, encoding="utf-8")
+                (Path(tools) / "sitecustomize.py").write_text(script("no_download"), encoding="utf-8")
                 ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
@@ -306,7 +279,7 @@ def _wheels(folder: Path) -> list[Path]:
 def _command(build: ReleaseBuild, python: Path, folder: Path) -> list[str]:
     source = distributions.requirements(build.te, build.cuda).source
     options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", source.partition("==")[0]]
-    return python_code(python, _WHEEL, "wheel", "-v", *options, "--wheel-dir", str(folder), source)
+    return python_code(python, script("wheel"), "wheel", "-v", *options, "--wheel-dir", str(folder), source)
 
 
 def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from matrix.ground.catalog.schema import read_toml
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.bundle_folder import BLOCK, digest
 from matrix.prove.provision.project import recorded_hash
@@ -41,26 +42,6 @@ RECORD: Final = re.compile(r"[^/]+\.dist-info/RECORD")
 MB: Final = 1e6  # bytes
 LEAST: Final = 100_000  # bytes that are left out of a wheel, or it stays as it is
 UNPACKED: Final = 3  # times a wheel: it, its libraries, and the thin one
-# Of the bytes of a wheel for all GPUs, in one for SM 9.0: reports/measurements/2026-11-27-bundle.md. The first counts.
-SHARES: Final = {
-    "torch-2.4.": 0.38,
-    "torch-": 0.45,
-    "transformer_engine_cu1": 0.07,
-    "nvidia_nccl_cu12": 0.23,
-    "nvidia_nccl_cu13": 0.22,
-    "nvidia_cublas_cu12": 0.52,
-    "nvidia_cublas-": 0.68,
-    "nvidia_cudnn_cu12": 0.24,
-    "nvidia_cudnn_cu13": 0.53,
-    "nvidia_cufft_cu12": 0.71,
-    "nvidia_cusolver_cu12": 0.14,
-    "nvidia_cusolver-": 0.11,
-    "nvidia_cusparse_cu12": 0.15,
-    "nvidia_cusparse-": 0.18,
-    "nvidia_cusparselt_": 0.84,
-    "nvidia_curand": 0.70,
-    "nvidia_nvshmem_": 0.48,
-}
 CAPABILITY: Final = re.compile(r"(\d{1,2})\.?(\d)")
 
 
@@ -149,7 +130,8 @@ def is_thin(path: Path, sm: str, sha256: str) -> bool:
 
 def share(name: str) -> float:
     """Return which part of a wheel's bytes a thin one is expected to have."""
-    return next((part for start, part in SHARES.items() if name.startswith(start)), 1.0)
+    shares = read_toml(Path(__file__).with_name("thin_shares.toml"))
+    return next((part for start, part in shares.items() if name.startswith(start)), 1.0)
 
 
 def described(path: Path, cuts: Mapping[str, Cut]) -> list[str]:

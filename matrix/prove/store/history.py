@@ -28,33 +28,6 @@ T = TypeVar("T")
 # Seconds to wait for another process's write. A night of 100,000 results is added in about 10 s.
 BUSY = 60.0
 
-_TABLES = """
-CREATE TABLE runs (
-  number INTEGER PRIMARY KEY,  -- the order in which runs were first added
-  id TEXT NOT NULL UNIQUE
-);
-CREATE TABLE results (
-  run INTEGER NOT NULL REFERENCES runs,
-  key TEXT NOT NULL,
-  failure TEXT NOT NULL,
-  "case" TEXT NOT NULL,
-  cell TEXT NOT NULL,
-  level TEXT NOT NULL,
-  expectation TEXT NOT NULL,
-  verdict TEXT NOT NULL,
-  outcome TEXT NOT NULL,
-  signature TEXT,
-  other TEXT,
-  seconds REAL NOT NULL,
-  started TEXT NOT NULL,
-  content TEXT NOT NULL,
-  cached_from TEXT NOT NULL,
-  record BLOB NOT NULL,  -- the Record as JSON, zlib-compressed
-  PRIMARY KEY (run, key)
-);
-CREATE INDEX results_key ON results (key, run, verdict);
-CREATE INDEX results_content ON results (content, run);
-"""
 # Columns with the values of the JSON of a record.
 _PRINTED: Final = (
     *("failure", "case", "level", "expectation", "verdict", "outcome", "signature", "other", "seconds", "started"),
@@ -255,7 +228,8 @@ class History(AbstractContextManager["History"]):
             with self._transaction():  # BEGIN IMMEDIATE: two processes may open a new file at once
                 (version,) = self._base.execute("PRAGMA user_version").fetchone()
                 if version == 0:
-                    for statement in filter(str.strip, _TABLES.split(";\n")):
+                    tables = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
+                    for statement in filter(str.strip, tables.split(";\n")):
                         self._base.execute(statement)
                     self._base.execute(f"PRAGMA user_version = {SCHEMA}")
 

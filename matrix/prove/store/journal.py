@@ -75,10 +75,6 @@ class Journal(AbstractContextManager["Journal"]):
             flush(path.parent)
             self._held = hold(path.parent, fcntl.LOCK_SH)
         except OSError as error:
-            if path.exists():
-                raise MatrixError(
-                    "the journal exists", where=str(path), fix="each process writes a file of its own"
-                ) from error
             raise unwritable(path, error) from error
 
     @classmethod

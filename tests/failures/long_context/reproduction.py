@@ -13,6 +13,7 @@ from matrix.kit import absent_packages
 from matrix.kit import gpt_dataset as data
 from matrix.kit.gpt_dataset import ROOM
 
+from . import measure
 from .law import KEPT_PER_TOKEN_PAIR, LONG, PEAK_TOLERANCE, PER_TOKEN_PAIR, SHORT, LawBroken, law
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def does_fit(rank: Rank, sequence: int) -> bool:
             return False
         return True
 
-    return bool(data.forked(attempt))
+    return bool(measure.forked(attempt))
 
 
 def peak(rank: Rank) -> dict[str, Any]:
@@ -85,11 +86,11 @@ def peak(rank: Rank) -> dict[str, Any]:
     absent_packages.install(**rank.stand_ins)
     short, *samples = (data.dataset(rank.workdir, length, mask=True) for length in (SHORT, *LENGTHS))
     cap = data.leave_room(ROOM)
-    taken = {length: data.taken(each, short) for length, each in zip(LENGTHS, samples, strict=True)}
+    taken = {length: measure.taken(each, short) for length, each in zip(LENGTHS, samples, strict=True)}
     kept = taken[LENGTHS[-1]][1] / LENGTHS[-1] ** 2  # of the longest length: at 4096 the page tables are significant
     if abs(kept / KEPT_PER_TOKEN_PAIR - 1) > PEAK_TOLERANCE:
         raise LawBroken(f"{kept:.3f} * S^2 bytes stay at {LENGTHS[-1]} tokens, not {KEPT_PER_TOKEN_PAIR} * S^2")
-    figures = {"cap": cap, "kept": round(kept, 4), "host": data.machine_memory()}
+    figures = {"cap": cap, "kept": round(kept, 4), "host": measure.machine_memory()}
     return {**figures, **law({length: peak for length, (peak, _) in taken.items()})}
 
 

@@ -13,6 +13,7 @@ from matrix.kit import absent_packages, megatron
 from matrix.kit import gpt_dataset as data
 from matrix.kit.rank import LackError
 
+from . import measure
 from .law import LONG, SHORT, law
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def slices(rank: Rank) -> dict[str, Any]:
     short, masked = (data.dataset(folder, length, mask=True) for length in (SHORT, MASKED))
     long = data.dataset(folder, LONG, mask=False)
     cap = data.leave_room(data.ROOM)
-    measured = law({MASKED: data.taken(masked, short)[0]})
+    measured = law({MASKED: measure.taken(masked, short)[0]})
     torch.distributed.init_process_group(
         "gloo", init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import cpu_device, megatron
@@ -40,7 +41,7 @@ def resume(rank: Rank, *, sharding: str, precision_aware: bool = True, allow: bo
         from transformer_engine.pytorch.optimizers import FusedAdam
 
         torch.serialization.add_safe_globals([torch.optim.AdamW, FusedAdam])
-    files = cpu_device.one_device if rank.device == "cpu" else contextlib.nullcontext
+    files = one_device if rank.device == "cpu" else contextlib.nullcontext
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
     model, optimizer = build(rank, torch, SAVED, precision_aware)
@@ -63,6 +64,19 @@ def resume(rank: Rank, *, sharding: str, precision_aware: bool = True, allow: bo
     if abs(weight - expected) > 0.01:
         raise StaleStep(f"after a load and a step the weights are {weight:.3f} instead of {expected:.3f}")
     return weight
+
+
+@contextlib.contextmanager
+def one_device() -> Iterator[None]:
+    """Undo two_devices' is_cuda meanwhile: torch communicates, writes and reads without CUDA."""
+    import torch
+
+    claimed = torch.Tensor.is_cuda
+    del torch.Tensor.is_cuda
+    try:
+        yield
+    finally:
+        torch.Tensor.is_cuda = claimed
 
 
 def layout(model: Any, optimizer: Any, sharding: str, *, is_loading: bool) -> dict[str, Any]:

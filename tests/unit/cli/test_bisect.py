@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from matrix.cli import places
-from matrix.cli.bisect import OF_A_COMMAND, OPTIONS, add_options, progress, share
+from matrix.cli.bisect import add_parser, progress, share
 from matrix.cli.main import main
+from matrix.cli.usage import Parser, described
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import ContractCall, Level, Signature
 from matrix.ground.catalog.stack import MCORE, TE, TORCH
@@ -377,8 +378,8 @@ DEFAULTS = BisectionQuestion(**{**NOT_GIVEN, "failure": "save-breaks"})
 
 def parsed(*arguments: str) -> BisectArguments:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_options(parser)
-    options = parser.parse_args(["save-breaks", "--out", "out", *arguments])
+    add_parser(parser.add_subparsers(parser_class=Parser))
+    options = parser.parse_args(["bisect", "save-breaks", "--out", "out", *arguments])
     return BisectArguments.of({**vars(options), "own": ()})
 
 
@@ -415,7 +416,10 @@ def test_other_options_decide_the_search(arguments: list[str], changes: dict[str
 
 def test_every_option_is_in_the_request() -> None:
     """An option that no field has is one that bisect ignores."""
-    names = {name.removeprefix("--").replace("-", "_") for name in (*OPTIONS, *OF_A_COMMAND)}
+    names = {
+        name.removeprefix("--").replace("-", "_")
+        for name in (*described("bisect").options, *described("bisect").parts["of_a_command"])
+    }
     known = {field.name for field in (*fields(BisectionQuestion), *fields(BisectArguments))}
     assert names <= known
 

@@ -22,9 +22,8 @@ import pytest
 
 from matrix import __version__
 from matrix.cli import COMMANDS, Command
-from matrix.cli.catalog import ACTIONS
 from matrix.cli.main import main, parser
-from matrix.cli.usage import statuses
+from matrix.cli.usage import described, statuses
 from matrix.ground.errors import ExitStatus
 from matrix.prove.provision import project
 from matrix.prove.provision.project import ROOT
@@ -36,21 +35,22 @@ from tests.unit.terminals import words
 pytestmark = pytest.mark.usefixtures("small_cli")
 
 
-@pytest.mark.parametrize(
-    ("command", "described"), [*COMMANDS.items(), *((f"catalog {name}", one) for name, one in ACTIONS.items())]
-)
-def test_every_command_has_help(command: str, described: Command, capsys: pytest.CaptureFixture[str]) -> None:
+ACTIONS = {f"catalog {name}": Command(**one) for name, one in described("catalog").parts.items()}
+
+
+@pytest.mark.parametrize(("command", "stated"), [*((name, described(name)) for name in COMMANDS), *ACTIONS.items()])
+def test_every_command_has_help(command: str, stated: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends with each exit status, the examples and a document that exists."""
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
     shown = capsys.readouterr().out
     assert (caught.value.code, f"usage: megatrix {command} " in shown) == (0, True)
-    assert described.text in " ".join(shown.split())
+    assert stated.text in " ".join(shown.split())
     ends, _, last = shown.partition("\nexit status:\n")[2].partition("\nexamples:\n")
     named = {int(status): text for status, text in re.findall(r"^  (\d+) +(.+(?:\n   .+)*)", ends, re.MULTILINE)}
-    assert {status: " ".join(text.split()) for status, text in named.items()} == statuses(described)
-    examples = "".join(f"    megatrix {example}\n" for example in described.examples)
-    assert (last, (ROOT / described.document).is_file()) == (f"{examples}\nmore: {described.document}\n", True)
+    assert {status: " ".join(text.split()) for status, text in named.items()} == statuses(stated)
+    examples = "".join(f"    megatrix {example}\n" for example in stated.examples)
+    assert (last, (ROOT / stated.document).is_file()) == (f"{examples}\nmore: {stated.document}\n", True)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli import COMMANDS
-from matrix.cli.catalog import ACTIONS
+from matrix.cli import COMMANDS, Command
 from matrix.cli.main import main, parser, split_own_command
+from matrix.cli.usage import described
 from matrix.ground.errors import ExitStatus
 from matrix.prove.provision.project import ROOT
 from tests import readme_facts
@@ -41,7 +41,8 @@ EXIT_STATUS = {
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,
 }
 MAKES = {"compare torch-2.3.1 torch-2.4.1 -- python save.py"}  # environments: parsed, not run
-EXAMPLES = {example for command in (*COMMANDS.values(), *ACTIONS.values()) for example in command.examples}
+ACTIONS = [Command(**action) for action in described("catalog").parts.values()]
+EXAMPLES = {example for command in (*map(described, COMMANDS), *ACTIONS) for example in command.examples}
 ANSWERED = ("check", "match", "fit gpu=H100", "contract --mcore", "bisect ub", "plan --select", "completion", "sources")
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.cli import COMMANDS, Command
-from matrix.cli.main import EPILOG, main
-from matrix.cli.usage import Parser, add_options, statuses, wrapped
+from matrix.cli.main import main
+from matrix.cli.usage import Parser, add_options, described, statuses, texts, wrapped
 from matrix.ground.catalog.reach import JobOption
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.prove.provision.project import ROOT
@@ -22,8 +22,8 @@ def test_exit_statuses_are_in_one_table() -> None:
     """docs/commands.md has the table; `megatrix --help` is short for it; commands have their statuses from the enum."""
     rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
     assert [int(row) for row in rows] == list(ExitStatus)
-    assert [int(one) for one in re.findall(r"(?:: |, )(\d+) ", EPILOG)] == list(ExitStatus)
-    assert {status for command in COMMANDS.values() for status in statuses(command)} == set(ExitStatus)
+    assert [int(one) for one in re.findall(r"(?:: |, )(\d+) ", texts("megatrix")["epilog"])] == list(ExitStatus)
+    assert {status for command in map(described, COMMANDS) for status in statuses(command)} == set(ExitStatus)
 
 
 def test_argument_after_options_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

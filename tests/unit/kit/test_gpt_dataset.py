@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from matrix.kit.gpt_dataset import forked
+from matrix.kit.gpt_dataset import held
 
 
-class BrokenError(Exception):
-    """Raised by a child."""
-
-
-def test_forked_raises_the_child_s_exception() -> None:
-    with pytest.raises(BrokenError, match="by a child"):
-        forked(lambda: (_ for _ in ()).throw(BrokenError("by a child")))
-
-
-def test_forked_raises_when_the_child_dies() -> None:
-    with pytest.raises(EOFError):
-        forked(lambda: os._exit(1))
+def test_memory_of_this_process_is_in_bytes() -> None:
+    assert held("VmSize") >= held("VmHWM") >= held("VmRSS") // 2 > 2**20
+    with pytest.raises(KeyError):
+        held("VmMoon")

@@ -40,8 +40,7 @@ class Forkserver:
     @property
     def folder(self) -> Path:
         """Return the folder for files that jobs share. The server removes it too, in case its owner is killed."""
-        if self._folder is None:
-            raise MatrixError("no forkserver runs", fix="call ensure() first")
+        assert self._folder, "ensure() makes it"
         return Path(self._folder.name)
 
     def ensure(self) -> int:

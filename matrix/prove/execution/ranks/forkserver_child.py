@@ -30,7 +30,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn, cast
 
-from matrix.ground.errors import MatrixError
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.descendants import end_below
 from matrix.prove.execution.ranks.rank_main import open_streams, work
@@ -217,8 +216,7 @@ def hold(task: str, listener: socket.socket, alive: Connection) -> None:
     """
     global serving  # the ranks that it forks read it
     base = serving
-    if base is None:
-        raise MatrixError("an overlay server starts only from the forkserver")
+    assert base, "an overlay server starts only from the forkserver"
     kernel.die_with_parent(base.pid)
     base.close_inherited()
     request = json.loads(task)
@@ -305,8 +303,7 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
     `task` is a rank spec as JSON. `log` receives stdout and stderr, `result` one line of JSON, `stacks` the stacks of
     all threads, which faulthandler prints at SIGUSR1.
     """
-    if serving is None:
-        raise MatrixError("a rank starts only from the forkserver")
+    assert serving, "a rank starts only from the forkserver"
     os.setsid()
     kernel.die_with_parent(serving.pid)
     serving.close_inherited()
@@ -335,8 +332,7 @@ def launch(command: list[str], environment: Mapping[str, str], log: Connection) 
 
     The launcher starts its ranks on this machine, in the number of its option -np, also inside a scheduler's job.
     """
-    if serving is None:
-        raise MatrixError("a launcher starts only from the forkserver")
+    assert serving, "a launcher starts only from the forkserver"
     os.setsid()
     kernel.die_with_parent(serving.pid)
     serving.close_inherited()

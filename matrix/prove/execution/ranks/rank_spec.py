@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import encode
-from matrix.ground.catalog.failure import LAUNCHERS, NO_LIMITS, Limits
-from matrix.ground.errors import MatrixError
+from matrix.ground.catalog.failure import NO_LIMITS, Limits
 from matrix.kit.rank import Rank
 from matrix.prove.execution.ranks import mpirun, variables
 from matrix.prove.execution.ranks.shared_gpu import log_file
 
-DEVICES: Final = ("cpu", "cuda")
 OVERTIME_S: Final = 5.0  # s: the longest stop after the deadline or a Ctrl-C
 # What a job holds from when its ranks are ready until their end; it yields variables that are added to theirs.
 Admission = Callable[[], AbstractContextManager[Mapping[str, str]]]
@@ -25,7 +23,7 @@ Admission = Callable[[], AbstractContextManager[Mapping[str, str]]]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts of a stop in seconds. Raises MatrixError if their sum is above OVERTIME_S.
+    """Timeouts of a stop in seconds; their sum without the peers' grace is at most OVERTIME_S.
 
     peer_grace_s: for the peers of a rank that died or raised to end by themselves; their exceptions are evidence. In a
         gloo collective they ended within 2 to 21 ms; a peer that waits for a store or for NCCL takes minutes.
@@ -41,17 +39,10 @@ class Timeouts:
     kill_s: float = 0.7
     sweep_s: float = 0.5
 
-    def __post_init__(self) -> None:
-        total = self.stacks_s + self.terminate_s + self.kill_s + self.sweep_s
-        if total > OVERTIME_S:
-            raise MatrixError(
-                "the timeouts of a stop are too long", got=f"{total:g} s in all", expected=f"at most {OVERTIME_S:g} s"
-            )
-
 
 @dataclass(frozen=True)
 class RankJob:
-    """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for an invalid job.
+    """One call of `target` on `world_size` ranks, each its own process.
 
     `target` is "package.module:function", or "FOLDER/module.py:function" in a failure's folder. The function is
     called with (rank: Rank, **kwargs) and returns JSON or None. `stand_ins`, `clones`, `backend` and `checkpoint` are
@@ -89,29 +80,6 @@ class RankJob:
     gpus: int = 0
     nccl: str = ""
     libraries: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        module, _, function = self.target.rpartition(":")
-        names = [Path(module).stem] if module.endswith(".py") else module.split(".")
-        if not (function.isidentifier() and all(name.isidentifier() for name in names)):
-            expected = "package.module:function, or FOLDER/module.py:function"
-            raise MatrixError("a job's target names no function", got=self.target, expected=expected)
-        if self.world_size < 1:
-            raise MatrixError("a job needs at least one rank", got=f"world_size {self.world_size}", expected=">= 1")
-        if not self.deadline_s > 0:
-            raise MatrixError("a job's deadline must be positive", got=f"{self.deadline_s} s", expected="> 0 s")
-        if self.device not in DEVICES:
-            raise MatrixError("unknown device of a job", got=self.device, expected=" or ".join(DEVICES))
-        if self.launcher not in LAUNCHERS:
-            raise MatrixError("unknown launcher of a job", got=self.launcher, expected=" or ".join(LAUNCHERS))
-        try:
-            json.dumps(dict(self.kwargs))
-        except (TypeError, ValueError) as error:
-            raise MatrixError(
-                f"the arguments of {self.target} can't be passed to another process",
-                got=error,
-                expected="JSON values",
-            ) from error
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,7 @@ class Supervisor(AbstractContextManager["Supervisor"]):
     """
 
     def __init__(
-        self,
-        preload: Sequence[str] = PRELOAD,
-        preload_path: Sequence[str] = (),
-        secrets: Sequence[str] = (),
+        self, preload: Sequence[str] = PRELOAD, preload_path: Sequence[str] = (), secrets: Sequence[str] = ()
     ) -> None:
         self._server = Forkserver(preload, preload_path)
         self._overlays = OverlayServers(self._server)

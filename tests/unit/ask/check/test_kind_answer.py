@@ -12,10 +12,11 @@ from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.verdicts.crash import plain_name
 from matrix.ground.verdicts.kind_match import KindSighting, VersionsSeen
 from matrix.read.api.recording import spans
+from tests.unit.catalogs import captured_by
 
 KIND = kind_table().kind[0]
 # Those of `tried` and `reserved` are numbers with a unit, as the pattern captures them.
-GROUPS = sorted({name for kind in kind_table().kind for name in kind.groups} - {"tried", "reserved"})
+GROUPS = sorted({name for kind in kind_table().kind for name in captured_by(kind)} - {"tried", "reserved"})
 CORE_AFTER = 'python -m pip install "megatron-core==0.12.0"'
 
 

@@ -33,7 +33,7 @@ from matrix.ground.cases.machine_requirements import (
 )
 from matrix.ground.catalog.distributions import SharedNccl
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level, Limits
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Toolkit
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment, Toolkit
 from matrix.ground.catalog.model import Container, Driver, Image, RequiredModule
 from matrix.ground.catalog.schema import Identifier, Size
 from matrix.ground.catalog.stack import ABSENT, DRIVER, UNKNOWN, Stack
@@ -250,7 +250,10 @@ def test_commits_and_other_levels_build_no_release() -> None:
     [("torch-2.4.0", Toolkit(cuda="12.1", torch="2.4.0")), ("ngc-24.03", None)],
 )
 def test_environments_of_wheels_have_a_toolkit(base: str, toolkit: Toolkit | None) -> None:
-    assert offered(real(), base, packages={"torch": "2.4.0"}, features=[], cuda="12.1").toolkit == toolkit
+    assert (
+        offered(real(), base, PythonEnvironment(packages={"torch": "2.4.0"}, features=[], torch_cuda="12.1")).toolkit
+        == toolkit
+    )
 
 
 def test_writers_te_must_be_compiled_too() -> None:
@@ -535,21 +538,22 @@ def test_known_contents_replace_the_catalogs_te() -> None:
         ({}, ["compiled-te"], "none"),
     ]
     for versions, features, te in contents:
-        assert offered(known, "ngc-24.07", packages=versions, features=features) == BaseOffer(
+        assert offered(known, "ngc-24.07", PythonEnvironment(packages=versions, features=features)) == BaseOffer(
             "ngc-24.07", te=te, measured=True, features=frozenset(features)
         )
 
 
 @pytest.mark.parametrize("base", ["ngc-24.07", "torch-2.4.0", "host"])
-@pytest.mark.parametrize("contents", [{}, {"packages": {}}, {"features": ["cuda"]}, {"packages": {}, "features": []}])
+@pytest.mark.parametrize("contents", [{}, {"packages": {}}, {"features": []}])
 def test_offer_has_lack_and_clones(base: str, contents: dict[str, Any]) -> None:
     known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
-    whole = len(contents) == 2
-    made = offered(known, base, **contents, lack="not pulled", clones=["megatron-lm"])
+    whole = "features" in contents
+    environment = PythonEnvironment(**contents)
+    made = offered(known, base, environment, lack="not pulled", clones=["megatron-lm"])
     assert (made.base, made.lack, made.clones) == (base, "not pulled", frozenset({"megatron-lm"}))
     assert (made.measured, made.features) == (whole, frozenset() if whole else None)
-    assert offered(known, base, **contents).clones is None
-    assert offered(known, base, **contents, clones=()).clones == frozenset()
+    assert offered(known, base, environment).clones is None
+    assert offered(known, base, environment, clones=()).clones == frozenset()
 
 
 IMAGES = {image.id: image for image in real().containers}

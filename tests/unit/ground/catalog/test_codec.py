@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -208,15 +208,3 @@ def test_first_of_several_missing_keys_is_named() -> None:
     with pytest.raises(MalformedError) as caught:
         decode(Two, {})
     assert caught.value.expected == "first"
-
-
-@dataclass(frozen=True)
-class Noted:
-    NOTES: ClassVar[tuple[str, ...]] = ("source",)
-    name: str
-
-
-def test_notes_are_not_read() -> None:
-    assert decode(Noted, {"name": "a", "source": "b"}) == Noted("a")
-    with pytest.raises(MalformedError, match="unknown key"):
-        decode(Noted, {"name": "a", "sources": "b"})

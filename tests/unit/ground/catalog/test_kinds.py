@@ -9,49 +9,50 @@ import pytest
 
 from matrix.cli import COMMANDS
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.kinds import KindTable, filled, kind_table
+from matrix.ground.catalog.kinds import AXIS, VERSIONS, FailureKind, KindTable, filled, groups_in, kind_table
+from matrix.ground.catalog.schema import LITERAL, longest_text
 from matrix.ground.errors import MatrixError
-from tests.unit.catalogs import real
+from tests.unit.catalogs import captured_by, real
 
-SIGN = {"message": "^it failed in (?P<place>\\w+)"}
-KIND = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": [SIGN]}
-PACKAGE = {"title": "t", "modules": ["m"], "install": "pip install m", "source": "s"}
-ROW = {"group": "place", "pattern": "lib", "means": "m", "source": "s"}
+USED = {AXIS, VERSIONS}  # groups that no pattern captures
 
 
-def table(*kinds: dict[str, Any], **rows: list[dict[str, Any]]) -> KindTable:
-    empty: dict[str, Any] = {name: [] for name in ("package", "fact")}
-    return decode(KindTable, {**empty, **rows, "kind": [*kinds], "topics": ["data", "loading"]}, "kinds.toml")
+@pytest.mark.parametrize("keys", [{"mean": ""}, {"sign": [{"message": "(a+)+b"}]}])
+def test_damaged_table_is_refused(keys: dict[str, Any]) -> None:
+    kind = {"id": "a", "title": "t", "topic": "data", "means": "m", "sign": []}
+    with pytest.raises(MatrixError, match=r"^kinds\.toml"):
+        decode(KindTable, {"kind": [{**kind, **keys}], "package": [], "fact": []}, "kinds.toml")
 
 
-@pytest.mark.parametrize(
-    ("kinds", "rows", "part"),
-    [
-        ([KIND, KIND], {}, "two kinds with one id"),
-        ([{**KIND, "topic": "dta"}], {}, "did you mean data?"),
-        ([{**KIND, "sign": []}], {}, "a kind without a sign"),
-        ([{**KIND, "sign": [{}]}], {}, "a sign is of an exception or of the log's text"),
-        ([{**KIND, "sign": [{**SIGN, "log": "it failed in"}]}], {}, "split it into two signs"),
-        ([{**KIND, "sign": [{"exception": ["KeyError"]}]}], {}, "every exception of a class would show this kind"),
-        (
-            [{**KIND, "sign": [{"log": "\\w+ (a|b)", "anywhere": True}]}],
-            {},
-            "this pattern would be searched everywhere",
-        ),
-        ([{**KIND, "sign": [{"message": "(a+)+b"}]}], {}, "exponential time"),
-        ([{**KIND, "facts": ["at {plce}"]}], {}, "did you mean place?"),
-        ([{**KIND, "next": ["show {other}"]}], {}, "no pattern of this kind has the group"),
-        ([KIND], {"fact": [{**ROW, "source": ""}]}, "a row without a source"),
-        ([KIND], {"fact": [{**ROW, "group": "plce"}]}, "did you mean place?"),
-        ([KIND], {"package": [PACKAGE | {"stack": "all"}]}, "not a use"),
-        ([{**KIND, "mean": ""}], {}, "did you mean"),
-    ],
-)
-def test_damaged_table_is_refused(kinds: list[dict[str, Any]], rows: dict[str, Any], part: str) -> None:
-    with pytest.raises(MatrixError) as refused:
-        table(*kinds, **rows)
-    assert part in str(refused.value)
-    assert str(refused.value).startswith("kinds.toml")
+def test_kinds_have_ids_and_topics() -> None:
+    ids = [kind.id for kind in kind_table().kind]
+    assert len(set(ids)) == len(ids)
+    assert {kind.topic for kind in kind_table().kind} <= {topic.id for topic in real().topics}
+
+
+@pytest.mark.parametrize("kind", kind_table().kind, ids=lambda kind: str(kind.id))
+def test_each_sign_shows_its_kind(kind: FailureKind) -> None:
+    """A sign is of an exception, of which the class alone is too little, or of the log's text."""
+    assert kind.sign
+    for sign in kind.sign:
+        assert bool(sign.message or sign.function) is not bool(sign.log), sign
+        assert not (sign.log and sign.exception), sign
+        assert not sign.anywhere or len(longest_text(sign.log or "")) >= LITERAL, "it is searched in whole logs"
+
+
+@pytest.mark.parametrize("kind", kind_table().kind, ids=lambda kind: str(kind.id))
+def test_groups_of_texts_are_captured(kind: FailureKind) -> None:
+    captured = captured_by(kind) | USED | {row.group for row in kind_table().beside}
+    assert [text for text in (*kind.facts, *kind.next) if not groups_in(text) <= captured] == []
+
+
+def test_rows_are_used_and_have_sources() -> None:
+    table = kind_table()
+    captured = USED | {row.group for row in table.beside}.union(*map(captured_by, table.kind))
+    assert {fact.group for fact in table.fact} <= captured
+    assert {package.stack for package in table.package} <= {"", "names", "frames"}
+    sources = [row.source for rows in (table.package, table.fact, table.clue, table.beside) for row in rows]
+    assert all(sources)
 
 
 def test_texts_without_their_groups_are_left_out() -> None:

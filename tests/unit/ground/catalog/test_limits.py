@@ -7,7 +7,6 @@ import pytest
 from matrix.ground.catalog.codec import MalformedError, decode
 from matrix.ground.catalog.failure import GIB, MIB, NO_LIMITS, Limits
 from matrix.ground.catalog.schema import Size
-from matrix.ground.errors import MatrixError
 
 
 def test_limits_are_read_with_their_units() -> None:
@@ -19,8 +18,3 @@ def test_limits_are_read_with_their_units() -> None:
 def test_other_texts_are_no_size(size: object) -> None:
     with pytest.raises(MalformedError):
         decode(Limits, {"memory": size})
-
-
-def test_limit_below_a_byte_is_refused() -> None:
-    with pytest.raises(MatrixError, match="shm 0"):
-        Limits(shm=Size(0))

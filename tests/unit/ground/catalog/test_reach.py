@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -14,15 +14,12 @@ from matrix.ground.catalog.reach import (
     Reach,
     Reached,
     ReachedBy,
-    Setting,
-    SettingsTable,
     dashed,
     reached,
     recognised,
     settings_table,
     translated,
 )
-from matrix.ground.errors import MatrixError
 from tests.unit.catalogs import real
 
 OVERLAP = ReachedBy(arguments=("--overlap",))
@@ -316,23 +313,16 @@ def test_three_names_make_settings(names: list[str], expected: bool) -> None:
     assert recognised(names) is expected
 
 
-ROW = Setting(("a_b",), "c-d", "somewhere")
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ((replace(ROW, source=""),), "without a source"),
-        ((replace(ROW, names=()),), "without a name"),
-        ((replace(ROW, option="c_d"),), "not the name of an argument"),
-        ((ROW, replace(ROW, names=("x",), needs="a_b")), "belong together"),
-        ((ROW, replace(ROW, names=("x",), needs="y", value="v")), "names no setting"),
-        ((ROW, replace(ROW, option="e")), "two meanings"),
-    ],
-)
-def test_damaged_table_is_refused(rows: tuple[Setting, ...], message: str) -> None:
-    with pytest.raises(MatrixError, match=message):
-        SettingsTable(rows, settings_table().recognised)
+def test_rows_of_the_table_are_whole() -> None:
+    rows = settings_table().setting
+    plain = Counter(dashed(name) for row in rows if not row.needs for name in row.names)
+    assert max(plain.values()) == 1, "a name with two meanings"
+    for row in rows:
+        assert row.source
+        assert row.names
+        assert row.option == dashed(row.option), "an argument's name"
+        assert bool(row.needs) is bool(row.value)
+        assert not row.needs or dashed(row.needs) in plain
 
 
 def test_no_row_hides_an_option_of_failures() -> None:

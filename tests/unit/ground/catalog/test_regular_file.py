@@ -28,7 +28,7 @@ from matrix.prove.provision.project import ROOT
 KMSG: Final = Path("/proc/kmsg")
 # The other places that open files to read, each with the number of them and why the content is not foreign.
 OWN: Final = {
-    "matrix/prove/authoring/draft.py": (1, "a template of this package"),
+    "matrix/cli/usage.py": (1, "the texts of a command of this package"),
     "matrix/prove/execution/ranks/overlay_server.py": (
         2,
         "a file of this project or of a failure; the FIFO that it made",
@@ -66,8 +66,9 @@ OWN: Final = {
     "matrix/read/history/index.py": (1, "an index of this package"),
     "matrix/read/machine/hardware.py": (3, "the kernel's files"),
     "matrix/read/machine/cuda.py": (1, "the kernel's files"),
-    "matrix/prove/provision/project.py": (5, "this package, its copy, what uv installed; a folder, for its lock"),
+    "matrix/prove/provision/project.py": (6, "this package, its copy, what uv installed; a folder, for its lock"),
     "matrix/prove/bisection/stack_comparison.py": (1, "the mark of its own run"),
+    "matrix/prove/store/history.py": (1, "the tables of this package"),
     "matrix/show/document.py": (1, "templates of this package"),
     "matrix/prove/store/paths.py": (1, "a folder, to make its names durable"),
     "matrix/read/scratch.py": (2, "the kernel's files, and a lock that may not be a link"),

@@ -295,7 +295,7 @@ def kind(id: str, *signs: Sign, **further: Any) -> FailureKind:
 
 
 def small(*kinds: FailureKind, packages: tuple[Distribution, ...] = (), **further: Any) -> KindTable:
-    return KindTable(kinds, packages, (), ("topic",), **further)
+    return KindTable(kinds, packages, (), **further)
 
 
 ROOT = "exitcode: 1\nRoot Cause (first observed failure):\n"

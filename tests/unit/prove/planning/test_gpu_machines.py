@@ -11,7 +11,7 @@ import pytest
 from matrix.ground.cases.machine_requirements import offered, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.verdicts.planned import Kind
 from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.night import of_base
@@ -41,7 +41,12 @@ def plan(gpus: int, gpu: tuple[str, str], *, engine: bool, multicast: bool = Tru
     cards = tuple(Gpu(*gpu, 80 * GIB, multicast, f"GPU-{place}") for place in range(gpus))
     machine = Machine("580.82.07", gpus, Cuda("13.0", gpus=cards), memory=128 * gpus * GIB)
     catalog = with_host(load(), packages, "3.12")
-    offer = offered(catalog, "host", packages=packages, features=["cuda", *["compiled-te"] * engine], clones=CLONES)
+    offer = offered(
+        catalog,
+        "host",
+        PythonEnvironment(packages=packages, features=["cuda", *["compiled-te"] * engine]),
+        clones=CLONES,
+    )
     entries, runs, lacks = set[str](), 0, Counter[Kind]()
     for item in cases_here(catalog, "host", packages, [Level.GPU]):
         lack = unmet(catalog, item, offer, machine)
@@ -77,7 +82,9 @@ def test_one_card_leaves_few_cases_for_nccl(torch: str, numpy: str, te: str, ncc
     packages = {"torch": torch, "numpy": numpy, "transformer-engine": te, package: nccl}
     catalog = with_host(load(), packages, "3.10" if numpy < "2" else "3.12")
     features = [*FEATURES, "compiled-te"]
-    offer = offered(catalog, "host", packages=packages, features=features, clones=CLONES, cuda=cuda)
+    offer = offered(
+        catalog, "host", PythonEnvironment(packages=packages, features=features, torch_cuda=cuda), clones=CLONES
+    )
     cards = (Gpu(*H100, 80 * GIB, False, "GPU-0", multiprocessors=132),)
     machine = Machine("580.82.07", 1, Cuda("13.0", gpus=cards), memory=126 * GIB)
     cases = cases_here(catalog, "host", packages, [Level.GPU])
@@ -92,7 +99,12 @@ def test_nvcc_makes_cases_of_a_release_possible(line: str, te: str) -> None:
     """On an environment of wheels: both sides of a report. Without nvcc they name the fix."""
     packages = {"torch": "2.4.0", "numpy": "1.26.4"}
     catalog, card = load(), Gpu(*H100, 80 * GIB, False, "GPU-0")
-    offer = offered(catalog, "torch-2.4.0", packages=packages, features=FEATURES, clones=CLONES, cuda="12.1")
+    offer = offered(
+        catalog,
+        "torch-2.4.0",
+        PythonEnvironment(packages=packages, features=FEATURES, torch_cuda="12.1"),
+        clones=CLONES,
+    )
     cases = [
         item
         for item in of_base(catalog, "torch-2.4.0", [Level.GPU], te_line=line)
@@ -131,7 +143,9 @@ def test_builds_of_writers_are_counted() -> None:
         Machine("580.82.07", 1, Cuda("13.0", gpus=cards), nvcc="13.0"),
     )
     features = ["cuda", "compiled-te"]
-    offer = offered(catalog, "host", packages=packages, features=features, clones=CLONES, cuda="13.0")
+    offer = offered(
+        catalog, "host", PythonEnvironment(packages=packages, features=features, torch_cuda="13.0"), clones=CLONES
+    )
     cases = [item for item in cases_here(catalog, "host", packages, [Level.GPU]) if item.writer]
     counted = availability(catalog, cases, lambda base: offer, {Level.GPU: machine}, Durations(catalog, {}), Parallel())
     assert {"2.9.0", "2.17.1", "2.20.2"} <= {build.te for build in counted.builds}

@@ -18,7 +18,7 @@ from matrix import __version__
 from matrix.ground.catalog.model import Wheels
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
-from matrix.prove.provision import bundle_folder, bundle_making, host
+from matrix.prove.provision import bundle_folder, bundle_making, host, project
 from matrix.prove.provision.bundle_folder import Bundle
 from matrix.prove.provision.bundle_making import BundleContents, Maker, Progress, described, requested
 from matrix.prove.provision.resolution import Downloader, IndexFile
@@ -300,7 +300,7 @@ def test_modules_beside_start_are_not_run(tmp_path: Path, path: str) -> None:
     """pip and Python check nothing of such a file, and no manifest lists it."""
     folder = tmp_path / "bundle"
     (folder / "wheels").mkdir(parents=True)
-    (folder / "start.py").write_text(bundle_making.START.format(python="3.10", wheel="a.whl", sha256="0"))
+    (folder / "start.py").write_text(project.script("start").format(python="3.10", wheel="a.whl", sha256="0"))
     for name in ("hashlib", "pathlib"):
         (folder / f"{name}.py").write_text("raise SystemExit('foreign code ran')\n")
     (tmp_path / "link").symlink_to(folder)

@@ -9,7 +9,6 @@ import pytest
 
 from matrix.ground.catalog.failure import MIB, Limits
 from matrix.ground.catalog.schema import Size
-from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.kit.rank import LackError
 from matrix.prove.execution.ranks import supervisor
@@ -23,12 +22,6 @@ PARENT = supervisor.parent
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-@pytest.mark.parametrize("name", ["address_space", "memory", "shm"])
-def test_limit_of_0_raises(name: str) -> None:
-    with pytest.raises(MatrixError, match=f"{name} 0"):
-        Limits(**{name: Size(0)})
 
 
 def test_body_does_not_run_without_its_limit(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:

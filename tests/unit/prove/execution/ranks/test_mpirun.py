@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.rank_spec import RankJob
@@ -125,8 +124,3 @@ def test_missing_mpirun_names_the_package() -> None:
 def test_mpirun_of_an_overlay_precedes_path(tmp_path: Path) -> None:
     overlay = tool(tmp_path, MPIRUN)
     assert f"{overlay}/bin/mpirun" == mpirun.find((overlay,), {"PATH": os.environ["PATH"]})
-
-
-def test_unknown_launcher_raises(job: MakeJob) -> None:
-    with pytest.raises(MatrixError, match="unknown launcher"):
-        job("describe", launcher="srun")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from matrix.ground.errors import MatrixError
-from matrix.prove.execution.ranks.rank_spec import Timeouts
+from matrix.prove.execution.ranks.rank_spec import OVERTIME_S, Timeouts
 
 
-def test_timeouts_with_a_too_large_sum_raise() -> None:
-    with pytest.raises(MatrixError, match="at most 5 s"):
-        Timeouts(terminate_s=3.0)
+def test_stop_ends_within_its_overtime() -> None:
+    usual = Timeouts()
+    assert usual.stacks_s + usual.terminate_s + usual.kill_s + usual.sweep_s <= OVERTIME_S

@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.ask.check.log_reading import read_log
-from matrix.ask.history import inferred, named_in, offered, original, positions
+from matrix.ask.history import inferred, named_in, offered, original, positions, views
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import decode
 from matrix.ground.verdicts.outcome import Raised
@@ -59,7 +59,7 @@ class KnownFix:
 
     def offers(self) -> list[list[tuple[str, int]]]:
         """Return the commits that are offered for each exception with an upstream frame."""
-        found = [offered(raised, self.stated, self.inferred) for raised in self.raised]
+        found = [offered(view, self.stated, self.inferred) for raised in self.raised for view in views(raised)]
         return [[(one.history.repository, offer.commit.number) for offer in one.fixes] for one in found if one]
 
 
@@ -209,7 +209,7 @@ def releases(*folders: str) -> None:
 
 
 def _upstream(frames: Iterable[dict[str, Any]]) -> bool:
-    return any(re.search(r"/(megatron|transformer_engine)/", frame["file"]) for frame in frames)
+    return any(re.search(r"/(megatron|transformer_engine|torch/distributed)/", frame["file"]) for frame in frames)
 
 
 def _printed(frame: dict[str, Any], wheel: Path) -> LoggedFrame:
@@ -267,7 +267,8 @@ def samples(*clones: str) -> None:
     drawn = random.Random(7)
     print("| project | functions | equal | index right | git right | messages | equal |\n|---|---|---|---|---|---|---|")
     notes = []
-    for history, clone, size in zip(histories(), clones, (34, 33, 33), strict=True):
+    projects = [history for history in histories() if history.has_commits]
+    for history, clone, size in zip(projects, clones, (34, 33, 33), strict=True):
         functions, messages = Counter[str](), 0
         for path, function in drawn.sample(sorted(_in_newest(history)), size):
             missing, further = _compared(history, clone, path, function)

@@ -1,6 +1,7 @@
 """Make the index of upstream's history (matrix/read/history/) from clones, and from wheels of releases without a tag.
 
     python -m tests.history_facts megatron-lm CLONE [VERSION=FOLDER ...]      FOLDER: an unpacked wheel
+    python -m tests.history_facts pytorch VERSION=FOLDER ...                  its releases alone: no commit is known
 
 A clone is read as blobs (matrix/read/git.py). The form of the file is described in matrix/read/history/index.py.
 """
@@ -16,18 +17,20 @@ import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from packaging.version import Version
 
 from matrix.read.git import Repository
-from matrix.read.history.index import DATA, hash_of_line, hash_of_word, words_of
+from matrix.read.history.index import DATA, MADE, REMOVED, hash_of_line, hash_of_word, words_of
 
 DAYS: Final = 7  # by which a release's branch may have a commit before main has it
+WINDOW, PART = 32_768, 1_000  # bytes that zlib looks back, and of each block that its dictionary has
 MOST_WORDS, MOST_REMOVED, MOST_TEXT = 10, 16, 110
 SETTINGS: Final = ("args", "config", "cfg", "transformer_config")  # names of what has the options of a job
 
@@ -64,6 +67,13 @@ UPSTREAMS: Final = {
         r"v(\d+\.\d+\.\d+)$",
         r"src/megatron/bridge/.*\.py$",
         "0.1.0",
+    ),
+    "pytorch": Upstream(
+        "pytorch/pytorch",
+        "torch",
+        r"v(\d+\.\d+\.\d+)$",
+        r"torch/distributed/(?:\w+|(?:checkpoint|fsdp|_composable|_?tensor|_shard|algorithms)/.*)\.py$",
+        "2.0.0",
     ),
 }
 
@@ -112,6 +122,7 @@ class Source:
         return bodies
 
 
+@lru_cache(maxsize=8_000)
 def read_source(text: str) -> Source:
     """Return a source file, without labels where Python can't parse it."""
     lines = tuple(text.replace("\f", " ").split("\n"))
@@ -143,6 +154,12 @@ def read_source(text: str) -> Source:
     visit(tree, "")
     hashes = bytes(hash_of_line(line) if number in starts else 0 for number, line in enumerate(lines, 1))
     return Source(lines, tuple(labels), hashes, tuple(dict.fromkeys(messages)), tuple(dict.fromkeys(options)))
+
+
+def alike(one: Source, two: Source) -> bool:
+    """Return whether one file is the other one, moved."""
+    first, second = set(one.lines), set(two.lines)
+    return len(first & second) * 2 > max(len(first), len(second)) > 10
 
 
 def option_of(node: ast.AST) -> str:
@@ -215,7 +232,7 @@ class Weave:
             self.rows[place:place] = [(keys[k], source.hashes[k], bit) for k in range(new, last)]
 
     def block(self, changes: Mapping[str, Any]) -> bytes:
-        """Return the file's block."""
+        """Return the file's block, not yet compressed."""
         names = sorted({row[0][0] for row in self.rows} | set(changes) | {name for name, _ in self.messages})
         sets = sorted({row[2] for row in self.rows} | set(self.messages.values()))
         name_of, set_of = ({one: k for k, one in enumerate(many)} for many in (names, sets))
@@ -234,7 +251,7 @@ class Weave:
             "messages": [[name_of[name], text, set_of[bits]] for (name, text), bits in self.messages.items()],
             "options": {name_of[name]: hashed(options) for name, options in sorted(self.options.items())},
         }
-        return packed(content, bytes(row[1] for row in self.rows))
+        return plain(content, bytes(row[1] for row in self.rows))
 
 
 def hashed(words: Iterable[str]) -> str:
@@ -263,9 +280,20 @@ def defined(names: Iterable[Iterable[str]]) -> dict[str, list[int]]:
     return files
 
 
-def packed(content: Any, tail: bytes = b"") -> bytes:
-    """Return a block: compressed JSON, and bytes behind a NUL."""
-    return zlib.compress(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\0" + tail, 9)
+def plain(content: Any, tail: bytes = b"") -> bytes:
+    """Return a block before it is compressed: JSON, and bytes behind a NUL."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\0" + tail
+
+
+def packed(block: bytes, common: bytes = b"") -> bytes:
+    """Return a block, compressed beside the text that many blocks have in common."""
+    packer = zlib.compressobj(9, zdict=common) if common else zlib.compressobj(9)
+    return packer.compress(block) + packer.flush()
+
+
+def common_text(blocks: Sequence[bytes]) -> bytes:
+    """Return the starts of some blocks, as zlib's dictionary of all."""
+    return b"".join(block[:PART] for block in blocks[:: max(len(blocks) * PART // WINDOW, 1)])[-WINDOW:]
 
 
 class History:
@@ -390,15 +418,24 @@ def key(title: str) -> str:
     return " ".join(title.lower().split())
 
 
+class Wheels(History):
+    """A project without a clone: no commit is known, up to today."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream, self.head, self.inner, self.position, self.merges = upstream, "", {}, {}, set()
+        self.all, self.tips, self.index, self.picks = {"": Message((), int(time.time()) // 86_400, "", "")}, {}, {}, {}
+        self.releases = self.main = self.order = []
+
+
 class Maker:
     """Makes the index of one project."""
 
     def __init__(self, history: History, trees: Mapping[str, Path]) -> None:
-        self.history, self.repository, self.trees = history, history.repository, trees
+        self.history, self.trees = history, trees
         self.sources = re.compile(history.upstream.sources)
         self.source = lru_cache(maxsize=6_000)(
-            lambda id: read_source(self.repository.object(id)[1].decode("utf-8", "replace"))
-        )
+            lambda id: read_source(self.history.repository.object(id)[1].decode("utf-8", "replace"))
+        )  # by id: no object is read twice
         self.moved: dict[str, str] = {}
         self.changes: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self.last_files: tuple[str, dict[str, str]] = ("", {})
@@ -409,12 +446,12 @@ class Maker:
             found: dict[str, str] = {}
             roots = {"megatron-core": ("megatron", "tools"), "transformer-engine": ("transformer_engine",)}
             for folder in roots.get(self.history.upstream.component, ("src/megatron/bridge",)):
-                if self.repository.id(f"{commit}:{folder}"):
-                    found |= self.repository.files(commit, folder, lambda path: bool(self.sources.match(path)))
+                if self.history.repository.id(f"{commit}:{folder}"):
+                    found |= self.history.repository.files(commit, folder, lambda path: bool(self.sources.match(path)))
             if self.history.upstream.component == "megatron-core":
                 found |= {
                     n: i
-                    for n, is_folder, i in self.repository._tree(f"{commit}:", "")
+                    for n, is_folder, i in self.history.repository._tree(f"{commit}:", "")
                     if not is_folder and self.sources.match(n)
                 }
             self.last_files = (commit, found)
@@ -431,9 +468,8 @@ class Maker:
     def _commit(self, number: int, old: dict[str, str], new: dict[str, str]) -> None:
         gone = {path for path in old if path not in new}
         for path in [path for path in new if old.get(path) != new[path]]:
-            before = (
-                path if path in old else next((one for one in sorted(gone) if self._alike(old[one], new[path])), "")
-            )
+            alike = (one for one in sorted(gone) if path not in old and self._alike(old[one], new[path]))
+            before = path if path in old else next(alike, "")
             if before and before != path and number < len(self.history.main):
                 self.moved[before] = path
                 gone.discard(before)
@@ -442,10 +478,16 @@ class Maker:
             self._compare(number, path, self.source(old[path]), Source())
 
     def _alike(self, one: str, two: str) -> bool:
-        if one == two:
-            return True
-        first, second = set(self.source(one).lines), set(self.source(two).lines)
-        return len(first & second) * 2 > max(len(first), len(second)) > 10
+        return one == two or alike(self.source(one), self.source(two))
+
+    def moves(self) -> None:
+        """Find the files that moved between releases, of a project whose commits are not known."""
+        releases = [dict(self._of_release(version)) for version in sorted(self.trees, key=Version)]
+        for number, (old, new) in enumerate(pairwise(releases), 1):
+            for path in sorted(new.keys() - old.keys()):
+                gone = old.keys() - {*self.moved}.union(*releases[number:])
+                before = next((one for one in sorted(gone) if alike(old[one], new[path])), "")
+                self.moved |= {before: path} if before else {}
 
     def _compare(self, number: int, path: str, old: Source, new: Source) -> None:
         before, after = old.bodies, new.bodies
@@ -459,11 +501,11 @@ class Maker:
                 words = [*(won_words - lost_words), *(lost_words - won_words)] if first and second else []
                 words = sorted(set(words), key=lambda word: (-len(word), word))[:MOST_WORDS]
                 removed = sorted({hash_of_line(line) for line in lost if line.strip()})[:MOST_REMOVED] if second else []
-                kind = 0 if first and second else 1 if second else 2
+                kind = 0 if first and second else MADE if second else REMOVED
                 row = [number, kind, "".join(f"{hash_of_word(word):04x}" for word in words), bytes(removed).hex()]
                 self.changes[path][label].append(row)
 
-    def where(self, path: str, newest: Mapping[str, str]) -> str:
+    def where(self, path: str, newest: Collection[str]) -> str:
         """Return the newest path of a file."""
         passed = {path}
         while path not in newest and (further := self.moved.get(path, "")) and further not in passed:
@@ -474,7 +516,7 @@ class Maker:
     def write(self, target: Path) -> dict[str, Any]:
         """Write the index; return its counts."""
         releases = sorted({*self.history.releases, *self.trees}, key=Version)
-        newest = dict(self.files(self.history.head))
+        newest = self.files(self.history.head) if self.history.main else dict(self._of_release(releases[-1]))
         weaves: dict[str, Weave] = defaultdict(Weave)
         for number, version in enumerate(releases):
             for path, source in self._of_release(version):
@@ -483,13 +525,14 @@ class Maker:
         for path, labels in self.changes.items():
             for label, rows in labels.items():
                 changes[self.where(path, newest)][label] += rows
-        body, files = bytearray(), {}
-        for path in sorted({*weaves, *changes}):
-            block = weaves[path].block({label: sorted(rows) for label, rows in changes[path].items()})
-            files[path] = [len(body), len(block)]
-            body += block
-        commits = packed(self._commits(releases))
-        definitions = packed(defined([(*(row[0][0] for row in weaves[path].rows), *changes[path]) for path in files]))
+        files = sorted({*weaves, *changes})
+        blocks = [weaves[path].block({label: sorted(rows) for label, rows in changes[path].items()}) for path in files]
+        common = common_text(blocks)
+        blocks.append(plain(self._commits(releases)))
+        blocks.append(plain(defined([(*(row[0][0] for row in weaves[path].rows), *changes[path]) for path in files])))
+        parts = [packed(common), *(packed(block, common) for block in blocks)]
+        ends = [*accumulate(map(len, parts))]
+        places = [[end - len(part), len(part)] for end, part in zip(ends, parts, strict=True)]
         old = {path: newer for path in self.moved if (newer := self.where(path, newest)) != path and newer in files}
         head = self.history.all[self.history.head]
         content = {
@@ -499,13 +542,14 @@ class Maker:
             "day": head.day,
             "releases": releases,
             "tagged": [version in self.history.tips for version in releases],
-            "files": files,
+            "common": len(parts[0]),
+            "files": dict(zip(files, places[1:], strict=False)),
             "old": old,
-            "commits": [len(body), len(commits)],
-            "definitions": [len(body) + len(commits), len(definitions)],
+            "commits": places[-2],
+            "definitions": places[-1],
         }
-        header = packed(content)
-        target.write_bytes(len(header).to_bytes(4, "big") + header + bytes(body) + commits + definitions)
+        header = packed(plain(content))
+        target.write_bytes(len(header).to_bytes(4, "big") + header + b"".join(parts))
         return {
             "files": len(files),
             "functions": sum(len({row[0][0] for row in weave.rows}) for weave in weaves.values()),
@@ -558,15 +602,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the index of a project."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=UPSTREAMS)
-    parser.add_argument("clone", type=Path)
-    parser.add_argument("trees", nargs="*", metavar="VERSION=FOLDER")
+    parser.add_argument("sources", nargs="+", metavar="CLONE | VERSION=FOLDER")
     parsed = parser.parse_args(arguments)
-    start = time.monotonic()
-    with Repository(parsed.clone) as repository:
-        trees = {version: Path(folder) for version, _, folder in (one.partition("=") for one in parsed.trees)}
-        maker = Maker(History(repository, UPSTREAMS[parsed.name]), trees)
-        maker.commits()
-        counts = maker.write(DATA / f"{parsed.name}.bin")
+    start, upstream, target = time.monotonic(), UPSTREAMS[parsed.name], DATA / f"{parsed.name}.bin"
+    trees = {
+        version: Path(folder) for version, found, folder in (one.partition("=") for one in parsed.sources) if found
+    }
+    clones = [one for one in parsed.sources if "=" not in one]
+    if clones:
+        with Repository(Path(clones[0])) as repository:
+            maker = Maker(History(repository, upstream), trees)
+            maker.commits()
+            counts = maker.write(target)
+    else:
+        maker = Maker(Wheels(upstream), trees)
+        maker.moves()
+        counts = maker.write(target)
     print(parsed.name, counts, f"{time.monotonic() - start:.0f} s")
     return 0
 

@@ -20,6 +20,7 @@ from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import (
     MADE,
     NAMESAKES,
+    REMOVED,
     FunctionChange,
     SourceFile,
     UpstreamCommit,
@@ -114,7 +115,8 @@ class Offered:
 
     `releases`: those that it may be of; `inferred`: from the lines of the traceback. `earliest`: where they are not
     known, the latest of the releases in which a function, a printed line or the message is new; "" where that is not
-    known. `fixes`: later changes, the likeliest first; `cause`: the change before. `message`: whether upstream still
+    known. `fixes`: later changes, the likeliest first; `cause`: the change before. `changed_before`, `changed_later`:
+    the last release up to this one in which the function changed, and the later ones. `message`: whether upstream still
     has the error message.
     """
 
@@ -125,6 +127,8 @@ class Offered:
     function: str
     fixes: tuple[CommitOffer, ...]
     cause: CommitOffer | None
+    changed_before: str
+    changed_later: tuple[str, ...]
     message: str
 
     def to_json(self) -> dict[str, Any]:
@@ -138,6 +142,8 @@ class Offered:
             "function": self.function,
             "fixes": [in_words(offer) for offer in self.fixes],
             "cause": in_words(self.cause) if self.cause else "",
+            "changed_before": self.changed_before,
+            "changed_later": list(self.changed_later),
             "message": self.message,
         }
 
@@ -146,7 +152,7 @@ def positions(frames: Iterable[Frame]) -> list[UpstreamFrame]:
     """Return the frames that are in sources of an upstream project, outermost first."""
     stack = []
     for frame in frames:
-        for history in histories() if re.search(r"megatron|transformer_engine|tools|\.py$", frame.file) else ():
+        for history in histories() if frame.file.endswith(".py") else ():
             if path := history.path_of(frame.file):
                 position = UpstreamFrame(history, history.file(path), path, frame)
                 is_stranger = path.startswith("tools/") and frame.function not in {
@@ -187,9 +193,14 @@ def inferred(raised: Iterable[Raised]) -> Mapping[str, tuple[str, ...]]:
 
 
 def views(raised: Raised) -> Iterator[Raised]:
-    """Yield an exception, and its part down to the last frame of the project that called the one which raised it."""
+    """Yield an exception, and its part down to the last frame of the project that called the one which raised it.
+
+    The caller may have passed a wrong argument; and of a project whose commits are not known, no fix is.
+    """
     yield raised
-    stack = positions(raised.frames) if raised.type in OF_ARGUMENTS else []
+    stack = positions(raised.frames)
+    if stack and stack[-1].history.has_commits and raised.type not in OF_ARGUMENTS:
+        return
     callers = [position.frame for position in stack if position.history is not stack[-1].history]
     if callers:
         yield replace(raised, frames=raised.frames[: raised.frames.index(callers[-1]) + 1])
@@ -221,7 +232,9 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
     best: dict[str, CommitOffer] = {}
     for offer in fixes:
         best.setdefault(original(offer.commit.subject), offer)
-    functions = stack[-1].functions(numbers)
+    functions, release = stack[-1].functions(numbers), numbers[0] if numbers else -1
+    bits = stack[-1].file.changed_in(functions if numbers else ())
+    changed = [number for number in range(1, len(history.releases)) if bits >> number & 1]
     return Offered(
         history,
         tuple(versions),
@@ -230,6 +243,8 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
         f"{stack[-1].path}:{next(iter(functions), stack[-1].frame.function) or '<module>'}",
         tuple(best.values())[:MOST],
         causes[0] if causes and numbers else None,
+        next((history.releases[number] for number in reversed(changed) if number <= release), ""),
+        tuple(history.releases[number] for number in changed if number > release),
         _message(history, *place) if place else "",
     )
 
@@ -278,6 +293,8 @@ def _offers(
                 continue
             is_later = release < 0 or later(commit)
             score, reason = _weigh(history, commit, lowered, error, change, source if is_later else "")
+            if named and is_later and change.kind == REMOVED and commit.reverted_by is None:
+                score, reason = max(score, 0.0) + 0.5, reason or "it removed the function"
             if named or (reason and score > penalty):
                 yield is_later, CommitOffer(commit, function, reason or "it changed the function", score - penalty)
     for number, words in enumerate(_subjects(history)):
@@ -409,7 +426,7 @@ class RepairsBetween:
 def repairs_between(component: str, versions: tuple[str, str], options: Iterable[str]) -> RepairsBetween | None:
     """Return the fixes and reverts between two versions, None of a component whose history is not known."""
     history = history_of(component)
-    if history is None:
+    if history is None or not history.has_commits:
         return None
     numbers, notes = [history.number_of_release(version) for version in versions], []
     for version, number in zip(versions, numbers, strict=True):

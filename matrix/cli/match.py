@@ -69,29 +69,32 @@ def _of_history(reading: Reading) -> list[Offered]:
     return list({offer.function: offer for offer in offers if offer}.values())[:SHOWN]
 
 
-def _history(history: Offered) -> Iterator[Part]:
+def _history(offered: Offered) -> Iterator[Part]:
     """Yield what history offers for an exception."""
     from matrix.ask.history import commit_in_words, in_words
 
     versions = (
-        " or ".join(history.releases)
-        if len(history.releases) < SHOWN
-        else f"{history.releases[0]} - {history.releases[-1]}"
+        " or ".join(offered.releases)
+        if len(offered.releases) < SHOWN
+        else f"{offered.releases[0]} - {offered.releases[-1]}"
     )
-    origin = "inferred from the lines of the traceback" if history.inferred else "of the log"
+    origin = "inferred from the lines of the traceback" if offered.inferred else "of the log"
     unknown = "not known: no known release has these lines, or the log prints no source lines"
-    unknown += f"; {history.earliest} at the earliest, by functions and lines" * bool(history.earliest)
-    releases = f"{versions}, {origin}" if history.releases else unknown
+    unknown += f"; {offered.earliest} at the earliest, by functions and lines" * bool(offered.earliest)
+    releases = f"{versions}, {origin}" if offered.releases else unknown
+    later = ", ".join(offered.changed_later) or f"no release up to {offered.history.releases[-1]}"
+    by_release = [("changed before in:", offered.changed_before or "no release"), ("changed later in:", later)]
     yield ""
     yield Prose(
-        f"history of {history.history.repository} up to {history.history.until}; no run shows that any of it applies:"
+        f"history of {offered.history.repository} up to {offered.history.until}; no run shows that any of it applies:"
     )
     facts = [
-        ("function:", one_line(history.function)),
+        ("function:", one_line(offered.function)),
         ("release:", releases),
-        *(("may be fixed by:", one_line(in_words(offer), STATED)) for offer in history.fixes),
-        *([("changed before by:", one_line(commit_in_words(history.cause.commit), STATED))] if history.cause else []),
-        *([("message:", one_line(history.message, STATED))] if history.message else []),
+        *(("may be fixed by:", one_line(in_words(offer), STATED)) for offer in offered.fixes),
+        *([("changed before by:", one_line(commit_in_words(offered.cause.commit), STATED))] if offered.cause else []),
+        *(by_release if offered.releases and not offered.history.has_commits else []),
+        *([("message:", one_line(offered.message, STATED))] if offered.message else []),
     ]
     yield table(facts, indent=2)
 

@@ -70,11 +70,16 @@ def answer(what: str) -> Answer:
 
 def _of_project(repository: str) -> UpstreamHistory | None:
     end = f"/{repository.lower().strip('/')}"  # with its owner, or the name alone
-    return next((history for history in histories() if f"/{history.repository.lower()}".endswith(end)), None)
+    projects = (history for history in histories() if history.has_commits)
+    return next((history for history in projects if f"/{history.repository.lower()}".endswith(end)), None)
 
 
 def _indexed() -> str:
-    return "; ".join(f"{history.repository} up to {history.until} ({history.releases[-1]})" for history in histories())
+    scopes = {history: "" if history.has_commits else ", its releases alone" for history in histories()}
+    known = (
+        f"{history.repository} up to {history.until} ({history.releases[-1]}{scopes[history]})" for history in scopes
+    )
+    return "; ".join(known)
 
 
 def _of_reference(reference: str) -> Iterator[str]:
@@ -97,7 +102,7 @@ def _of_number(repository: str, number: int) -> Answer:
     ]
     entries = [line for failure in failures for line in statement(failure)]
     if history is None:
-        return [f"{reference}: not a project whose history is known: {_indexed()}", *entries], bool(entries)
+        return [f"{reference}: not a project whose commits are known: {_indexed()}", *entries], bool(entries)
     lines = list(_named(history, number))
     return [f"{reference}:", *lines, *entries], bool(history.naming(number) or entries)
 
@@ -157,18 +162,22 @@ def _changed(history: UpstreamHistory, commit: UpstreamCommit) -> Iterator[str]:
 
 
 def _of_release(component: str, version: str) -> Answer:
-    """Return the fixes and reverts that are new in a release."""
+    """Return the fixes and reverts that are new in a release, or the files where its commits are not known."""
     history = history_of(component)
     if history is None:
         return [f"{component}: not a component whose history is known: {_indexed()}"], False
     number = history.number_of_release(version)
-    if number is None or not history.tagged[number]:
-        releases = ", ".join(name for name, tagged in zip(history.releases, history.tagged, strict=True) if tagged)
-        lack = "its lines are known, its commits are not" if number is not None else "not a release that is known"
-        return [f"{component} {version}: {lack} up to {history.until}; known: {releases}"], False
+    if number is None:
+        known = f"not a release that is known up to {history.until}; known: {', '.join(history.releases)}"
+        return [f"{component} {version}: {known}"], False
     predecessor, commits = repairs_of(history, number)
-    head = f"{component} {version}: {len(commits)} fixes and reverts that {predecessor} lacks"
-    rows = [f"  {commit_in_words(commit)}" for commit in commits[:LISTED]]
-    if len(commits) > LISTED:
-        rows.append(f"  and {len(commits) - LISTED} more")
-    return [head, *rows], True
+    if history.tagged[number]:
+        rows = [f"  {commit_in_words(commit)}" for commit in commits]
+        head = f"{len(rows)} fixes and reverts that {predecessor} lacks"
+    else:
+        files = {path: history.file(path) for path in history.files}
+        rows = [f"  {path}" for path, file in files.items() if file.changed_in(file.names) >> number & 1]
+        lack = f"its lines are known, its commits are not up to {history.until}"
+        head = f"{lack}; {len(rows)} files are not as in {predecessor}"
+    more = [f"  and {len(rows) - LISTED} more"] if len(rows) > LISTED else []
+    return [f"{component} {version}: {head}", *rows[:LISTED], *more], True

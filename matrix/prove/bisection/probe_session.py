@@ -33,7 +33,7 @@ from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.paths import make_folder, unwritable
 from matrix.prove.store.stored_run import RunLock
-from matrix.read.history.index import history_of
+from matrix.read.history.index import SourceFile, history_of
 
 NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
 
@@ -337,22 +337,21 @@ def changing_frame(axis: BisectionAxis, record: Record) -> tuple[str, set[int], 
     steps = list(pairwise([(place, number) for place, number in numbers if number is not None]))
     number_of = [history.number_of(commit.id) for commit in axis.commits]
 
-    def places(changes: set[int]) -> set[int]:
+    def places(file: SourceFile, names: Collection[str]) -> set[int]:
+        changed = file.changed_in(names)
+        commits = {change.commit for name in names for change in file.changes(name)}
         releases = {
             place
             for (_, older), (place, newer) in steps
-            if any(history.new(commit, newer, older) for commit in changes)
+            if any(changed >> number & 1 for number in range(older + 1, newer + 1))
         }
-        return releases | {place for place, number in enumerate(number_of) if place and number in changes}
+        return releases | {place for place, number in enumerate(number_of) if place and number in commits}
 
     for frame in (frame for raised in record.outcome.chain for frame in reversed(raised.frames)):
         if path := history.path_of(frame.file):
             file = history.file(path)
             names = file.functions_at(frame.function, frame.line, range(len(history.releases)))
-            in_function, in_file = (
-                places({change.commit for name in part for change in file.changes(name)})
-                for part in (names, file.names)
-            )
+            in_function, in_file = places(file, names), places(file, file.names)
             if in_function:
                 return f"{path}:{names[0]}", in_function, in_file
             nothing = nothing if nothing[0] or not in_file else (path, in_function, in_file)

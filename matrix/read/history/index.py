@@ -1,9 +1,11 @@
 """Read the index of upstream's history, which tests/history_facts.py makes from clones.
 
-One file for each project: the size of the head in four bytes, the head, then a block for each source file and one for
-the commits. Head and blocks are JSON, compressed alone, so that a question reads what it is about. A file's block is
-a weave: its lines in all releases, in order, as runs of lines that belong to one function and are in the same
-releases, and behind it a hash of one byte for each line that a traceback may print (0: any other).
+One file for each project: the size of the head in four bytes, the head, text that blocks have in common, then a block
+for each source file and one for the commits. Head and blocks are JSON, each compressed alone, so that a question reads
+what it is about; the blocks with the common text as zlib's dictionary. A project without a clone has no commits, and
+none of its releases counts as tagged. A file's block is a weave: its lines in all releases, in order, as runs of lines
+that belong to one function and are in the same releases, and behind it a hash of one byte for each line that a
+traceback may print (0: any other).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache, cached_property
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 DATA: Final = Path(__file__).parent
-NAMES: Final = ("megatron-lm", "transformer-engine", "megatron-bridge")
+NAMES: Final = ("megatron-lm", "transformer-engine", "megatron-bridge", "pytorch")
 EPOCH: Final = date(1970, 1, 1)
 MADE: Final = 1  # kinds of a change, beside 0
 REMOVED: Final = 2
@@ -122,6 +125,18 @@ class SourceFile:
         for commit, kind, words, removed in self._content["changes"].get(number, ()):
             yield FunctionChange(commit, kind, _hashes(words), frozenset(bytes.fromhex(removed)))
 
+    def changed_in(self, functions: Collection[str]) -> int:
+        """Return the releases in which code of these functions is not that of the release before, as bits."""
+        wanted, offset = set(functions), 0
+        bodies = [defaultdict[str, bytes](bytes) for _ in range(max(map(int.bit_length, self._sets), default=0) + 1)]
+        for count, number, bits in zip(*self._content["runs"], strict=True):
+            if (name := self.names[number]) in wanted:
+                code = self._hashes[offset : offset + count].replace(b"\0", b"")
+                for body in (body for release, body in enumerate(bodies) if self._sets[bits] >> release & 1):
+                    body[name] += code
+            offset += count
+        return sum(1 << release for release in range(1, len(bodies)) if bodies[release] != bodies[release - 1])
+
     def functions_changed(self, commit: int) -> list[str]:
         """Return the functions that a commit changed."""
         changes = self._content["changes"].items()
@@ -146,6 +161,7 @@ class UpstreamHistory:
         size = int.from_bytes(data[:4], "big")
         head = _content(data[4 : 4 + size])[0]
         self._blocks = memoryview(data)[4 + size :]
+        self._common = zlib.decompress(self._blocks[: head["common"]])
         self.repository: str = head["repository"]
         self.component: str = head["component"]
         self.releases: Sequence[str] = head["releases"]
@@ -157,8 +173,13 @@ class UpstreamHistory:
         self._place: list[int] = head["commits"]
         self._definitions: list[int] = head["definitions"]
 
+    @property
+    def has_commits(self) -> bool:
+        """Return whether commits of the project are known, not its releases alone."""
+        return any(self.tagged)
+
     def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
-        return _content(self._blocks[place[0] : place[0] + place[1]])
+        return _content(self._blocks[place[0] : sum(place)], self._common)
 
     def path_of(self, file: str) -> str:
         """Return the path in the project of a file in a traceback, "" for a file that is not of the project."""
@@ -273,8 +294,8 @@ def _hashes(text: str) -> frozenset[int]:
     return frozenset(int(text[k : k + 4], 16) for k in range(0, len(text), 4))
 
 
-def _content(block: bytes | memoryview) -> tuple[dict[str, Any], bytes]:
-    text, _, tail = zlib.decompress(block).partition(b"\0")
+def _content(block: bytes | memoryview, common: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    text, _, tail = zlib.decompressobj(zdict=common).decompress(block).partition(b"\0")
     return json.loads(text), tail
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ask.history import inferred, named_in, offered, original, positions, views
+from matrix.ask.history import inferred, named_in, offered, original, positions, repairs_between, views
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import histories
@@ -56,12 +56,38 @@ def test_no_upstream_frame_has_no_history() -> None:
     assert positions([Frame("", 1, "load")]) == []
 
 
+PLANNER = "/env/torch/distributed/checkpoint/default_planner.py"
+
+
+def test_project_without_commits_is_known_by_release() -> None:
+    """The innermost frame is of torch, so the fixes offered are those of Megatron-LM, the next project."""
+    outer = Frame("/env/megatron/core/dist_checkpointing/strategies/torch.py", 461, "create_global_plan")
+    inner = LoggedFrame(PLANNER, 391, "create_default_global_save_plan", "assert item.index.fqn not in md")
+    raised = Raised("AssertionError", "", (outer, inner))
+    assert "2.4.1" in inferred([raised])["torch"]
+    stated = {"torch": {"2.4.1": None}, "megatron-core": {"0.8.0": None}}
+    torch, megatron = (offered(view, stated, {}) for view in views(raised))
+    assert torch is not None
+    assert megatron is not None
+    assert (torch.fixes, torch.changed_before, torch.changed_later) == ((), "2.1.0", ("2.7.0", "2.10.0"))
+    assert "46ca0688e9" in [fix.commit.id for fix in megatron.fixes]
+    assert repairs_between("torch", ("2.4.0", "2.4.1"), ["--bf16"]) is None
+
+
+def test_message_is_gone_without_a_commit() -> None:
+    raised = Raised("ValueError", "Failed to validate global plan", (Frame(PLANNER, 110, "create_global_plan"),))
+    offer = offered(raised, {"torch": {"2.4.0": None}}, {})
+    assert offer is not None
+    assert offer.message == "gone from this file since 2.12.0"
+
+
 def fixes(version: str, message: str, *frames: tuple[str, int, str]) -> list[str]:
     raised = Raised(
         "Error", message, tuple(Frame(f"/env/megatron/core/{file}", line, name) for file, line, name in frames)
     )
     offer = offered(raised, {"megatron-core": {version: None}}, {})
-    return [fix.commit.id for fix in offer.fixes] if offer else []
+    assert offer is not None
+    return [fix.commit.id for fix in offer.fixes]
 
 
 TE = "extensions/transformer_engine.py"
@@ -83,6 +109,12 @@ def test_callee_that_the_message_names_is_offered() -> None:
     message = "GatedDeltaNet.__init__() got an unexpected keyword argument 'cp_comm_type'"
     assert fixes("0.18.2", message, ("transformer/spec_utils.py", 120, "build_module"))
     assert not fixes("0.18.2", "broken", ("transformer/spec_utils.py", 120, "build_module"))
+
+
+def test_removed_function_goes_before_changed_ones() -> None:
+    """07e958fc74, a refactoring, replaced the class that the message names."""
+    message = "GatedDeltaNet.__init__() got an unexpected keyword argument 'cp_comm_type'"
+    assert fixes("0.18.2", message, ("transformer/spec_utils.py", 120, "build_module"))[0] == "07e958fc74"
 
 
 def test_commit_that_names_an_identifier_is_offered() -> None:

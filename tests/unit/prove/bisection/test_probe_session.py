@@ -143,6 +143,16 @@ def test_releases_that_change_the_frame_go_first(tmp_path: Path, fixed: str, pro
     )
 
 
+def test_releases_without_commits_go_first() -> None:
+    """2.7.0 and 2.10.0 changed the function."""
+    frame = Frame("/env/torch/distributed/checkpoint/default_planner.py", 391, "create_default_global_save_plan")
+    traced = replace(SHOWN, chain=(replace(SHOWN.chain[0], frames=(frame,)),))
+    points = tuple(AxisPoint(version, version) for version in ("2.4.0", "2.5.0", "2.8.0", "2.9.0", "2.11.0"))
+    axis = replace(axis_of_releases(), component="torch", points=points, order=Ancestry.chain(5))
+    source, in_function, _ = changing_frame(axis, record_of(catalogs.planned(repositories.KNOWN), traced))
+    assert (source.rpartition(":")[2], in_function) == ("create_default_global_save_plan", {2, 4})
+
+
 def test_frame_of_no_project_suspects_nothing() -> None:
     record = record_of(catalogs.planned(repositories.KNOWN), SHOWN)
     assert changing_frame(axis_of_releases(), record) == ("", set(), set())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.read.git import Repository
 from matrix.read.history.index import UpstreamHistory, hash_of_line, hash_of_word
-from tests.history_facts import UPSTREAMS, History, Maker, read_source
+from tests.history_facts import UPSTREAMS, History, Maker, Wheels, read_source
 
 OLD = """class Layer:
     def load(self, size):
@@ -110,6 +110,25 @@ def test_cherry_pick_counts_as_the_commit_it_took(history: UpstreamHistory) -> N
     assert end.releases == ("0.5.1", "0.6.0")
     assert history.new(end.number, 3, 2)
     assert not history.new(end.number, 4, 3)
+
+
+def test_releases_of_a_function_need_no_commit(tmp_path: Path) -> None:
+    """A project without a clone: its file moves in 2.1.0, its function changes in 2.2.0, and is gone in 2.3.0."""
+    sources = {"2.0.0": OLD, "2.1.0": OLD, "2.2.0": NEW, "2.3.0": ""}
+    folders = {version: tmp_path / version / "torch" / "distributed" for version in sources}
+    for version, text in sources.items():
+        folders[version].mkdir(parents=True)
+        file = folders[version] / ("layer.py" if version == "2.0.0" else "layers.py")
+        file.write_text(text + "".join(f"x{number} = 1\n" for number in range(9)))
+    maker = Maker(Wheels(UPSTREAMS["pytorch"]), {version: tmp_path / version for version in sources})
+    maker.moves()
+    maker.write(tmp_path / "index.bin")
+    history = UpstreamHistory(tmp_path / "index.bin")
+    file_of = history.file("torch/distributed/layer.py")
+    assert (file_of.path, history.has_commits, history.subjects) == ("torch/distributed/layers.py", False, [])
+    assert [number for number in range(1, 4) if file_of.changed_in(["Layer.load"]) >> number & 1] == [2, 3]
+    assert not file_of.changed_in(["Layer.save"])
+    assert file_of.messages == [("Layer.load", "size {} is negative", 0b0111)]
 
 
 def test_releases_are_found_by_any_form(history: UpstreamHistory) -> None:

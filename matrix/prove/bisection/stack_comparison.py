@@ -106,7 +106,7 @@ def compare_stacks(
     session = BisectionSession(probe, store, events.show, read=seen_as_exit, say=events.say)
     turns = Turns(trials, session, arguments.limits, arguments.junit, [*arguments.metrics], events.say, notes)
     turns.run()
-    if turns.ended:
+    if not turns.unreached:
         write_whole(arguments.folder / COMPLETE, "")
     return turns
 

@@ -198,6 +198,8 @@ def stack_named(catalog: Catalog, text: str) -> str:
         raise MatrixError("an environment is a whole stack", where=text, got=" ".join([*cells, *versions]), fix=fix)
     if cells:
         return " ".join([*cells.values(), *sources.values()])
+    if not versions:
+        raise MatrixError("a source needs a base", where=text, got="no torch", fix=f'"torch=2.13.0 {text}"')
     (checked,) = declaring.inputs(catalog, versions, as_one=True)
     if limits := checked.stack.limits:
         got = ", ".join(f"{name}{limit}" for name, limit in limits.items())

@@ -62,25 +62,31 @@ from _pytest.junitxml import bin_xml_escape, mangle_test_address
 ONLY = {only!r}
 
 
+class Unread(pytest.Module):
+    def collect(self):
+        return []
+
+
+def name_of(nodeid, config):
+    *parts, last = mangle_test_address(nodeid)
+    return ".".join(filter(None, [config.getoption("junitprefix", None), *parts, bin_xml_escape(last)]))
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_ignore_collect(collection_path, config):
-    if collection_path.suffix != ".py" or collection_path.name == "__init__.py":
+def pytest_pycollect_makemodule(module_path, parent):
+    config = parent.config
+    if module_path.name == "__init__.py" or any("::" in word for word in config.args):
         return None
-    if config.rootpath not in collection_path.parents:
-        return None
-    module = ".".join(collection_path.relative_to(config.rootpath).with_suffix("").parts)
-    prefix = config.getoption("junitprefix", None)
-    module = ".".join(filter(None, [prefix, module]))
-    return None if any(f"{{name}}.".startswith(f"{{module}}.") for name in ONLY) else True
+    module = Unread.from_parent(parent, path=module_path)
+    start = f"{{name_of(module.nodeid, config)}}."
+    return None if any(f"{{name}}.".startswith(start) for name in ONLY) else module
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items, config):
     kept, others = [], []
     for item in items:
-        *parts, last = mangle_test_address(item.nodeid)
-        name = ".".join(filter(None, [config.getoption("junitprefix", None), *parts, bin_xml_escape(last)]))
-        (kept if name in ONLY else others).append(item)
+        (kept if name_of(item.nodeid, config) in ONLY else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = kept
 

@@ -243,7 +243,14 @@ def source_of(word: str) -> str:
         is_commit = contents.source.kind is SourceKind.GIT and "+" in contents.version
         source = replace(contents.source, revision=contents.identity.split()[1]) if is_commit else contents.source
         return f"{short_name}={source}"
-    raise errors[0]
+    if name in SOURCED:
+        raise errors[0]
+    raise MatrixError(
+        "neither an environment nor a source of a package",
+        where=word,
+        got=errors[0].brief,
+        expected=package_source.FORMS,
+    )
 
 
 def cell_named(catalog: Catalog, text: str) -> Cell:

@@ -281,7 +281,7 @@ def environment_at(program: str) -> PythonEnvironment:
     missing = [name for name in ("pytest", "packaging", "torch") if name not in environment.packages]
     if missing:
         fix = f"{program} -m pip install {' '.join(shlex.quote(text) for text in CELL_REQUIRES)}, or name versions"
-        got = answer.complaint if answer.code else f"no {', no '.join(missing)}"
+        got = answer.complaint.splitlines()[-1] if answer.code else f"no {', no '.join(missing)}"
         raise MatrixError("tests can't run in this environment", where=program, got=got, expected=NEEDED, fix=fix)
     return environment
 

@@ -24,12 +24,12 @@ from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.catalog.stack import Place
 from matrix.ground.errors import MatrixError
 from matrix.prove.bisection.joint import cell_for, cell_named, source_of
-from matrix.prove.bisection.odds import BREAKS
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
 from matrix.prove.bisection.turns import JudgedTest, TurnLimits, Turns
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution import interrupt
+from matrix.prove.store.paths import write_whole
 from matrix.show.bisection import FORMATS, StackComparison, beside, plain, render_comparison
 from matrix.show.terminal import json_object, say, show, warn
 
@@ -54,7 +54,6 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--deadline": taking("S", "seconds for one run (default: 600)", type=int, default=600),
     "--shared-folder": {"action": "store_true", "help": "run in this folder itself, not in a copy"},
     "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
-    "--format": {"choices": ("text", "json", *FORMATS), "default": "text", "help": "default: text"},
 }
 
 
@@ -69,6 +68,8 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(name, metavar=name.upper(), help=text)
     for option, arguments in OPTIONS.items():
         parser.add_argument(option, **arguments)
+    formats = f"text (the default), json, {', '.join(FORMATS)}; a file for each but the first; may be repeated"
+    parser.add_argument("--format", metavar="NAME[=FILE]", type=output, help=formats, **SEVERAL)
     parser.add_argument("--no-cache", dest="fresh", action="store_true", help="run anew, also what is stored")
     places.add_places(parser)
     add_out(parser)
@@ -104,21 +105,30 @@ def compare_command(parsed: argparse.Namespace) -> int:
         time.monotonic() - started,
         arguments.limits.error,
         turns.unreached,
-        {test.name: likely_commit(turns, test) for test in judged if test.finding.change in BREAKS},
+        {test.name: likely_commit(turns, test) for test in judged if test.finding.claimed},
         {test.name: place for test in judged if (place := place_of(turns, test, Path.cwd()))},
         {trial.name: (trial.line(0), trial.line(1)) for trial in turns.trials},
     )
-    if parsed.json or parsed.format == "json":
-        print(json_object("compare/1", plain(compared), **beside(compared)))
-    elif parsed.format == "text":
-        show(*render_comparison(compared))
-    else:
-        print(FORMATS[parsed.format](compared))
+    for name, path in parsed.format or [("json" if parsed.json else "text", "")]:
+        if name == "text":
+            show(*render_comparison(compared))
+            continue
+        answer = json_object("compare/1", plain(compared), **beside(compared))
+        text = FORMATS[name](compared) if name in FORMATS else answer
+        write_whole(Path(path), f"{text}\n") if path else print(text)
     return compared.status
 
 
+def output(text: str) -> tuple[str, str]:
+    """Return a format, and the file to write it to, "" for standard output. Raises ArgumentTypeError for another."""
+    name, at, path = text.partition("=")
+    if name not in ("text", "json", *FORMATS) or (at and not path) or (path and name == "text"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of text, json, {', '.join(FORMATS)}, or NAME=FILE")
+    return name, path
+
+
 def likely_commit(turns: Turns, test: JudgedTest) -> str:
-    """Return the commit between both stacks that upstream's history offers for a break, "" without one."""
+    """Return the commit between both stacks that upstream's history offers for a change, "" without one."""
     shown = turns.shown.get(test.finding.signature)
     return likeliest(shown.chain, [planned.cell.stack for planned in test.trial.planned]) if shown else ""
 

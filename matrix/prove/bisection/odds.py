@@ -92,6 +92,11 @@ class JudgedRuns:
     values: tuple[float, float] | None = None
     interval: tuple[float, float] | None = None
 
+    @property
+    def claimed(self) -> bool:
+        """Return whether a test fails under one stack alone, or in another way."""
+        return self.change in (StackEffect.NEW, StackEffect.CHANGED, StackEffect.FIXED)
+
 
 @dataclass(frozen=True)
 class Proof:

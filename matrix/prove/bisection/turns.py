@@ -292,9 +292,10 @@ def check_first(turns: Turns, trial: Trial) -> None:
             got = brief(record.outcome)
             raise MatrixError(f"the command can't run under the {side} stack", where=record.cell.id, got=got)
     tests = [{*(value_of(record, TESTS) or {})} - {EXIT} for record in records]
-    printed = "; ".join(
-        f"{side}: {one_line(brief(record.outcome), TITLE)}" for side, record in zip(SIDES, records, strict=True)
-    )
+    ends = [(value_of(record, TESTS) or {}).get(EXIT, ("", "", "", "")) for record in records]
+    lasts = [f"{message}: {text.rstrip().rpartition(chr(10))[2]}" if message else "" for _, _, message, text in ends]
+    reasons = [last or brief(record.outcome) for last, record in zip(lasts, records, strict=True)]
+    printed = "; ".join(f"{side}: {one_line(text, TITLE)}" for side, text in zip(SIDES, reasons, strict=True))
     if turns.junit and not any(tests):
         fix = f"-- pytest --junitxml {turns.junit}: the path is relative to the folder in which the command runs"
         raise MatrixError("no test ran under either stack", got=printed, expected=f"tests in {turns.junit}", fix=fix)

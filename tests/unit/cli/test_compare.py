@@ -337,6 +337,12 @@ def test_junit_has_a_failure_for_each_break(compare: Any, tmp_path: Path) -> Non
         ("--confidence 1 -- true", lambda *_: PASSED, NEW, "out of range"),
         ("--junit o.xml -- true", lambda *_: broken("CommandError", "no o.xml"), NEW, "no test ran under either stack"),
         (
+            "--junit o.xml -- x",
+            lambda *_: of_tests({"exit status": "left with status 4"}),
+            NEW,
+            "old: left with status 4",
+        ),
+        (
             "--junit o.xml -- true",
             lambda item, _: of_tests({"new" if is_new(item) else "old": ""}),
             NEW,

@@ -21,7 +21,6 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
-from matrix.ground.catalog.stack import Place
 from matrix.ground.errors import MatrixError
 from matrix.prove.bisection.joint import cell_for, cell_named, source_of
 from matrix.prove.bisection.procedure import BisectionEvents
@@ -129,21 +128,21 @@ def output(text: str) -> tuple[str, str]:
 
 def likely_commit(turns: Turns, test: JudgedTest) -> str:
     """Return the commit between both stacks that upstream's history offers for a change, "" without one."""
-    shown = turns.shown.get(test.finding.signature)
-    return likeliest(shown.chain, [planned.cell.stack for planned in test.trial.planned]) if shown else ""
+    outcome = turns.failures.get(test.finding.signature)
+    return likeliest(outcome.chain, [planned.cell.stack for planned in test.trial.planned]) if outcome else ""
 
 
-def place_of(turns: Turns, test: JudgedTest, folder: Path) -> Place | None:
+def place_of(turns: Turns, test: JudgedTest, folder: Path) -> tuple[str, int] | None:
     """Return the line of a test in the user's files where its traceback enters them, else the file of its name."""
-    shown = turns.shown.get(test.finding.signature)
-    frames = [(frame.file, frame.line) for raised in (shown.chain if shown else ()) for frame in raised.frames]
+    outcome = turns.failures.get(test.finding.signature)
+    frames = [(frame.file, frame.line) for raised in (outcome.chain if outcome else ()) for frame in raised.frames]
     words = test.name.split(".")
     files = [(f"{'/'.join(words[:end])}.py", 1) for end in range(len(words), 0, -1)]
     for file, line in (*frames, *files):
         parts = Path(file).parts
         for path in (Path(*parts[start:]) for start in range(len(parts))):
             if not path.is_absolute() and (folder / path).is_file():
-                return Place(str(path), line)
+                return str(path), line
     return None
 
 

@@ -163,7 +163,7 @@ class StackComparison:
     error: float = 0.05
     unreached: Sequence[str] = ()
     commits: Mapping[str, str] = field(default_factory=dict)  # what history offers, by test
-    places: Mapping[str, Place] = field(default_factory=dict)  # in the user's files, by test
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # files of the user and lines, by test
     lines: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def counts_as_break(self, test: JudgedTest) -> bool:
@@ -316,7 +316,7 @@ def beside(compared: StackComparison) -> dict[str, Any]:
 
 def _found(compared: StackComparison) -> Findings:
     """Return what newly breaks as findings, then what drifts or is undecided."""
-    found = []
+    reported = []
     for test in sorted(compared.judged, key=lambda test: ORDER.index(test.finding.change)):
         finding, breaks = test.finding, compared.counts_as_break(test)
         if breaks or finding.change in (StackEffect.DRIFT, StackEffect.UNDECIDED):
@@ -330,9 +330,11 @@ def _found(compared: StackComparison) -> Findings:
             ]
             topic = FindingTopic(f"compare-{finding.change.value}", f"{finding.change.value} between two stacks")
             severity = Severity.ERROR if breaks else Severity.WARNING
-            headline, place = f"{finding.change.value}: {test.name}", compared.places.get(test.name)
-            found.append(ReportedFinding(topic, headline, ". ".join(filter(None, parts)), severity, place))
-    return Findings("megatrix compare", tuple(found), (compared.headline, compared.note))
+            headline, line = f"{finding.change.value}: {test.name}", compared.places.get(test.name)
+            reported.append(
+                ReportedFinding(topic, headline, ". ".join(filter(None, parts)), severity, line and Place(*line))
+            )
+    return Findings("megatrix compare", tuple(reported), (compared.headline, compared.note))
 
 
 def junit(compared: StackComparison) -> str:

@@ -256,8 +256,8 @@ def source_of(word: str) -> str:
 def cell_named(catalog: Catalog, text: str) -> Cell:
     """Return the cell that a text names: a cell's id, or that of a base. Raises MatrixError."""
     text, sources = sources_in(text)
-    named: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": catalog.base(text).id}
-    cell = catalog.cell(**named)
+    parts: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": catalog.base(text).id}
+    cell = catalog.cell(**parts)
     return cell.with_({component: read_package(source, component)[0] for component, source in sources.items()})
 
 

@@ -143,7 +143,7 @@ class Turns:
     say: Callable[[str], None] = lambda text: None
     notes: Sequence[str] = ()  # of stacks that others replace
     rounds: int = 0
-    shown: dict[str, Outcome] = field(default_factory=dict)  # signature -> the first failure that has it
+    failures: dict[str, Outcome] = field(default_factory=dict)  # signature -> the first failure that has it
     unreached: Sequence[str] = ()  # what the time was not enough for
     _known: dict[str, str] = field(default_factory=dict)
 
@@ -171,7 +171,7 @@ class Turns:
                 self.say(f"round {self.rounds}: {len(undecided)} to decide: {names}{', ...' * (len(undecided) > 3)}")
 
     def _affordable(
-        self, due: Sequence[Trial], undecided: Sequence[JudgedTest], left: float, took: float
+        self, due: Sequence[Trial], undecided: Sequence[JudgedTest], seconds_left: float, took: float
     ) -> list[Trial]:
         """Return the trials whose next runs end in the seconds that are left, first what is decided soonest.
 
@@ -182,15 +182,17 @@ class Turns:
         for trial in due:
             seconds = sum(self.records(trial, side)[-1].outcome.seconds for side in (0, 1))
             findings = [test.finding for test in undecided if test.trial is trial]
-            needed = [min(rounds_needed(one.failures, one.runs, proof), proof.most) - max(one.runs) for one in findings]
+            needed = [
+                min(rounds_needed(test.failures, test.runs, proof), proof.most) - max(test.runs) for test in findings
+            ]
             costs.append((seconds * min(needed), seconds, trial))
-        left -= max(took - sum(seconds for _, seconds, _ in costs), 0)
-        chosen = []
+        seconds_left -= max(took - sum(seconds for _, seconds, _ in costs), 0)
+        trials = []
         for _, seconds, trial in sorted(costs, key=lambda cost: cost[0]):
-            if seconds <= left:
-                chosen.append(trial)
-                left -= seconds
-        return chosen
+            if seconds <= seconds_left:
+                trials.append(trial)
+                seconds_left -= seconds
+        return trials
 
     def _take_turns(self, due: Sequence[Trial], undecided: Sequence[JudgedTest]) -> None:
         """Run each trial once under both stacks, which begin in turns; of a command the undecided tests alone.
@@ -272,7 +274,7 @@ class Turns:
 
     def _end_of(self, outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
         end = end_of(outcome, known)
-        self.shown.setdefault(end.signature, outcome)
+        self.failures.setdefault(end.signature, outcome)
         return end
 
     def _owner(self, failures: Sequence[Failure], outcome: Outcome) -> str:

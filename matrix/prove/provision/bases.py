@@ -266,8 +266,8 @@ def program_of(word: str) -> str:
     """Return the Python that a word names, of a virtual environment or a file such as python3.12; "" for none."""
     path = Path(word)
     program = path / "bin" / "python" if path.is_dir() else path
-    named = re.fullmatch(r"python[\d.]*", program.name) and program.is_file() and os.access(program, os.X_OK)
-    return os.path.abspath(program) if named else ""  # noqa: PTH100  (a link stays one: it names the environment)
+    is_python = re.fullmatch(r"python[\d.]*", program.name) and program.is_file() and os.access(program, os.X_OK)
+    return os.path.abspath(program) if is_python else ""  # noqa: PTH100  (a link stays one: it names the environment)
 
 
 @cache

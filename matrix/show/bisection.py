@@ -193,7 +193,7 @@ class StackComparison:
         parts = [f"{counts[change]} {change.value}" for change in ORDER if counts[change]]
         accepted = sum(test.finding.change in BREAKS for test in self.judged) - len(self.breaks)
         baseline = f"; {accepted} of them in the baseline" if accepted else ""
-        names = ", ".join(one_line(name, 40) for name in self.unreached[:3]) + ", ..." * (len(self.unreached) > 3)
+        names = ", ".join(short_name(name, 40) for name in self.unreached[:3]) + ", ..." * (len(self.unreached) > 3)
         unreached = f"; the time was not enough to decide {len(self.unreached)}: {names}" if names else ""
         return f"{', '.join([*parts, f'{same} as before'])}{baseline}{unreached}"
 
@@ -228,7 +228,7 @@ class StackComparison:
     def _row(self, test: JudgedTest, more: int) -> tuple[str, ...]:
         finding = test.finding
         word = finding.change.value + " (baseline)" * (finding.change in BREAKS and not self.counts_as_break(test))
-        name = one_line(test.name, NAME) + f" and {more} more" * bool(more)
+        name = short_name(test.name, NAME) + f" and {more} more" * bool(more)
         sides: Sequence[str] = [
             f"{failed} of {runs}" for failed, runs in zip(finding.failures, finding.runs, strict=True)
         ]
@@ -245,6 +245,11 @@ class StackComparison:
         """Return the commands that run what breaks again, each once."""
         names = dict.fromkeys(test.trial.name for test in self.breaks)
         return [(side, line) for name in names for side, line in zip(SIDES, self.lines[name], strict=True)]
+
+
+def short_name(name: str, width: int) -> str:
+    """Return the end of a test's long name, and the start of a long command."""
+    return f"...{visible(name[-width:])}" if len(name) > width and " " not in name else one_line(name, width)
 
 
 def evidence(test: JudgedTest) -> str:

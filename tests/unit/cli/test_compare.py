@@ -254,11 +254,12 @@ def test_markdown_has_at_most_sixty_lines(compare: Any) -> None:
 
 def test_tests_with_one_signature_are_one_row(compare: Any) -> None:
     def ends(item: Planned, count: int) -> Outcome:
-        return of_tests({f"test_{number}": f"ValueError: width {number}" * is_new(item) for number in range(9)})
+        names = (f"{'tests.' * 30}test_{number}" for number in range(9))
+        return of_tests({name: f"ValueError: width {len(name)}" * is_new(item) for name in names})
 
-    _, out, _, _ = compare("--junit o.xml -- pytest --junitxml o.xml", ends)
+    _, out, _, _ = compare("--junit o.xml --format md -- pytest --junitxml o.xml", ends)
 
-    assert "test_0 and 8 more" in out
+    assert ("`...ests.tests." in out, ".test_0 and 8 more`" in out) == (True, True)
 
 
 def test_only_undecided_tests_run_again(compare: Any) -> None:

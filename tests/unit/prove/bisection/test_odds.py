@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given
@@ -91,7 +91,7 @@ def test_odds_hold_where_the_rate_changes(rates: list[float], demanded: float) -
     """A test that runs alone after its first round may fail more often, or less: under equal stacks in the same way."""
     counts, claimed = {(0, 0): 1.0}, 0.0
     for rounds, rate in enumerate(rates, start=1):
-        later = Counter[tuple[int, int]]()
+        later = defaultdict[tuple[int, int], float](float)
         for (old, new), weight in counts.items():
             for one, other in itertools.product((0, 1), repeat=2):
                 later[old + one, new + other] += weight * math.prod(

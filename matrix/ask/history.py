@@ -15,6 +15,7 @@ from functools import cache, reduce
 from operator import or_
 from typing import Any, Final
 
+from matrix.ground.catalog.stack import Stack
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import (
@@ -247,6 +248,26 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
         tuple(history.releases[number] for number in changed if number > release),
         _message(history, *place) if place else "",
     )
+
+
+def likeliest(raised: Iterable[Raised], stacks: Sequence[Stack]) -> str:
+    """Return the commit that one of two stacks has alone, and that probably brought an exception; "" without one."""
+    for exception in raised:
+        stack = positions(exception.frames)
+        history = stack[-1].history if stack else None
+        numbers = [history.number_of_release(str(side[history.component])) for side in stacks] if history else []
+        old, new = numbers if None not in numbers and len({*numbers}) > 1 else (None, None)
+        if history is None or old is None or new is None:
+            continue
+        stack = [position for position in stack if position.history is history][-INNERMOST:]
+        offers = [
+            offer
+            for _, offer in _offers(history, stack, exception, [new])
+            if history.has(offer.commit.number, old) != history.has(offer.commit.number, new)
+        ]
+        if offers:
+            return in_words(max(offers, key=lambda offer: offer.score))
+    return ""
 
 
 def _functions(

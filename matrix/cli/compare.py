@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.ask.check import checking, declaring
-from matrix.ask.check.transition import Effect, Transition
-from matrix.ask.check.user_stack import UserStack
+from matrix.ask.history import likeliest
 from matrix.cli import places
 from matrix.cli.bisect import SEVERAL, progress, share
 from matrix.cli.usage import add_command, add_json, add_out, taking
@@ -23,13 +22,14 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.joint import cell_for, cell_named
+from matrix.prove.bisection.joint import cell_for, cell_named, source_of
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
-from matrix.prove.bisection.turns import TurnLimits
+from matrix.prove.bisection.turns import JudgedTest, TurnLimits, Turns
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution import interrupt
-from matrix.show.bisection import StackComparison, beside, junit, markdown, plain, render_comparison
+from matrix.prove.store.paths import write_whole
+from matrix.show.bisection import FORMATS, StackComparison, beside, plain, render_comparison
 from matrix.show.terminal import json_object, say, show, warn
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -53,18 +53,22 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--deadline": taking("S", "seconds for one run (default: 600)", type=int, default=600),
     "--shared-folder": {"action": "store_true", "help": "run in this folder itself, not in a copy"},
     "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
-    "--format": {"choices": ("text", "md", "json", "junit"), "default": "text", "help": "default: text"},
 }
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "compare")
-    text = "a stack: BASE, BASE/mcore-V/te-V/driver-V, versions, or a file that declares one"
+    text = (
+        "a stack: BASE, BASE/mcore-V/te-V/driver-V, versions (mcore=CLONE@REV is one, too), a file that declares one, "
+        "or an environment: its folder, or its python"
+    )
     for name in ("old", "new"):
         parser.add_argument(name, metavar=name.upper(), help=text)
     for option, arguments in OPTIONS.items():
         parser.add_argument(option, **arguments)
+    formats = f"text (the default), json, {', '.join(FORMATS)}; a file for each but the first; may be repeated"
+    parser.add_argument("--format", metavar="NAME[=FILE]", type=output, help=formats, **SEVERAL)
     parser.add_argument("--no-cache", dest="fresh", action="store_true", help="run anew, also what is stored")
     places.add_places(parser)
     add_out(parser)
@@ -75,7 +79,7 @@ def add_parser(commands: Any) -> None:
 def compare_command(parsed: argparse.Namespace) -> int:
     """Print what changes; return 1 where something newly breaks, 3 where a test is undecided."""
     interrupt.once()
-    catalog, started = loading.load(), time.monotonic()
+    catalog, started = places.with_environments(loading.load(), (parsed.old, parsed.new)), time.monotonic()
     accepted = baseline(parsed.baseline)
     arguments = arguments_of(catalog, parsed)
     events = BisectionEvents(progress, say, warn)
@@ -85,30 +89,61 @@ def compare_command(parsed: argparse.Namespace) -> int:
         environ = own.environ(os.environ, *full.site) if own else os.environ
         return places.engine_of(full, parsed, 1, 1, environ)
 
+    stacks = (arguments.old, arguments.new)
     with ExitStack() as stack:
         turns = compare_stacks(arguments, catalog, start_engine, events, stack)
         judged = turns.judged
         causes = attributed(arguments, judged, catalog, start_engine, events, stack) if parsed.bisect else {}
     compared = StackComparison(
-        arguments.old,
-        arguments.new,
+        *stacks,
         judged,
         causes,
         accepted,
-        [*turns.notes, *known_before(catalog, arguments)],
+        [*turns.notes, *checking.certain_changes(catalog, *(cell_named(catalog, stack).stack for stack in stacks))],
         turns.rounds,
         time.monotonic() - started,
         arguments.limits.error,
-        turns.ended,
+        turns.unreached,
+        {test.name: likely_commit(turns, test) for test in judged if test.finding.claimed},
+        {test.name: place for test in judged if (place := place_of(turns, test, Path.cwd()))},
         {trial.name: (trial.line(0), trial.line(1)) for trial in turns.trials},
     )
-    if parsed.json or parsed.format == "json":
-        print(json_object("compare/1", plain(compared), **beside(compared)))
-    elif parsed.format == "text":
-        show(*render_comparison(compared))
-    else:
-        print(junit(compared) if parsed.format == "junit" else markdown(compared))
+    for name, path in parsed.format or [("json" if parsed.json else "text", "")]:
+        if name == "text":
+            show(*render_comparison(compared))
+            continue
+        answer = json_object("compare/1", plain(compared), **beside(compared))
+        text = FORMATS[name](compared) if name in FORMATS else answer
+        write_whole(Path(path), f"{text}\n") if path else print(text)
     return compared.status
+
+
+def output(text: str) -> tuple[str, str]:
+    """Return a format, and the file to write it to, "" for standard output. Raises ArgumentTypeError for another."""
+    name, at, path = text.partition("=")
+    if name not in ("text", "json", *FORMATS) or (at and not path) or (path and name == "text"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of text, json, {', '.join(FORMATS)}, or NAME=FILE")
+    return name, path
+
+
+def likely_commit(turns: Turns, test: JudgedTest) -> str:
+    """Return the commit between both stacks that upstream's history offers for a change, "" without one."""
+    outcome = turns.failures.get(test.finding.signature)
+    return likeliest(outcome.chain, [planned.cell.stack for planned in test.trial.planned]) if outcome else ""
+
+
+def place_of(turns: Turns, test: JudgedTest, folder: Path) -> tuple[str, int] | None:
+    """Return the line of a test in the user's files where its traceback enters them, else the file of its name."""
+    outcome = turns.failures.get(test.finding.signature)
+    frames = [(frame.file, frame.line) for raised in (outcome.chain if outcome else ()) for frame in raised.frames]
+    words = test.name.split(".")
+    files = [(f"{'/'.join(words[:end])}.py", 1) for end in range(len(words), 0, -1)]
+    for file, line in (*frames, *files):
+        parts = Path(file).parts
+        for path in (Path(*parts[start:]) for start in range(len(parts))):
+            if not path.is_absolute() and (folder / path).is_file():
+                return str(path), line
+    return None
 
 
 def arguments_of(catalog: Catalog, parsed: argparse.Namespace) -> CompareArguments:
@@ -159,23 +194,26 @@ def metrics(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def stack_named(catalog: Catalog, word: str) -> str:
-    """Return a stack as the base or the cell that runs it. Raises MatrixError for what is no stack."""
-    if "/mcore-" in word or catalog.find_base(word):
-        return word
-    (checked,) = declaring.inputs(catalog, [word], as_one=True)
+def stack_named(catalog: Catalog, text: str) -> str:
+    """Return a stack as the base or the cell that runs it, with its sources. Raises MatrixError where it is none."""
+    if re.match(r"[\w.+-]+/mcore-", text) or catalog.find_base(text):
+        return text
+    words = [text] if declaring.is_file(text) else text.split()
+    cells = {word: cell for word in words if (cell := places.environment_cell(catalog, word))}
+    sources = {word: source for word in words if word not in cells and (source := source_of(word))}
+    versions = [f"base={word}" if catalog.find_base(word) else word for word in words if word not in cells | sources]
+    if cells and (versions or len(cells) > 1):
+        fix = "leave the rest out, or name versions alone; mcore=CLONE@REV may be laid over an environment"
+        raise MatrixError("an environment is a whole stack", where=text, got=" ".join([*cells, *versions]), fix=fix)
+    if cells:
+        return " ".join([*cells.values(), *sources.values()])
+    if not versions:
+        raise MatrixError("a source needs a base", where=text, got="no torch", fix=f'"torch=2.13.0 {text}"')
+    (checked,) = declaring.inputs(catalog, versions, as_one=True)
     if limits := checked.stack.limits:
         got = ", ".join(f"{name}{limit}" for name, limit in limits.items())
-        raise MatrixError("a stack that runs has versions", where=word, got=got, expected="NAME=VERSION for each")
-    return cell_for(catalog, checked.stack.stack, word).id
-
-
-def known_before(catalog: Catalog, arguments: CompareArguments) -> list[str]:
-    """Return what is known to change between the stacks without a run."""
-    stacks = [UserStack(cell_named(catalog, text).stack) for text in (arguments.old, arguments.new)]
-    results = [checking.check(catalog, stack, checking.Question(), {}) for stack in stacks]
-    parts = [part for part in Transition(results[0], results[1]).parts if part.effect in (Effect.NEW, Effect.FIXED)]
-    return [f"known, {part.effect.value}: {part.name}: {part.title}" for part in parts if part.certain]
+        raise MatrixError("a stack that runs has versions", where=text, got=got, expected="NAME=VERSION for each")
+    return " ".join([cell_for(catalog, checked.stack.stack, text).id, *sources.values()])
 
 
 def baseline(path: str) -> frozenset[tuple[str, str]]:

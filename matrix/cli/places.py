@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -11,7 +13,8 @@ from typing import Final
 from matrix.cli.usage import add_arguments, texts
 from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import with_site
-from matrix.ground.catalog.model import HOST, Catalog, Container
+from matrix.ground.catalog.model import GIVEN, HOST, Catalog, Container
+from matrix.ground.catalog.stack import ABSENT, MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import inside
@@ -20,8 +23,9 @@ from matrix.prove.execution.inside import Images
 from matrix.prove.execution.slurm import client as slurm
 from matrix.prove.execution.slurm.queue import ClusterSite
 from matrix.prove.execution.slurm.slurm_engine import Slurm
+from matrix.prove.planning.case_request import with_host
 from matrix.prove.provision import host, tools
-from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases
+from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases, environment_at, program_of
 from matrix.prove.provision.image_builds import Builder
 from matrix.show.terminal import warn
 
@@ -81,6 +85,27 @@ def workers_for(items: Iterable[Planned], here: host.LocalSite) -> int:
     gpus = len(here.offers(Level.GPU).gpus or ())
     most = [int(BUSY * (os.cpu_count() or 1)), *([here.machine.memory // MEMORY] if here.machine.memory else [])]
     return max(gpus, min(most)) if gpus else 1
+
+
+def with_environments(catalog: Catalog, texts: Iterable[str]) -> Catalog:
+    """Return the catalog with a base for each environment that the texts name, by its folder or its Python."""
+    for program in filter(None, (program_of(word) for text in texts for word in (text, *text.split()))):
+        environment = environment_at(program)
+        content = json.dumps([program, environment.python, sorted(environment.packages.items())])
+        id = f"{GIVEN}{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        if catalog.find_base(id) is None:
+            catalog = with_host(catalog, environment.packages, environment.minor, id=id, program=program)
+    return catalog
+
+
+def environment_cell(catalog: Catalog, word: str) -> str:
+    """Return the cell of an environment that `with_environments` added, with its packages; "" for another word."""
+    program = program_of(word)
+    for base in catalog.wheels if program else ():
+        if base.program == program:
+            packages = environment_at(program).packages
+            return catalog.cell(base.id, {name: packages.get(name, ABSENT) for name in (MCORE, TE)}).id
+    return ""
 
 
 def missing_images(catalog: Catalog, planned: Sequence[Planned]) -> list[Container]:

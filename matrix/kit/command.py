@@ -8,6 +8,7 @@ instead, so that its class, message and frame can be compared with a signature.
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from traceback import FrameSummary, StackSummary
 from typing import IO, TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 
-from matrix.ground.catalog.regular_file import read_regular
+from matrix.ground.catalog.regular_file import read_regular, read_regular_text
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedException, Tracebacks
 from matrix.kit import child
@@ -46,10 +47,55 @@ METRIC: Final = "metric"  # the key of the numbers in the value of a rank
 RUNS: Final = "runs"  # the key of the number of runs, all of which passed
 TESTS: Final = "tests"  # the key of the results in a file of JUnit: by name (result, type, message, text)
 NUMBERS: Final = "numbers"  # the key of several numbers, by name
+PART: Final = "part"  # the key that marks a run of some tests alone, which has no exit status of the whole
+AGAIN: Final = "again.json"  # beside the reproduction: the names of the tests to run, [] for all
 EXIT: Final = "exit status"  # the test that is not in the file: whether the command succeeded
 FAILED: Final = ("failure", "error")  # the elements of a test that fails
 SHOWN: Final = 4_000  # characters of the end of a failed test's text
 _FRAME: Final = re.compile(r"^(\S+\.py):(\d+): (?:in (\w+)|\w+)$", re.M)  # pytest's, in the text of a failed test
+_PLUGIN: Final = "megatrix_only"
+# A plugin of pytest: it runs the tests of these names alone, and imports no file that has none of them.
+_ONLY: Final = """\
+import pytest
+from _pytest.junitxml import bin_xml_escape, mangle_test_address
+
+ONLY = {only!r}
+
+
+class Unread(pytest.Module):
+    def collect(self):
+        return []
+
+
+def name_of(nodeid, config):
+    *parts, last = mangle_test_address(nodeid)
+    return ".".join(filter(None, [config.getoption("junitprefix", None), *parts, bin_xml_escape(last)]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path, parent):
+    config = parent.config
+    if module_path.name == "__init__.py" or any("::" in word for word in config.args):
+        return None
+    module = Unread.from_parent(parent, path=module_path)
+    start = f"{{name_of(module.nodeid, config)}}."
+    return None if any(f"{{name}}.".startswith(start) for name in ONLY) else module
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items, config):
+    kept, others = [], []
+    for item in items:
+        (kept if name_of(item.nodeid, config) in ONLY else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = kept
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = 0
+"""
 
 
 class CommandError(Exception):
@@ -104,34 +150,40 @@ def run_tests(
     folder: str,
     junit: str = "",
     numbers: Mapping[str, str] | None = None,
+    only: Collection[str] = (),
+    again: Path | None = None,
     **where: Any,
 ) -> dict[str, Any]:
     """Run a command once, as `run`; return its numbers by name, and with `junit` the results in that file, by test.
 
-    A name without an expression is a property in the file. A number that is missing is left out.
+    A name without an expression is a property in the file. A number that is missing is left out. `only`, or the file
+    `again`, has the names of the tests that pytest runs; another runner runs all, which its results show.
     """
     folder, patterns = place(rank, folder, **where), numbers or {}
     path = Path(folder, junit)
+    if again and again.is_file():
+        only = json.loads(read_regular_text(again))
     if junit:
         path.unlink(missing_ok=True)  # of an earlier run
-    output, status = _output(rank, command, folder)
+    output, status = _output(rank, command, folder, only)
     if not junit:
         _end(status, output)
     elif not path.is_file():
         _end(status, output)
         raise CommandError(f"the command has not written {junit}")
     tests, properties = read_junit(path) if junit else ({}, {})
-    if status and not any(test[0] in FAILED for test in tests.values()):
+    part = bool(only) and tests.keys() <= {*only}
+    if status and not part and not any(test[0] in FAILED for test in tests.values()):
         tests[EXIT] = ("failure", "", f"the command left with status {status}, and no test failed", output[-SHOWN:])
     found = {name: _number(output, pattern) if pattern else properties.get(name) for name, pattern in patterns.items()}
-    return {TESTS: tests, NUMBERS: {name: number for name, number in found.items() if number is not None}}
+    present = {name: number for name, number in found.items() if number is not None}
+    return {TESTS: tests, NUMBERS: present, **({PART: True} if part else {})}
 
 
 def run_test(rank: Rank, command: Sequence[str], folder: str, junit: str, test: str, **where: Any) -> None:
-    """Run a command, and end as one of its tests does. Raises CommandError, and LackError where that did not run."""
-    result, kind, message, text = run_tests(rank, command, folder, junit, **where)[TESTS].get(
-        test, ("skipped", "", "", "")
-    )
+    """Run one test of a command, and end as it does. Raises CommandError, and LackError where that did not run."""
+    tests = run_tests(rank, command, folder, junit, only=[test], **where)[TESTS]
+    result, kind, message, text = tests.get(test, ("skipped", "", "", ""))
     if result in FAILED:
         raise CommandError(text or message, [raised_in(kind, message, text)])
     if result:
@@ -224,9 +276,13 @@ def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
     return output
 
 
-def _output(rank: Rank, command: Sequence[str], folder: str) -> tuple[str, int]:
+def _output(rank: Rank, command: Sequence[str], folder: str, only: Collection[str] = ()) -> tuple[str, int]:
     """Run the command once and return the end of its output, and its status; end as it does by a signal."""
     environment = environment_of(rank, os.environ)
+    if only:
+        plugin = Path(environment["PYTHONPATH"].partition(os.pathsep)[0], f"{_PLUGIN}.py")
+        plugin.write_text(_ONLY.format(only={*only}), encoding="utf-8")
+        environment["PYTEST_ADDOPTS"] = f"{environment.get('PYTEST_ADDOPTS', '')} -p {_PLUGIN}".strip()
     sys.stdout.flush()
     try:
         words = [program(command[0], folder, environment["PATH"]), *command[1:]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.folders import SITE
+from matrix.ground.catalog.stack import Place
 from matrix.ground.errors import ExitStatus
 from matrix.ground.verdicts.text import one_line, tail, visible
 from matrix.prove.bisection.axes import PACKAGES, axis_named
@@ -22,6 +23,7 @@ from matrix.prove.bisection.result_summary import AttributionSummary, BisectionS
 from matrix.prove.bisection.turns import SIDES, JudgedTest
 from matrix.read.trees import LAYOUTS
 from matrix.show.document import document
+from matrix.show.findings import Findings, FindingTopic, ReportedFinding, Severity, github, sarif
 from matrix.show.terminal import Part, Prose, block, code, markdown_text, table, xml_document
 
 AT_MOST: Final = 12  # candidates of an ambiguous result that are listed
@@ -158,7 +160,9 @@ class StackComparison:
     rounds: int = 0
     seconds: float = 0.0
     error: float = 0.05
-    ended: bool = True
+    unreached: Sequence[str] = ()
+    commits: Mapping[str, str] = field(default_factory=dict)  # what history offers, by test
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # files of the user and lines, by test
     lines: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def counts_as_break(self, test: JudgedTest) -> bool:
@@ -188,7 +192,8 @@ class StackComparison:
         parts = [f"{counts[change]} {change.value}" for change in ORDER if counts[change]]
         accepted = sum(test.finding.change in BREAKS for test in self.judged) - len(self.breaks)
         baseline = f"; {accepted} of them in the baseline" if accepted else ""
-        unreached = "" if self.ended else "; the time is used up before all was decided"
+        names = ", ".join(short_name(name, 40) for name in self.unreached[:3]) + ", ..." * (len(self.unreached) > 3)
+        unreached = f"; the time was not enough to decide {len(self.unreached)}: {names}" if names else ""
         return f"{', '.join([*parts, f'{same} as before'])}{baseline}{unreached}"
 
     @property
@@ -222,19 +227,28 @@ class StackComparison:
     def _row(self, test: JudgedTest, more: int) -> tuple[str, ...]:
         finding = test.finding
         word = finding.change.value + " (baseline)" * (finding.change in BREAKS and not self.counts_as_break(test))
-        name = one_line(test.name, NAME) + f" and {more} more" * bool(more)
+        name = short_name(test.name, NAME) + f" and {more} more" * bool(more)
         sides: Sequence[str] = [
             f"{failed} of {runs}" for failed, runs in zip(finding.failures, finding.runs, strict=True)
         ]
         if finding.values:
             sides = [f"{value:.6g}" for value in finding.values]
-        cause = one_line(self.causes.get(test.name, ""), REASON)
-        return word, name, *sides, one_line(evidence(test), REASON), finding.known, cause
+        return word, name, *sides, one_line(evidence(test), REASON), finding.known, one_line(self.cause(test), REASON)
+
+    def cause(self, test: JudgedTest) -> str:
+        """Return what brought a change by a search, else what history offers."""
+        commit = self.commits.get(test.name, "")
+        return "; ".join(filter(None, [self.causes.get(test.name, ""), commit and f"history: {commit}"]))
 
     def again(self) -> list[tuple[str, str]]:
         """Return the commands that run what breaks again, each once."""
         names = dict.fromkeys(test.trial.name for test in self.breaks)
         return [(side, line) for name in names for side, line in zip(SIDES, self.lines[name], strict=True)]
+
+
+def short_name(name: str, width: int) -> str:
+    """Return the end of a test's long name, and the start of a long command."""
+    return f"...{visible(name[-width:])}" if len(name) > width and " " not in name else one_line(name, width)
 
 
 def evidence(test: JudgedTest) -> str:
@@ -285,6 +299,7 @@ def plain(compared: StackComparison) -> list[dict[str, Any]]:
             **encode(test.finding),
             "breaks": compared.counts_as_break(test),
             "cause": compared.causes.get(test.name, ""),
+            "commit": compared.commits.get(test.name, ""),
             "reproduce": list(compared.lines[test.trial.name]),
         }
         for test in sorted(compared.judged, key=lambda test: (ORDER.index(test.finding.change), test.name))
@@ -294,11 +309,36 @@ def plain(compared: StackComparison) -> list[dict[str, Any]]:
 def beside(compared: StackComparison) -> dict[str, Any]:
     """Return what the JSON has of the whole comparison."""
     return {
-        **{name: getattr(compared, name) for name in ("old", "new", "rounds", "error", "ended")},
+        **{name: getattr(compared, name) for name in ("old", "new", "rounds", "error")},
+        "ended": not compared.unreached,
+        "unreached": list(compared.unreached),
         "status": int(compared.status),
         "known": list(compared.known),
         "seconds": round(compared.seconds, 1),
     }
+
+
+def _found(compared: StackComparison) -> Findings:
+    """Return what newly breaks as findings, then what drifts or is undecided."""
+    reported = []
+    for test in sorted(compared.judged, key=lambda test: ORDER.index(test.finding.change)):
+        finding, breaks = test.finding, compared.counts_as_break(test)
+        if breaks or finding.change in (StackEffect.DRIFT, StackEffect.UNDECIDED):
+            counts = [f"{failed} of {runs}" for failed, runs in zip(finding.failures, finding.runs, strict=True)]
+            parts = [
+                evidence(test),
+                "" if test.number else f"fails in {counts[0]} runs of the old stack, in {counts[1]} of the new one",
+                finding.known and f"known: {finding.known}",
+                compared.cause(test),
+                f"run it again: {compared.lines[test.trial.name][1]}",
+            ]
+            topic = FindingTopic(f"compare-{finding.change.value}", f"{finding.change.value} between two stacks")
+            severity = Severity.ERROR if breaks else Severity.WARNING
+            headline, line = f"{finding.change.value}: {test.name}", compared.places.get(test.name)
+            reported.append(
+                ReportedFinding(topic, headline, ". ".join(filter(None, parts)), severity, line and Place(*line))
+            )
+    return Findings("megatrix compare", tuple(reported), (compared.headline, compared.note))
 
 
 def junit(compared: StackComparison) -> str:
@@ -313,3 +353,11 @@ def junit(compared: StackComparison) -> str:
             ElementTree.SubElement(item, "skipped", message=text)
     suite.set("failures", str(len(compared.breaks)))
     return xml_document(ElementTree.tostring(suite, encoding="unicode"))
+
+
+FORMATS: Final[dict[str, Callable[[StackComparison], str]]] = {
+    "md": markdown,
+    "junit": junit,
+    "github": lambda compared: github(_found(compared)),
+    "sarif": lambda compared: sarif(_found(compared)),
+}

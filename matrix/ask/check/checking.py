@@ -23,6 +23,7 @@ from matrix.ask.check.rulings import (
     ordered,
 )
 from matrix.ask.check.training_job import NO_JOB, UserJob
+from matrix.ask.check.transition import Effect, Transition
 from matrix.ask.check.user_stack import UserStack, unrecorded
 from matrix.ground.cases.machine_requirements import fit_of
 from matrix.ground.catalog.loading import evidence_of, night_of
@@ -131,3 +132,10 @@ def _launched(question: Question) -> bool:
     """Return whether something besides a command describes a job: an option, or the launcher of this process."""
     world = launch.world_of(question.host.environ) if question.host else launch.UNKNOWN
     return world.size is not None or bool(question.assumed.general.keys() & {"launcher", "world-size"})
+
+
+def certain_changes(catalog: Catalog, old: Stack, new: Stack) -> list[str]:
+    """Return what is known to break or to be fixed between two stacks, without a run."""
+    results = [check(catalog, UserStack(stack), Question(), {}) for stack in (old, new)]
+    parts = [part for part in Transition(results[0], results[1]).parts if part.effect in (Effect.NEW, Effect.FIXED)]
+    return [f"known, {part.effect.value}: {part.name}: {part.title}" for part in parts if part.certain]

@@ -33,6 +33,7 @@ from matrix.ground.catalog.versions import Range, is_version, minor, parse
 from matrix.ground.errors import MatrixError, closest
 
 HOST: Final = "host"  # the base of the current interpreter, where it is no base of the catalog
+GIVEN: Final = "host-"  # how the ids of other interpreters begin
 LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.07
 
 
@@ -90,7 +91,7 @@ class Wheels:
     machine without NVIDIA's driver does not install. `variant` is why there is a further base with the torch of
     another, "" for a torch's standard base: only that one is a twin or a point of a bisection. The base `host` is one
     too; `image` is the container that it stands in, "" for none. `disk_gb` is the size of its environment, 0 where
-    it was not measured.
+    it was not measured. `program` is the Python of a user's environment, which is the base as it is.
     """
 
     id: Identifier
@@ -103,6 +104,7 @@ class Wheels:
     gpu_only: tuple[str, ...] = ()
     variant: str = ""
     disk_gb: float = 0.0
+    program: str = field(default="", metadata={"toml": False})
 
     def contents(self, python: str = "") -> Stack:
         """Return what it contains on a minor of Python, by default its first: torch and the packages that it pins."""
@@ -334,7 +336,7 @@ class Catalog:
     def base_on(self, id: str, python: str) -> str | None:
         """Return the id of the base of wheels `id` on a minor of Python, None where the catalog names none."""
         base = self.find_base(id)
-        if not isinstance(base, Wheels):
+        if not isinstance(base, Wheels) or base.program:
             return None
         standard = next((entry for entry in self.standard if entry.torch == base.torch), base)
         on_python = standard if python == standard.pythons[0] else _on_python(standard, python)

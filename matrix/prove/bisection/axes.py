@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import groupby
 from typing import Any, Final
 
@@ -378,7 +379,7 @@ def commits(subject: Subject, axis: str, clone: Clone, old: Commit, new: Commit)
         axis,
         tuple(AxisPoint(commit.id, str(commit)) for commit in changed),
         Ancestry.of_parents(parents, unchanged_from),
-        lambda place: at_commit(subject, axis, clone, changed[place].id),
+        cache(lambda place: at_commit(subject, axis, clone, changed[place].id)),  # also after the clone is closed
         tuple(notes),
         tuple(changed),
         clone.path,

@@ -5,6 +5,8 @@ Some packages can change one by one, the others only together.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -34,11 +36,16 @@ from matrix.ground.catalog.stack import (
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.bisection.axes import Subject, axis_word, releases
+from matrix.prove.bisection.axes import Clone, Subject, axis_word, read_package, releases
+from matrix.prove.bisection.commits import Searcher, of_signatures
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.prove.bisection.search import Attribution, Packages, Plan, WrongStackError, attribute
+from matrix.prove.provision import host
+from matrix.read import package_source
+from matrix.read.package_source import SourceKind
 
+SOURCED: Final = {"mcore": MCORE, "te": TE}  # the packages that a stack may have from a clone, a folder or a wheel
 VENDOR: Final = "nvidia-"  # names of CUDA's libraries on PyPI, which the metadata of a torch pins
 
 
@@ -208,10 +215,50 @@ class StackPair:
         return ", ".join(f"{axis_word(name)} {self.versions(name)[name in taken]}" for name in self.components)
 
 
+def sources_in(text: str) -> tuple[str, dict[str, str]]:
+    """Return the cell or the base that a stack names, and the sources of its packages that are in none of them.
+
+    "torch-2.13.0/mcore-none/te-none/driver-none mcore=/src/Megatron-LM@main" has one.
+    """
+    cell, *words = re.split(rf" (?=(?:{'|'.join(SOURCED)})=/)", text)
+    return cell, {SOURCED[name]: source for name, _, source in (word.partition("=") for word in words)}
+
+
+def source_of(word: str) -> str:
+    """Return the source that a word names, such as mcore=./Megatron-LM@main, with its commit; "" for another word.
+
+    A release's tag stays. A clone or its folder alone is that of the package which it contains. Raises MatrixError.
+    """
+    name, _, text = word.partition("=")
+    text = host.load_configuration().resolve(text if name in SOURCED else word)
+    if not (name in SOURCED and "/" in text) and not os.path.isdir(text.partition("@")[0]):  # noqa: PTH112
+        return ""
+    errors = []
+    for short_name in [name] if name in SOURCED else SOURCED:
+        try:
+            contents = package_source.inspect(package_source.parse(text, SOURCED[short_name]))
+        except MatrixError as error:
+            errors.append(error)
+            continue
+        is_commit = contents.source.kind is SourceKind.GIT and "+" in contents.version
+        source = replace(contents.source, revision=contents.identity.split()[1]) if is_commit else contents.source
+        return f"{short_name}={source}"
+    if name in SOURCED:
+        raise errors[0]
+    raise MatrixError(
+        "neither an environment nor a source of a package",
+        where=word,
+        got=errors[0].brief,
+        expected=package_source.FORMS,
+    )
+
+
 def cell_named(catalog: Catalog, text: str) -> Cell:
     """Return the cell that a text names: a cell's id, or that of a base. Raises MatrixError."""
-    cell: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": catalog.base(text).id}
-    return catalog.cell(**cell)
+    text, sources = sources_in(text)
+    parts: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": catalog.base(text).id}
+    cell = catalog.cell(**parts)
+    return cell.with_({component: read_package(source, component)[0] for component, source in sources.items()})
 
 
 def cell_for(catalog: Catalog, stack: Stack, word: str) -> Cell:
@@ -231,7 +278,7 @@ def cell_for(catalog: Catalog, stack: Stack, word: str) -> Cell:
 def read_pair(
     subject: Subject, good: str, bad: str, lacks: Callable[[str], str], contents: Contents | None = None
 ) -> StackPair:
-    """Return the pair of two stacks, each BASE or BASE/mcore-V/te-V/driver-V.
+    """Return the pair of two stacks, each BASE or BASE/mcore-V/te-V/driver-V, with sources.
 
     The packages that a text does not name are the subject's or, of an image, its own. The twin replaces an image that
     can't run on this machine (`lacks` returns the reason). Raises MatrixError.
@@ -243,6 +290,7 @@ def read_pair(
 
 def _read_stack(subject: Subject, text: str, lacks: Callable[[str], str]) -> tuple[Subject, str]:
     """Return the subject on the stack that `text` names, and which twin replaces its image ("" for none)."""
+    text, sources = sources_in(text)
     cell: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
     base = subject.catalog.base(cell["base"])
     image = base.contents() if isinstance(base, Container) else NOTHING
@@ -255,6 +303,8 @@ def _read_stack(subject: Subject, text: str, lacks: Callable[[str], str]) -> tup
             on_stack = on_stack.with_(package, image.version(package) or ABSENT)
     for package in cell.get("packages", ()):
         on_stack = on_stack.with_(package, cell["values"][package])
+    for package, source in sources.items():
+        on_stack = on_stack.with_(package, *read_package(source, package))
     twin = subject.catalog.twin(base) if isinstance(base, Container) else None
     lack = lacks(base.id) if twin else ""
     if not (twin and lack):
@@ -306,12 +356,30 @@ def bisect_stacks(stacks: StackPair, plan: Plan, session: BisectionSession) -> B
                 continue
             try:
                 along = partial(stacks.base_along, component, carrier.packages)
+                if searched := search_commits(around, component, stacks.versions(component), plan, session):
+                    bisections[component] = searched
+                    continue
                 stretch, swapped = releases(around, component, *stacks.versions(component), along)
                 old = ProbeResult.BAD if swapped else ProbeResult.GOOD
                 bisections[component] = bisect(around, stretch, old, plan, session, cheap=session.is_cheap)
             except MatrixError as error:
                 notes.append(f"{axis_word(component)} was not bisected by release: {error.brief}")
     return BisectionAnswer(subject, bisections, comparison, tuple(notes))
+
+
+def search_commits(
+    around: Subject, component: str, ends: tuple[str, str], plan: Plan, session: BisectionSession
+) -> Bisection | None:
+    """Return the search between a good and a bad revision of one clone, None where the ends are none."""
+    if component not in SOURCED.values() or not all("@" in end for end in ends):
+        return None
+    good, bad = (package_source.parse(end, component) for end in ends)
+    if good.location != bad.location:
+        return None
+    with Clone(good.location, component) as clone:
+        suspects = of_signatures(around.failure.signature, clone)
+        searcher = Searcher(around, component, clone, plan, session, suspects)
+        return searcher.between(clone.commit(good.revision), clone.commit(bad.revision))
 
 
 def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Comparison:

@@ -92,6 +92,11 @@ class JudgedRuns:
     values: tuple[float, float] | None = None
     interval: tuple[float, float] | None = None
 
+    @property
+    def claimed(self) -> bool:
+        """Return whether a test fails under one stack alone, or in another way."""
+        return self.change in (StackEffect.NEW, StackEffect.CHANGED, StackEffect.FIXED)
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -136,12 +141,11 @@ def _greatest(failures: int, runs: int) -> float:
     return sum(part * math.log(part / runs) for part in parts if part)
 
 
-def _hopeless(failures: tuple[int, int], runs: tuple[int, int], proof: Proof) -> bool:
-    """Return whether more runs than are allowed would decide, if they went on as before."""
+def rounds_needed(failures: tuple[int, int], runs: tuple[int, int], proof: Proof) -> float:
+    """Return after how many rounds a test is decided, if they go on as before."""
     both = zip(failures, runs, strict=True)
     gain = sum(_greatest(*side) for side in both) - _greatest(sum(failures), sum(runs))
-    rounds = max(runs)
-    return rounds > 1 and gain / rounds * proof.most < math.log(proof.odds(FAILING))
+    return max(runs) * math.log(proof.odds(FAILING)) / gain if gain > 0 else math.inf
 
 
 def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], proof: Proof) -> JudgedRuns:
@@ -166,7 +170,7 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], proof: Proof) -> Ju
     if odds(failures, runs) >= proof.odds(FAILING):
         return replace(finding, change=StackEffect.NEW if rises else StackEffect.FIXED)
     vary = [0 < failed < count for failed, count in zip(failures, runs, strict=True)]
-    over = rounds >= proof.most or _hopeless(failures, runs, proof)
+    over = rounds >= proof.most or (max(runs) > 1 and rounds_needed(failures, runs, proof) > proof.most)
     if all(vary) or (over and any(vary)):
         return replace(finding, change=StackEffect.FLAKY)
     return replace(finding, again=not over)

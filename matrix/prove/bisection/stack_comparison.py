@@ -70,7 +70,7 @@ class CompareArguments:
         """Return the folder of the runs and of what is written about them."""
         content = [self.old, self.new, self.select, self.level.value, self.command.id if self.command else ""]
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-        return Paths(self.out).bisections.absolute() / f"compare-{digest}"
+        return Paths(self.out).bisections.resolve() / f"compare-{digest}"
 
 
 def compare_stacks(
@@ -106,7 +106,7 @@ def compare_stacks(
     session = BisectionSession(probe, store, events.show, read=seen_as_exit, say=events.say)
     turns = Turns(trials, session, arguments.limits, arguments.junit, [*arguments.metrics], events.say, notes)
     turns.run()
-    if turns.ended:
+    if not turns.unreached:
         write_whole(arguments.folder / COMPLETE, "")
     return turns
 

@@ -5,30 +5,35 @@ Results are those of a bisection's session: each run is stored as it ends, and a
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final
 
 from matrix.ground.cases.cells import excluded, run_in
 from matrix.ground.catalog.failure import Failure, Level
-from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.ground.verdicts.signature_match import owner
 from matrix.ground.verdicts.text import one_line
-from matrix.kit.command import EXIT, FAILED, NUMBERS, TESTS, raised_in
+from matrix.kit.command import AGAIN, EXIT, FAILED, NUMBERS, PART, TESTS, raised_in
 from matrix.prove.bisection.axes import Subject
 from matrix.prove.bisection.ends import in_words, learned
 from matrix.prove.bisection.joint import StackPair
-from matrix.prove.bisection.odds import MOST, Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test
+from matrix.prove.bisection.odds import MOST, Ending, JudgedRuns, Proof, RunEnd, judge_number, judge_test, rounds_needed
 from matrix.prove.bisection.probe_session import NOT_STORED, BisectionSession, line_of, value_of
 from matrix.prove.execution.reproduction import brief
+from matrix.prove.planning.rerun import RERUN, reproduce_line
 from matrix.prove.planning.selection import select
+from matrix.prove.store.paths import write_whole
 
 SIDES: Final = ("old", "new")
 TITLE: Final = 160  # characters of a reason
@@ -61,8 +66,16 @@ class Trial:
         return self.planned[0].key == self.planned[1].key
 
     def line(self, side: int) -> str:
-        """Return the command that runs it again under a stack."""
-        return line_of(self.subjects[side], self.planned[side])
+        """Return the command that runs it again under a stack: in a user's environment, by its Python."""
+        item = self.planned[side]
+        base = self.subjects[side].catalog.find_base(item.cell.base)
+        program = base.program if isinstance(base, Wheels) else ""
+        if self.own and program:
+            return f"PATH={shlex.quote(os.path.dirname(program))}:$PATH {self.name}"  # noqa: PTH120
+        if program:
+            on_host = replace(item, cell=replace(item.cell, base=HOST))
+            return reproduce_line(on_host, {RERUN: f"{shlex.quote(program)} -m pytest tests/failures"})
+        return line_of(self.subjects[side], item)
 
 
 @dataclass(frozen=True)
@@ -130,20 +143,23 @@ class Turns:
     say: Callable[[str], None] = lambda text: None
     notes: Sequence[str] = ()  # of stacks that others replace
     rounds: int = 0
-    ended: bool = True
+    failures: dict[str, Outcome] = field(default_factory=dict)  # signature -> the first failure that has it
+    unreached: Sequence[str] = ()  # what the time was not enough for
     _known: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Run each trial until it is decided, or the time is used up."""
+        """Run each trial until it is decided, or the time is used up. What is decided soonest runs first."""
         started, took = time.monotonic(), 0.0
-        due = [*self.trials]
-        while due:
+        due, undecided = [*self.trials], list[JudgedTest]()
+        while due and self.rounds < self.limits.most:
             spent = time.monotonic() - started
-            if self.rounds and self.limits.seconds is not None and spent + took > self.limits.seconds:
-                self.ended = False
+            if self.rounds and self.limits.seconds is not None:
+                due = self._affordable(due, undecided, self.limits.seconds - spent, took)
+                self.unreached = [test.name for test in undecided if all(test.trial is not trial for trial in due)]
+            if not due:
                 return
             self.rounds += 1
-            self._take_turns(due)
+            self._take_turns(due, undecided)
             took = time.monotonic() - started - spent
             for trial in self.trials if self.rounds == 1 else ():
                 if trial.own:
@@ -154,14 +170,48 @@ class Turns:
                 names = ", ".join(one_line(test.name, 40) for test in undecided[:3])
                 self.say(f"round {self.rounds}: {len(undecided)} to decide: {names}{', ...' * (len(undecided) > 3)}")
 
-    def _take_turns(self, due: Sequence[Trial]) -> None:
-        """Run each trial once under both stacks, which begin in turns."""
+    def _affordable(
+        self, due: Sequence[Trial], undecided: Sequence[JudgedTest], seconds_left: float, took: float
+    ) -> list[Trial]:
+        """Return the trials whose next runs end in the seconds that are left, first what is decided soonest.
+
+        `took` are the seconds of the last round, with what starting it costs.
+        """
+        numbers = [test.number for test in self.judged]
+        proof, costs = self._proof(numbers.count(False), numbers.count(True)), list[tuple[float, float, Trial]]()
+        for trial in due:
+            seconds = sum(self.records(trial, side)[-1].outcome.seconds for side in (0, 1))
+            findings = [test.finding for test in undecided if test.trial is trial]
+            needed = [
+                min(rounds_needed(test.failures, test.runs, proof), proof.most) - max(test.runs) for test in findings
+            ]
+            costs.append((seconds * min(needed), seconds, trial))
+        seconds_left -= max(took - sum(seconds for _, seconds, _ in costs), 0)
+        trials = []
+        for _, seconds, trial in sorted(costs, key=lambda cost: cost[0]):
+            if seconds <= seconds_left:
+                trials.append(trial)
+                seconds_left -= seconds
+        return trials
+
+    def _take_turns(self, due: Sequence[Trial], undecided: Sequence[JudgedTest]) -> None:
+        """Run each trial once under both stacks, which begin in turns; of a command the undecided tests alone.
+
+        Which these are depends on earlier runs alone, so that the odds of each test keep their meaning.
+        """
+        for trial in due if self.junit else ():
+            tests = [test for test in undecided if test.trial is trial]
+            silent = not all(value_of(self.records(trial, side)[-1], TESTS) for side in (0, 1) if tests)
+            whole = silent or any(test.number or test.name == EXIT for test in tests)
+            write_whole(
+                trial.subjects[0].failure.folder / AGAIN, json.dumps([test.name for test in tests if not whole])
+            )
         order = (0, 1) if self.rounds % 2 else (1, 0)
-        turns = [(trial, side) for side in order for trial in due]
+        turns = [(trial, side, len(self.records(trial, side)) + 1) for side in order for trial in due]
         self.session.seen(
-            [trial.planned[side] for trial, side in turns],
-            [f"{SIDES[side]} {self.rounds}: {trial.name}" for trial, side in turns],
-            [2 * self.rounds - 1 + side if trial.same else self.rounds for trial, side in turns],
+            [trial.planned[side] for trial, side, _ in turns],
+            [f"{SIDES[side]} {number}: {trial.name}" for trial, side, number in turns],
+            [2 * number - 1 + side if trial.same else number for trial, side, number in turns],
         )
 
     def records(self, trial: Trial, side: int) -> Sequence[Record]:
@@ -174,12 +224,14 @@ class Turns:
         """Return each test and number with what its runs show so far."""
         tests = [(trial, name, sides) for trial in self.trials for name, sides in self._ends(trial).items()]
         series = [(trial, name) for trial in self.trials if trial.own for name in self.numbers]
-        limits = self.limits
-        proof = Proof(len(tests), len(series), limits.error, limits.matters, limits.most)
+        proof = self._proof(len(tests), len(series))
         return [
             *(JudgedTest(name, trial, judge_test(*sides, proof)) for trial, name, sides in tests),
             *(JudgedTest(name, trial, self._number(trial, name, proof), number=True) for trial, name in series),
         ]
+
+    def _proof(self, tests: int, numbers: int) -> Proof:
+        return Proof(tests, numbers, self.limits.error, self.limits.matters, self.limits.most)
 
     def _number(self, trial: Trial, name: str, proof: Proof) -> JudgedRuns:
         pairs = list(
@@ -205,10 +257,10 @@ class Turns:
             yield whole, RunEnd(Ending.PASSED)
         elif tests is None:
             known = record.failure if record.signature and not trial.own else record.other or ""
-            yield whole, end_of(record.outcome, lambda outcome: known)
+            yield whole, self._end_of(record.outcome, lambda outcome: known)
         else:
             ends = {name: self._end(test, failures) for name, test in tests.items()}
-            yield from {whole: RunEnd(Ending.PASSED), **ends}.items()
+            yield from {**({} if value_of(record, PART) else {whole: RunEnd(Ending.PASSED)}), **ends}.items()
 
     def _end(self, test: Sequence[str], failures: Sequence[Failure]) -> RunEnd:
         """Return how a test of a file of JUnit ended."""
@@ -218,7 +270,12 @@ class Turns:
         raised = raised_in(kind, message, text)
         reason = f"{raised.type}: {raised.message}" if raised.message else raised.type
         outcome = Outcome(OutcomeKind.RAISED, reason, chain=(raised,), evidence=text)
-        return end_of(outcome, partial(self._owner, failures))
+        return self._end_of(outcome, partial(self._owner, failures))
+
+    def _end_of(self, outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
+        end = end_of(outcome, known)
+        self.failures.setdefault(end.signature, outcome)
+        return end
 
     def _owner(self, failures: Sequence[Failure], outcome: Outcome) -> str:
         """Return the entry whose signature a test shows, "" for none; each text is searched once."""
@@ -237,9 +294,10 @@ def check_first(turns: Turns, trial: Trial) -> None:
             got = brief(record.outcome)
             raise MatrixError(f"the command can't run under the {side} stack", where=record.cell.id, got=got)
     tests = [{*(value_of(record, TESTS) or {})} - {EXIT} for record in records]
-    printed = "; ".join(
-        f"{side}: {one_line(brief(record.outcome), TITLE)}" for side, record in zip(SIDES, records, strict=True)
-    )
+    ends = [(value_of(record, TESTS) or {}).get(EXIT, ("", "", "", "")) for record in records]
+    lasts = [f"{message}: {text.rstrip().rpartition(chr(10))[2]}" if message else "" for _, _, message, text in ends]
+    reasons = [last or brief(record.outcome) for last, record in zip(lasts, records, strict=True)]
+    printed = "; ".join(f"{side}: {one_line(text, TITLE)}" for side, text in zip(SIDES, reasons, strict=True))
     if turns.junit and not any(tests):
         fix = f"-- pytest --junitxml {turns.junit}: the path is relative to the folder in which the command runs"
         raise MatrixError("no test ran under either stack", got=printed, expected=f"tests in {turns.junit}", fix=fix)
@@ -273,5 +331,5 @@ def end_of(outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
 
 
 def _number_of(record: Record, name: str) -> float | None:
-    number = (value_of(record, NUMBERS) or {}).get(name)
+    number = None if value_of(record, PART) else (value_of(record, NUMBERS) or {}).get(name)
     return None if number is None else float(number)

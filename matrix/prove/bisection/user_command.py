@@ -55,7 +55,9 @@ def run_command(rank, *, command, folder, metric="", repeats=(1, 1, 0), shared=F
 
 
 def run_tests(rank, *, command, folder, **options):
-    return commands.run_tests(rank, command, folder, copies=Path(__file__).with_name("files"), **options)
+    here = Path(__file__)
+    again = here.with_name(commands.AGAIN)
+    return commands.run_tests(rank, command, folder, again=again, copies=here.with_name("files"), **options)
 
 
 def run_test(rank, *, command, folder, **options):

@@ -11,7 +11,7 @@ from matrix.ground.cases.cells import on_python
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load, load_alone
 from matrix.ground.catalog.machine import PythonEnvironment
-from matrix.ground.catalog.model import HOST, LABEL, Base, Catalog, ReaderBase, Wheels
+from matrix.ground.catalog.model import GIVEN, HOST, LABEL, Base, Catalog, ReaderBase, Wheels
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.case_request import cases_here, with_host
@@ -48,11 +48,10 @@ class Installation:
             if not planned:
                 raise
             catalog = load_alone(planned)
-        if not base:
+        if not base or base.startswith(GIVEN):
             label = os.environ.get(LABEL, "")
-            catalog = with_host(catalog, environment.packages, environment.minor, label)
-            return cls(catalog, HOST, environment, host.look())
-        return cls(catalog, catalog.base(base).id, environment, host.look())
+            catalog = with_host(catalog, environment.packages, environment.minor, label, id=base or HOST)
+        return cls(catalog, catalog.base(base or HOST).id, environment, host.look())
 
     @property
     def header(self) -> str:

@@ -100,7 +100,9 @@ def site_roots() -> tuple[Path, ...]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore a failure's own tests without --megatrix-own-tests."""
+    """Ignore the files of a user's command, and without --megatrix-own-tests a failure's own tests."""
+    if collection_path.name == "files" and (collection_path.parent / ENTRY).is_file():
+        return True
     is_own_test = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
     return True if is_own_test and not config.getoption(OWN_TESTS) else None
 

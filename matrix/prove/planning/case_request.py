@@ -39,19 +39,24 @@ from matrix.prove.planning.selection import (
 )
 
 
-def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label: str = "") -> Catalog:
+def with_host(
+    catalog: Catalog, packages: Mapping[str, str], python: str, label: str = "", *, id: str = HOST, program: str = ""
+) -> Catalog:
     """Return the catalog with the base `host`: `packages` (name -> version) on a minor of Python ("3.10").
 
     With the torch of a container, it stands in that container; `label` is the value of LABEL, if any. Without torch,
-    the base only reads sources (level contract).
+    the base only reads sources (level contract). Another environment than that of this process has an `id` of its own,
+    and its Python, `program`.
     """
-    host, pythons = Identifier(HOST), (python,)
+    host, pythons = Identifier(id), (python,)
     if torch := packages.get("torch"):
         image = catalog.container_of(torch, label)
         stands_in = image.id if image else NONE
         open_ = dict.fromkeys(name for failure in catalog.failures for name in failure.open)
         requires = tuple(f"{name}=={packages[name]}" for name in open_ if name in packages)
-        base = Wheels(host, VersionText(torch), pythons, image=stands_in, requires=requires, variant=HOST)
+        base = Wheels(
+            host, VersionText(torch), pythons, image=stands_in, requires=requires, variant=HOST, program=program
+        )
         return replace(catalog, wheels=(*catalog.wheels, base))
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 

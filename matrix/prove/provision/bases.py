@@ -15,10 +15,12 @@ import json
 import os
 import platform
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +34,7 @@ from matrix.prove.provision.host import Configuration
 from matrix.prove.provision.indexes import run_uv, uv
 from matrix.prove.provision.project import keep_contents, locked, names_of, prune, remove
 from matrix.prove.store.paths import flush
-from matrix.read.commands import Runner, python_code, run
+from matrix.read.commands import Runner, python_code, python_module, run
 from matrix.read.machine import hardware, installed
 
 # Seconds. An interpreter starts in 10-20 ms, a pyenv shim in 0.1-0.2 s (2 cores); 10 s is for a cold network disk.
@@ -228,6 +230,8 @@ PYTEST_SETTINGS: Final = {**CELL_SETTINGS, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
 EXCLUDE: Final = "UV_EXCLUDE"
 # For environments that run on other machines than this one, such as the nodes of a cluster.
 WITH_GPU_PACKAGES: Final[Mapping[str, str]] = {EXCLUDE: ""}
+NEEDED: Final = "Python 3.10 or later, with torch, pytest and packaging"  # of a user's environment
+GIVEN_S: Final = 60.0  # s for its packages to be listed; 0.3 s on 2 cores, a minute on a cold network disk
 RECORD: Final = "base.json"
 KEPT: Final = 2  # environments of a base, by last use: another checkout may have other requirements
 LAYOUT: Final = 1  # incremented when environments are made in another way, so that they are made anew
@@ -258,6 +262,30 @@ def _whole(folder: Path) -> bool:
     return not missing and (folder / "bin" / "python").exists()
 
 
+def program_of(word: str) -> str:
+    """Return the Python that a word names, of a virtual environment or a file such as python3.12; "" for none."""
+    path = Path(word)
+    program = path / "bin" / "python" if path.is_dir() else path
+    is_python = re.fullmatch(r"python[\d.]*", program.name) and program.is_file() and os.access(program, os.X_OK)
+    return os.path.abspath(program) if is_python else ""  # noqa: PTH100  (a link stays one: it names the environment)
+
+
+@cache
+def environment_at(program: str) -> PythonEnvironment:
+    """Return the environment of a user's Python, which runs cells as it is. Raises MatrixError where it can't."""
+    answer = run(python_module(program, "matrix.read.machine.installed", folder=project.folder()), seconds=GIVEN_S)
+    try:
+        environment = PythonEnvironment(**json.loads(answer.out.strip().splitlines()[-1]), path=Path(program))
+    except (IndexError, TypeError, ValueError):
+        environment = PythonEnvironment()
+    missing = [name for name in ("pytest", "packaging", "torch") if name not in environment.packages]
+    if missing:
+        fix = f"{program} -m pip install {' '.join(shlex.quote(text) for text in CELL_REQUIRES)}, or name versions"
+        got = answer.complaint.splitlines()[-1] if answer.code else f"no {', no '.join(missing)}"
+        raise MatrixError("tests can't run in this environment", where=program, got=got, expected=NEEDED, fix=fix)
+    return environment
+
+
 class Bases:
     """The bases of wheels of a catalog and their environments under `root`; `say` receives notices of downloads."""
 
@@ -270,8 +298,9 @@ class Bases:
         environ: Mapping[str, str] = os.environ,
         run: Runner = run,
     ) -> None:
+        self._given = {str(base.id): base.program for base in catalog.wheels if base.program}
         self._made: dict[str, Wheels | ReaderBase] = {
-            str(base.id): base for base in (*catalog.made, *catalog.by_python.values())
+            str(base.id): base for base in (*catalog.made, *catalog.by_python.values()) if base.id not in self._given
         }
         self.root = (root or default_root(environ)) / "bases"
         self._environ, self._run, self._driver = environ, run, has_driver()
@@ -295,6 +324,8 @@ class Bases:
 
     def installed(self, id: str) -> PythonEnvironment | None:
         """Return the contents of a base, None for one that is not made yet, or that can't be."""
+        if id in self._given:
+            return environment_at(self._given[id])
         return None if id not in self._made or self.lack(id) else self._complete(self._folder(id))
 
     def provide(self, id: str) -> PythonEnvironment:
@@ -302,6 +333,8 @@ class Bases:
 
         Raises MatrixError where this machine has no Python for it, or uv can't make it.
         """
+        if id in self._given:
+            return environment_at(self._given[id])
         if id not in self._made:
             raise MatrixError("no such base of wheels", got=id, expected="a base that uv makes")
         folder = self._folder(id)

@@ -8,6 +8,7 @@ import random
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ from matrix.cli.main import main
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import roots
 from matrix.ground.catalog.loading import read_failures
+from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
-from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.ground.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.provision import host
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure
 from tests.unit.engines import HOST, FakeEngine
+from tests.unit.prove.bisection import repositories
 
 OLD, NEW = (f"torch-2.5.1/mcore-{core}/te-none/driver-none" for core in ("0.8.0", "0.9.0"))
 PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)
@@ -40,10 +43,10 @@ def broken(kind: str = "ValueError", message: str = "the shape is wrong") -> Out
     return Outcome(OutcomeKind.RAISED, f"rank 0 raised: {kind}: {message}", 0, chain=(Raised(kind, message),))
 
 
-def of_tests(tests: Mapping[str, str], **numbers: float) -> Outcome:
+def of_tests(tests: Mapping[str, str], *, part: bool = False, **numbers: float) -> Outcome:
     """Return the outcome of a command that wrote a file of JUnit; a text is the message of a failure."""
     plain = {name: ["failure", "", message, ""] if message else ["", "", "", ""] for name, message in tests.items()}
-    value = {"tests": plain, "numbers": numbers}
+    value = {"tests": plain, "numbers": numbers, **({"part": True} if part else {})}
     return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value=value),))
 
 
@@ -199,7 +202,21 @@ def test_a_comparison_that_ended_runs_anew(compare: Any) -> None:
 def test_minutes_end_the_rounds(compare: Any) -> None:
     status, out, _, _ = compare("--minutes 0 --format md -- python save.py", fails_in_new)
 
-    assert (status, "the time is used up before all was decided" in out) == (3, True)
+    assert (status, "the time was not enough to decide 1: python save.py" in out) == (3, True)
+
+
+def test_time_is_for_what_is_decided_soonest(compare: Any) -> None:
+    """The slow case is not reached; the quick one is decided."""
+
+    def ends(item: Planned, count: int) -> Outcome:
+        end = catalogs.shown(ENTRY) if is_new(item) else PASSED
+        return replace(end, seconds=600.0 if item.case == "tp2" else 0.0)
+
+    status, out, _, engine = compare("--minutes 5 --json", ends)
+
+    assert (status, changes(out)) == (1, {"break pp2": "new", "break tp2": "undecided"})
+    assert (json.loads(out)["unreached"], json.loads(out)["ended"]) == (["break tp2"], False)
+    assert [sum(case in key for key in engine.ran) for case in ("pp2", "tp2")] == [8, 2]
 
 
 def test_baseline_accepts_its_breaks(compare: Any, tmp_path: Path) -> None:
@@ -237,17 +254,77 @@ def test_markdown_has_at_most_sixty_lines(compare: Any) -> None:
 
 def test_tests_with_one_signature_are_one_row(compare: Any) -> None:
     def ends(item: Planned, count: int) -> Outcome:
-        return of_tests({f"test_{number}": f"ValueError: width {number}" * is_new(item) for number in range(9)})
+        names = (f"{'tests.' * 30}test_{number}" for number in range(9))
+        return of_tests({name: f"ValueError: width {len(name)}" * is_new(item) for name in names})
 
-    _, out, _, _ = compare("--junit o.xml -- pytest --junitxml o.xml", ends)
+    _, out, _, _ = compare("--junit o.xml --format md -- pytest --junitxml o.xml", ends)
 
-    assert "test_0 and 8 more" in out
+    assert ("`...ests.tests." in out, ".test_0 and 8 more`" in out) == (True, True)
 
 
-def test_junit_has_a_failure_for_each_break(compare: Any) -> None:
-    _, out, _, _ = compare("--format junit -- python save.py", fails_in_new)
+def test_only_undecided_tests_run_again(compare: Any) -> None:
+    """An exit status of the whole, and a run without a result, is a reason to run all."""
+    asked, noisy = [], random.Random(4)
 
-    assert ('failures="1"' in out, "new: ValueError: the shape is wrong" in out) == (True, True)
+    def ends(item: Planned, count: int) -> Outcome:
+        (path,) = Path(os.environ["MEGATRIX_OUT"]).rglob("again.json")
+        asked.append(only := json.loads(path.read_text()))
+        flaky = "KeyError: 'x'" if noisy.random() < 0.4 else ""
+        tests = {"same": "", "new": "ValueError: width" * is_new(item), "flaky": flaky}
+        outcome = of_tests({name: tests[name] for name in only or tests}, part=bool(only))
+        return outcome if count != 2 else broken()
+
+    status, out, _, _ = compare("--json --junit o.xml -- pytest --junitxml o.xml", ends)
+
+    assert (status, changes(out)["new"], changes(out)["same"]) == (1, "new", "nothing")
+    assert asked[:2] == [[], []]
+    assert ["new"] in asked
+    assert all("same" not in only for only in asked)
+    runs = {item["test"]: item["runs"] for item in items_of(out, "compare")}
+    assert (runs["same"], runs["exit status"][0] < len(asked) / 2) == ([2, 2], True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "github",
+            "::error file=save.py,line=7,title=new%3A python save.py::ValueError: the shape is wrong. fails in 0 of 3",
+        ),
+        ("sarif", '"uri": "save.py"'),
+    ],
+)
+def test_breaks_are_annotations(
+    name: str, text: str, compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "save.py").write_text("save()\n")
+    chain = (Raised("ValueError", "the shape is wrong", (Frame("/run/rank-0/files/save.py", 7, "<module>"),)),)
+    end = Outcome(OutcomeKind.RAISED, "rank 0 raised: ValueError: the shape is wrong", 0, chain=chain)
+    status, out, _, _ = compare(f"--format {name} -- python save.py", lambda item, _: end if is_new(item) else PASSED)
+
+    assert (status, text in out) == (1, True), out
+
+
+def test_history_offers_a_commit_for_a_break(compare: Any) -> None:
+    """It is one that the new release has, and the old one lacks."""
+    frames = (Frame("/x/megatron/core/transformer/attention.py", 330, "_adjust_key_value_for_inference"),)
+    end = replace(broken(), chain=(Raised("ValueError", "the shape is wrong", frames),))
+    ends = lambda item, _: end if is_new(item) else PASSED  # noqa: E731
+    _, out, _, _ = compare("--json -- python save.py", ends)
+
+    assert "first in 0.9.0" in items_of(out, "compare")[0]["commit"]
+    assert "history: " in compare("--format md -- python save.py", ends)[1]
+
+
+def test_junit_has_a_failure_for_each_break(compare: Any, tmp_path: Path) -> None:
+    """One run writes several formats."""
+    formats = f"--format text --format junit={tmp_path / 'o.xml'} --format json={tmp_path / 'o.json'}"
+    _, out, _, _ = compare(f"{formats} -- python save.py", fails_in_new)
+    written = (tmp_path / "o.xml").read_text()
+
+    assert ('failures="1"' in written, "new: ValueError: the shape is wrong" in written) == (True, True)
+    assert ("1 new" in out, json.loads((tmp_path / "o.json").read_text())["status"]) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +337,12 @@ def test_junit_has_a_failure_for_each_break(compare: Any) -> None:
         ("--metric a=b -- true", lambda *_: of_tests({}), NEW, "--metric a"),
         ("--confidence 1 -- true", lambda *_: PASSED, NEW, "out of range"),
         ("--junit o.xml -- true", lambda *_: broken("CommandError", "no o.xml"), NEW, "no test ran under either stack"),
+        (
+            "--junit o.xml -- x",
+            lambda *_: of_tests({"exit status": "left with status 4"}),
+            NEW,
+            "old: left with status 4",
+        ),
         (
             "--junit o.xml -- true",
             lambda item, _: of_tests({"new" if is_new(item) else "old": ""}),
@@ -275,6 +358,9 @@ def test_junit_has_a_failure_for_each_break(compare: Any) -> None:
         ("-- true", lambda *_: PASSED, "no-such-base", "no-such-base"),
         ("-- true", lambda *_: PASSED, "torch=2.5.1 mcore>=0.9", "a stack that runs has versions"),
         ("-- true", lambda *_: PASSED, "torch=9.9.9 mcore=0.9.0", "no base has this torch"),
+        ("-- true", lambda *_: PASSED, "torch=2.5.1 mcore=./none@main", "no such source"),
+        ("-- true", lambda *_: PASSED, "tests", "neither an environment nor a source of a package"),
+        ("--format xml -- true", lambda *_: PASSED, NEW, "is none of text, json, md, junit, github, sarif"),
         ("--baseline none.json -- true", lambda *_: PASSED, NEW, "none.json"),
     ],
 )
@@ -282,6 +368,77 @@ def test_bad_input_is_refused(line: str, ends: Ends, new: str, text: str, compar
     status, _, err, _ = compare(line, ends, new=new)
 
     assert (status, text in err) == (2, True), err
+
+
+@pytest.fixture
+def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Returns two virtual environments that differ in megatron-core."""
+    found, contents = [], dict[str, PythonEnvironment]()
+    for name, core in (("old", "0.8.0"), ("new", "0.9.0")):
+        program = tmp_path / name / "bin" / "python"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+        packages = {"torch": "2.5.1", "megatron-core": core, "pytest": "8.0.0", "packaging": "24.0"}
+        contents[str(program)] = PythonEnvironment("3.10.13", packages, path=program)
+        found.append(tmp_path / name)
+    monkeypatch.setattr(places, "environment_at", contents.__getitem__)
+    return found[0], found[1]
+
+
+def test_environments_are_compared_as_they_are(compare: Any, environments: tuple[Path, Path]) -> None:
+    """Each is a base, named by its content; what breaks runs again with its Python first on PATH."""
+    old, new = environments
+    status, out, _, _ = compare("--json -- python save.py", fails_in_new, str(old), str(new / "bin" / "python"))
+
+    (item,) = items_of(out, "compare")
+    assert (status, item["change"]) == (1, "new")
+    assert item["reproduce"] == [f"PATH={folder}/bin:$PATH python save.py" for folder in (old, new)]
+    assert [json.loads(out)[side].partition("/")[2] for side in ("old", "new")] == [
+        f"mcore-{core}/te-none/driver-none" for core in ("0.8.0", "0.9.0")
+    ]
+
+
+def test_catalog_runs_in_environments(compare: Any, environments: tuple[Path, Path]) -> None:
+    ends = lambda item, _: catalogs.shown(ENTRY) if is_new(item) and item.case == "tp2" else PASSED  # noqa: E731
+    _, out, _, _ = compare("--json", ends, *map(str, environments))
+
+    assert changes(out) == {"break tp2": "new", "break pp2": "nothing"}
+    line = items_of(out, "compare")[0]["reproduce"][1]
+    assert line.startswith(
+        f"{environments[1]}/bin/python -m pytest tests/failures --megatrix-select 'cell==host/mcore-"
+    )
+
+
+def test_an_environment_takes_no_further_version(compare: Any, environments: tuple[Path, Path]) -> None:
+    status, _, err, _ = compare("-- true", fails_in_new, str(environments[0]), f"{environments[1]} mcore=0.9.0")
+
+    assert (status, "an environment is a whole stack" in err) == (2, True)
+
+
+@pytest.fixture
+def megatron(tmp_path: Path) -> Path:
+    return repositories.chain(tmp_path / "Megatron-LM", 5)
+
+
+def test_revisions_of_a_clone_are_compared(compare: Any, megatron: Path) -> None:
+    """--bisect finds the commit between them."""
+    commits = [id for number in range(5) for id in repositories.ids(megatron, f"c{number}")]
+    ends = lambda item, _: broken() if commits.index(item.source.rpartition("@")[2]) >= 3 else PASSED  # noqa: E731
+    stacks = [f"torch-2.5.1 mcore={megatron}@c{number}" for number in (0, 4)]
+    status, out, _, _ = compare("--bisect --json -- python save.py", ends, *stacks)
+
+    (item,) = items_of(out, "compare")
+    assert (status, item["change"]) == (1, "new")
+    assert item["cause"].startswith(f"guilty: mcore; first bad: Megatron-LM {commits[3][:10]} "), item["cause"]
+    assert [json.loads(out)[side].rpartition("@")[2] for side in ("old", "new")] == [commits[0], commits[4]]
+
+
+def test_a_source_needs_a_base(compare: Any, megatron: Path) -> None:
+    """Its package is the one that the clone contains."""
+    status, _, err, _ = compare("-- true", fails_in_new, OLD, f"{megatron}@c4")
+    assert (status, "a source needs a base" in err) == (2, True)
+    _, out, _, _ = compare("--json -- true", lambda *_: PASSED, OLD, f"torch=2.5.1 {megatron}@c4")
+    assert f" mcore={megatron}@" in json.loads(out)["new"]
 
 
 def test_versions_name_a_stack(compare: Any) -> None:

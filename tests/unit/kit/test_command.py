@@ -252,6 +252,55 @@ def test_one_test_decides_the_run(tmp_path: Path) -> None:
         ends("missing")
 
 
+SUITE = {
+    "a/test_a.py": "import pytest\n@pytest.mark.parametrize('n', ['x', 'y.z'])\ndef test_n(n): assert n == 'x'\n",
+    "a/test_b.py": "class TestB:\n    def test_b(self): raise KeyError('b')\n",
+    "a/test_broken.py": "import missing_module\n",
+}
+
+
+def results_of_pytest(folder: Path, *words: str, **options: Any) -> Any:
+    for name, text in SUITE.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--junitxml", "o.xml", *words)
+    folder_of_rank = folder / f"rank-{len([*folder.iterdir()])}"
+    folder_of_rank.mkdir()
+    return command.run_tests(rank(folder_of_rank), [sys.executable, *words], str(folder), "o.xml", **options)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--continue-on-collection-errors",), ("a/test_a.py", "a/test_b.py"), ("a/test_b.py::TestB", "a/test_a.py")],
+)
+def test_pytest_runs_only_named_tests(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Files without a named test are not imported, however the command selects tests."""
+    names = ["a.test_a.test_n[y.z]", "a.test_b.TestB.test_b"]
+    returned = results_of_pytest(tmp_path, *words, only=names)
+
+    assert (returned["tests"].keys(), returned["part"]) == ({*names}, True)
+
+
+def test_a_file_that_does_not_load_runs_again(tmp_path: Path) -> None:
+    returned = results_of_pytest(tmp_path, only=["a.test_broken"])
+
+    assert {name: test[0] for name, test in returned["tests"].items()} == {"a.test_broken": "error"}
+
+
+def test_no_named_test_is_no_failure(tmp_path: Path) -> None:
+    returned = results_of_pytest(tmp_path, "a/test_a.py", only=["a.test_gone.test_gone"])
+
+    assert returned == {"tests": {}, "numbers": {}, "part": True}
+
+
+def test_another_runner_runs_whole(tmp_path: Path) -> None:
+    """Its results show it; the names come from the file beside the reproduction."""
+    (tmp_path / "again.json").write_text('["t.test_a.test_two"]')
+    returned = results_of(tmp_path, again=tmp_path / "again.json")
+
+    assert (len(returned["tests"]), "part" in returned) == (4, False)
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "text", "expected"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given
@@ -23,6 +23,7 @@ from matrix.prove.bisection.odds import (
     judge_number,
     judge_test,
     odds,
+    rounds_needed,
 )
 
 P, A, B = RunEnd(Ending.PASSED), RunEnd(Ending.FAILED, "ValueError: a"), RunEnd(Ending.FAILED, "KeyError: b")
@@ -83,6 +84,31 @@ def test_odds_of_equal_stacks_average_one(rate: float, old: int, new: int) -> No
 
     both = itertools.product(range(old + 1), range(new + 1))
     assert sum(probability(a, old) * probability(b, new) * odds((a, b), (old, new)) for a, b in both) <= 1 + 1e-9
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.sampled_from([25.0, 250.0, 7500.0]))
+def test_odds_hold_where_the_rate_changes(rates: list[float], demanded: float) -> None:
+    """A test that runs alone after its first round may fail more often, or less: under equal stacks in the same way."""
+    counts, claimed = {(0, 0): 1.0}, 0.0
+    for rounds, rate in enumerate(rates, start=1):
+        later = defaultdict[tuple[int, int], float](float)
+        for (old, new), weight in counts.items():
+            for one, other in itertools.product((0, 1), repeat=2):
+                later[old + one, new + other] += weight * math.prod(
+                    rate if fails else 1 - rate for fails in (one, other)
+                )
+        counts = {both: weight for both, weight in later.items() if odds(both, (rounds, rounds)) < demanded}
+        claimed += sum(later.values()) - sum(counts.values())
+    assert claimed <= 1 / demanded
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 12), st.integers(1, 300))
+def test_rounds_needed_are_enough(old: int, new: int, runs: int, tests: int) -> None:
+    """If further rounds go on as before, so many decide: the odds are at most as large as this estimate allows."""
+    failures, proof = (min(old, runs), min(new, runs)), Proof(tests)
+    needed = rounds_needed(failures, (runs, runs), proof)
+    if odds(failures, (runs, runs)) >= proof.odds(0.8):
+        assert needed <= runs + 1e-9
 
 
 @given(st.lists(st.floats(0, 2), min_size=1, max_size=8))

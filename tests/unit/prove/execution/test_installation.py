@@ -26,6 +26,14 @@ def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
     )
 
 
+def test_environment_of_a_user_is_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of this process, under an id of its own."""
+    monkeypatch.setattr(environments, "current", lambda: BASE)
+    current = installation.Installation.current("host-1a2b")
+
+    assert (current.base, current.catalog.cell("host-1a2b").stack[TORCH]) == ("host-1a2b", "2.4.0")
+
+
 def test_unknown_base_raises(folder: Path) -> None:
     with pytest.raises(MatrixError, match="did you mean torch-2"):
         Session(Options("torch-2.4"), folder)

@@ -146,6 +146,14 @@ def test_keyword_selects_by_failure_and_case(
     assert len(session.ran) == len(session.planned) == count
 
 
+def test_files_of_a_command_are_not_collected(pytester: pytest.Pytester, session: FakeSession, folder: Path) -> None:
+    """A command such as `pytest tests/test_a.py` names tests, whose copies lie in the folder of its entry."""
+    (folder / "files").mkdir()
+    (folder / "files" / "test_theirs.py").write_text("import no_such_module\n")
+    run(pytester, "save_breaks").assert_outcomes(passed=1, failed=1, skipped=1)
+    assert session.ran == list(CASES)
+
+
 def test_the_sites_failures_are_collected_too(
     pytester: pytest.Pytester, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.errors import MatrixError
+from matrix.prove.planning.case_request import with_host
 from matrix.prove.provision import bases
 from matrix.prove.provision import bases as module
 from matrix.prove.provision.bases import (
@@ -253,6 +254,41 @@ def test_missing_uv_is_reported_before_a_run(uv: Uv, tmp_path: Path, monkeypatch
     without.ready(["torch-2.4.0", "ngc-24.07"])
     with pytest.raises(MatrixError, match="uv is required"):
         without.ready(["torch-2.3.1"])
+
+
+def test_environment_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named by its folder or its Python; uv makes nothing."""
+    program = tmp_path / "venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    assert [bases.program_of(str(path)) for path in (tmp_path / "venv", program)] == [str(program)] * 2
+    assert [bases.program_of(word) for word in (str(tmp_path), "torch=2.4.1", "no/python3.12")] == [""] * 3
+    report = {"python": "3.12.1", "packages": {"torch": "2.4.1", "pytest": "8", "packaging": "24"}, "features": []}
+    monkeypatch.setattr(bases, "run", lambda command, **_: CommandResult(0, json.dumps(report)))
+    bases.environment_at.cache_clear()
+    environment = bases.environment_at(str(program))
+    assert (environment.minor, environment.path) == ("3.12", program)
+    known = with_host(SMALL, environment.packages, "3.12", id="host-1", program=str(program))
+    made = Bases(known, root=tmp_path / "cache")
+    made.ready(["host-1"])
+    assert (made.lack("host-1"), made.installed("host-1"), made.provide("host-1")) == ("", environment, environment)
+    assert known.base_on("host-1", "3.10") is None
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "got"),
+    [
+        ('{"python": "3.12.1", "packages": {"torch": "2.4.1"}, "features": []}', 0, "no pytest, no packaging"),
+        ("", 1, "ModuleNotFoundError: No module named 'packaging'"),
+    ],
+)
+def test_environment_without_pytest_is_refused(out: str, code: int, got: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CommandResult(code, out, f"Traceback ...\n{got}" * code)
+    monkeypatch.setattr(bases, "run", lambda command, **_: result)
+    bases.environment_at.cache_clear()
+    with pytest.raises(MatrixError, match="tests can't run in this environment") as caught:
+        bases.environment_at("/venv/bin/python")
+    assert (caught.value.got, "/venv/bin/python -m pip install" in str(caught.value.fix)) == (got, True)
 
 
 def test_packages_for_gpus_need_a_driver() -> None:

@@ -1,6 +1,6 @@
 """Plant a defect in the ranks of a layout, not in the reference, and print what parity finds.
 
-    python -m tests.real.parity_plants        in the interpreter of a cell with megatron-core
+    python -m tests.real.parity_plants [DEFECT ...]        in the interpreter of a cell with megatron-core
 
 Each line: the defect, the point, the outcome, the first deviation.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from matrix.kit.parity import campaign, layout_step
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Leg, Point
 
 
 def wrong_reduction() -> None:
@@ -109,6 +109,44 @@ def other_replica() -> None:
     FP32Optimizer.step_with_ready_grads = step
 
 
+def lost_moments() -> None:
+    """A load restores no first moment of Adam."""
+    loaded(lambda optimizer: [state["exp_avg"].zero_() for state in optimizer.state.values()])
+
+
+def lost_scale() -> None:
+    """A load restores no step of Adam, by which it scales both moments."""
+    loaded(lambda optimizer: [group.update(step=0) for group in optimizer.param_groups])
+
+
+def loaded(change: Callable[[Any], Any]) -> None:
+    """Change the optimizer after each load of its state."""
+    from megatron.core.optimizer.optimizer import FP32Optimizer
+
+    original = FP32Optimizer.load_state_dict
+
+    def load(self: Any, state: Any) -> None:
+        original(self, state)
+        change(self.optimizer)
+
+    FP32Optimizer.load_state_dict = load
+
+
+def shard_read_twice() -> None:
+    """One rank reads the first half of a weight in place of the second."""
+    import torch
+
+    original = torch.nn.Module.load_state_dict
+
+    def load(self: Any, state: Any, *rest: Any, **keywords: Any) -> Any:
+        for name, values in state.items():
+            if torch.distributed.get_rank() == 1 and name.endswith("0.mlp.linear_fc1.weight"):
+                state[name] = torch.cat([values[: len(values) // 2]] * 2)
+        return original(self, state, *rest, **keywords)
+
+    torch.nn.Module.load_state_dict = load  # type: ignore[method-assign]
+
+
 PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "none": (None, "tp=2", ""),
     "wrong reduction": (wrong_reduction, "tp=2", "loss"),
@@ -117,27 +155,33 @@ PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "wrong norm": (wrong_norm, "tp=2", "norm"),
     "wrong mask": (wrong_mask, "dp=2 per_token_loss=on mask=uneven", "gradient"),
     "other replica": (other_replica, "dp=2", "parameter"),
+    "none of a resumed step": (None, "optimizer=adam tp=2 resume=one", ""),
+    "lost moments": (lost_moments, "optimizer=adam tp=2 resume=one", "parameter"),
+    "lost scale": (lost_scale, "optimizer=adam tp=2 resume=one", "parameter"),
+    "shard read twice": (shard_read_twice, "optimizer=adam tp=2 resume=one", "loss"),
 }
 
 
 def main() -> None:
-    """Judge the point of each defect, by two seeds."""
+    """Judge the point of each defect, or of those named, by two seeds."""
     campaign.prepare({})
-    original = layout_step.run
-    for name, (plant, text, _) in PLANTS.items():
+    original, comparisons = layout_step.run, campaign.Comparisons()
+    for name in sys.argv[1:] or PLANTS:
+        plant, text, _ = PLANTS[name]
         point = Point.parse(text)
 
-        def run(chosen: Point, seed: int, *, plant: Any = plant, point: Point = point) -> Any:
-            if plant is not None and chosen == point:  # not in the reference; in a rank, which is a process of its own
+        def run(leg: Leg, *rest: Any, plant: Any = plant, point: Point = point) -> Any:
+            if plant is not None and leg.point == point:  # not the reference; in a rank, which is a process of its own
                 plant()
-            return original(chosen, seed)
+            return original(leg, *rest)
 
         layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            answer = campaign.Comparisons().judge(campaign.ParityTask(point, seed))
+            answer = comparisons.judge(campaign.ParityTask(point, seed))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
             row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}
             sys.stdout.write(json.dumps(row) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

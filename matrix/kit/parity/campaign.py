@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks
-from matrix.kit.parity.factors import Deviation, Point, Value, compare
+from matrix.kit.parity.factors import Deviation, Leg, Point, Value, compare
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -72,6 +72,8 @@ def install_float64_device() -> None:
     if importlib.util.find_spec("triton") is None:  # megatron-core >= 0.17 defines kernels with it at import
         sys.meta_path.append(te_extension.AnyFinder(["triton"]))
     torch.set_num_threads(1)
+    torch.storage._dtype_to_storage_type_map()  # kept from now on, with both names
+    torch.optim.AdamW = grouped_adam()
     torch.set_default_dtype(torch.float64)
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -100,6 +102,29 @@ def _with_lists(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(output, given, **rows)
 
     return exchange
+
+
+def grouped_adam() -> Any:
+    """Return torch's AdamW with the step in its groups, where that of Transformer Engine has it: upstream reads it."""
+    import torch
+
+    class GroupedAdam(torch.optim.AdamW):
+        """AdamW; what it returns, saves and loads has no step of a parameter."""
+
+        __setstate__ = torch.optim.Optimizer.__setstate__  # AdamW's requires the step of a parameter
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for state in filter(None, map(self.state.__getitem__, group["params"])):
+                    state["step"] = torch.tensor(float(group["step"]))
+            result = super().step(closure)
+            for group in filter(lambda group: group["params"], self.param_groups):
+                group["step"] = group.get("step", 0) + 1
+                for parameter in group["params"]:
+                    self.state[parameter].pop("step", None)
+            return result
+
+    return GroupedAdam
 
 
 def _counting_integers(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,10 +258,10 @@ class Comparisons:
             reference = self._reference(task)
             if isinstance(reference, ParityAnswer):
                 return reference
-            ranks = measure(task.point, task.seed, task.deadline)
-            if isinstance(ranks, ParityAnswer):
-                return ranks
-            differences = tuple(layout_step.differences(reference, ranks))
+            legs = measure(task.point, task.seed, task.deadline)
+            if isinstance(legs, ParityAnswer):
+                return legs
+            differences = [row for ranks in legs for row in layout_step.differences(reference, ranks)]
             deviations = compare(differences)
             return ParityAnswer(
                 "deviates" if deviations else "equal",
@@ -253,7 +278,7 @@ class Comparisons:
         if key not in self.references:
             numbers = measure(*key, task.deadline)
             if not isinstance(numbers, ParityAnswer):
-                numbers = numbers[0]
+                ((numbers,),) = numbers
                 layout_step.check_reference(numbers)
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
@@ -262,34 +287,42 @@ class Comparisons:
 
 
 def measure(point: Point, seed: int, deadline_s: float) -> Any:
-    """Return the numbers of each rank of a point, or the ParityAnswer why there are none."""
+    """Return the numbers of each rank of each leg of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
-        failures = forked_ranks.run(point.ranks, partial(save_numbers, point, seed, folder), folder, deadline_s)
-        if failures:
-            first = failures[0]
-            return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
-        return [load_numbers(folder, rank) for rank in range(point.ranks)]
+        for leg in point.legs:
+            if failures := forked(leg, seed, folder, deadline_s):
+                first = failures[0]
+                return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
+        return load_numbers(point, folder)
 
 
-def load_numbers(folder: Path, rank: int) -> Any:
-    """Return the numbers that a rank saved."""
+def forked(leg: Leg, seed: int, folder: Path, deadline_s: float) -> list[forked_ranks.RankFailure]:
+    """Run the ranks of one leg; return their failures."""
+    return forked_ranks.run(leg.point.ranks, partial(save_numbers, leg, seed, folder), folder, deadline_s)
+
+
+def load_numbers(point: Point, folder: Path) -> Any:
+    """Return the numbers that the ranks of each leg of a point saved."""
     import torch
 
-    return torch.load(folder / f"numbers-{rank}.pt", weights_only=False)
+    def numbers(leg: Leg, rank: int) -> Any:
+        return torch.load(folder / f"numbers-{leg.steps.start}-{rank}.pt", weights_only=False)
+
+    return [[numbers(leg, rank) for rank in range(leg.point.ranks)] for leg in point.legs]
 
 
-def save_numbers(point: Point, seed: int, folder: Path, rank: int) -> None:
-    """Be a rank of a point: connect with the others through `folder`, train, and save the numbers there."""
+def save_numbers(leg: Leg, seed: int, folder: Path, rank: int) -> None:
+    """Be a rank of a leg: connect with the others through `folder`, train, and save the numbers there."""
     import torch
 
     from matrix.kit.parity import layout_step
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(point.ranks)}
-    store = torch.distributed.FileStore(str(folder / "store"), point.ranks)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=point.ranks)
-    numbers = layout_step.run(point, seed)
-    torch.save(numbers, folder / f"numbers-{rank}.pt")
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(leg.point.ranks)}
+    store = torch.distributed.FileStore(str(folder / f"store-{leg.steps.start}"), leg.point.ranks)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=leg.point.ranks)
+    numbers = layout_step.run(leg, seed, folder / "checkpoint")
+    torch.save(numbers, folder / f"numbers-{leg.steps.start}-{rank}.pt")
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
@@ -355,19 +388,19 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
 
     prepare(rank.stand_ins)
 
-    reference = rank.workdir / "reference"
+    reference, layout = rank.workdir / "reference", rank.workdir / "layout"
+    layout.mkdir(exist_ok=True)
+    *written, resumed = point.legs
     if rank.rank == 0:
         reference.mkdir()
-        body = partial(save_numbers, point.reference(), seed, reference)
-        failures = forked_ranks.run(1, body, reference, REFERENCE_S)
-        if failures:
-            raise PointRefused(failures[0].text)
-    save_numbers(point, seed, rank.workdir, rank.rank)
-    ranks = [load_numbers(rank.workdir, number) for number in range(point.ranks)]
-    expected = load_numbers(reference, 0)
+        for leg, folder in [(point.reference().legs[0], reference), *((leg, layout) for leg in written)]:
+            if failures := forked(leg, seed, folder, REFERENCE_S):
+                raise PointRefused(failures[0].text)
+    save_numbers(resumed, seed, layout, rank.rank)
+    ((expected,),) = load_numbers(point.reference(), reference)
     layout_step.check_reference(expected)
     leave()
-    return compare(layout_step.differences(expected, ranks))
+    return compare(row for ranks in load_numbers(point, layout) for row in layout_step.differences(expected, ranks))
 
 
 def main() -> None:

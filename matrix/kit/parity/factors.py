@@ -18,6 +18,14 @@ from matrix.ground.errors import MatrixError, closest
 TABLE: Final = Path(__file__).with_name("factors.toml")
 MOST_RANKS: Final = 4
 GLOBAL_BATCH: Final = 8  # samples of a step
+STEPS: Final = 2
+# The layouts that write what another one resumes. Sequence parallel: some models are wrong without it.
+WRITERS: Final[Mapping[str, Mapping[str, Value]]] = {
+    "one": {},
+    "tp": {"tp": 2, "sequence_parallel": True},
+    "pp": {"pp": 2},
+    "ep": {"dp": 4, "ep": 4},
+}
 EVERY: Final = Range(">=0")
 Value = bool | int | str
 SWITCH: Final = {True: "on", False: "off"}
@@ -178,6 +186,24 @@ class Point(Mapping[str, Value]):
         bound = any(all(self[name] in some for name, some in row.needs.items()) for row in _table().bound)
         return model.changed(micro_batches=GLOBAL_BATCH // self.micro_batch) if bound else model
 
+    @property
+    def writer(self) -> Point:
+        """The point whose checkpoint `resume` reads; the point itself without one."""
+        kind = str(self["resume"])
+        if kind not in WRITERS:
+            return self.changed(dp=2 if self["dp"] == 1 else 1) if kind == "dp" else self
+        options = {name: self[name] for name in ("resume", "distributed_optimizer")}
+        writer = self.reference().changed(**options, **WRITERS[kind])
+        return writer.changed(micro_batches=max(1, writer.count("micro_batches") // writer.count("dp")))
+
+    @property
+    def legs(self) -> tuple[Leg, ...]:
+        """What trains, one after the other."""
+        if self["resume"] == "none":
+            return (Leg(self, range(STEPS)),)
+        reshards = any(self[name] != self.writer[name] for name in ("tp", "pp"))  # else Megatron-LM loads its default
+        return Leg(self.writer, range(1), reshards), Leg(self, range(1, STEPS), reshards)
+
     def arguments(self) -> list[str]:
         """Return the arguments of Megatron-LM's command line that choose this model and layout."""
         texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._means(factor)]
@@ -201,6 +227,15 @@ class Point(Mapping[str, Value]):
         ]
         broken = (rule for rule in CONSTRAINTS if not rule.holds(self))
         return idle + [Problem(rule.reads, f"{rule.name}: {rule.reason}") for rule in broken]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Some steps of a point. `reshards`: a checkpoint has the optimizer's state by parameters, not by buffers."""
+
+    point: Point
+    steps: range
+    reshards: bool = False
 
 
 @dataclass(frozen=True)
@@ -333,12 +368,22 @@ CONSTRAINTS: Final = (
         lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
     ),
     Constraint(
+        "resume",
+        "the layout that writes is possible, too, and has micro-batches of the same size where the loss depends on it",
+        ("resume", "dp", "distributed_optimizer", "micro_batches", "balancing", "mask", "per_token_loss"),
+        lambda p: p["resume"] == "none" or _resumable(p.writer.changed(resume="none"), p),
+    ),
+    Constraint(
         "biases of experts",
         "megatron-core refuses them under tensor parallel and in a shared expert",
         ("bias", "experts", "shared_expert", "tp", "etp"),
         lambda p: not (p["bias"] and p["experts"]) or (p.etp == 1 and not p["shared_expert"]),
     ),
 )
+
+
+def _resumable(writer: Point, reader: Point) -> bool:
+    return not writer.problems() and writer.reference() == reader.reference()
 
 
 # Relative. In float64 two orders of a reduction over a few thousand terms differ by 1e-13 of the largest term at most.

@@ -17,7 +17,7 @@ from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import Range
 from matrix.kit.parity import tiny_model
-from matrix.kit.parity.factors import FLOOR, GLOBAL_BATCH, Difference, Point
+from matrix.kit.parity.factors import FLOOR, GLOBAL_BATCH, STEPS, Difference, Leg, Point
 from matrix.kit.parity.shards import Shard, context_positions, initial, shards
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, accepted
 
@@ -176,9 +176,6 @@ def logged(point: Point, config: Any) -> dict[str, float]:
     return writer.values
 
 
-STEPS: Final = 2
-
-
 @dataclass
 class Step:
     """What a rank has after one step.
@@ -198,16 +195,21 @@ class Step:
 
 @dataclass
 class Numbers:
-    """The numbers of one rank: the whole shape of each of its parameters, and its steps."""
+    """The numbers of one rank: the whole shape of each of its parameters, and its steps by their number."""
 
     shapes: dict[str, tuple[int, ...]]
-    steps: list[Step]
+    steps: dict[int, Step]
 
 
-def run(point: Point, seed: int) -> Numbers:
-    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process."""
+def run(leg: Leg, seed: int, checkpoint: Path) -> Numbers:
+    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process.
+
+    The steps after the first begin with loading the checkpoint; where steps are left, it is saved. What is loaded
+    replaces weights of another seed.
+    """
     import torch
 
+    point, steps = leg.point, leg.steps
     tiny_model.initialize(point)
     config = tiny_model.transformer_config(point)
     chunks = tiny_model.model_chunks(point, config)
@@ -215,14 +217,18 @@ def run(point: Point, seed: int) -> Numbers:
     owned = [shard for wrapped in chunks for shard in shards(wrapped.module, config, tied=tied)]
     with torch.no_grad():
         for shard in owned:
-            shard.parameter.copy_(initial(shard, seed))
+            shard.parameter.copy_(initial(shard, seed + steps.start))
     optimizer = tiny_model.optimizer(point, chunks)
     prepare(config, chunks, optimizer, point)
-    numbers = Numbers({shard.name: shard.shape for shard in owned}, [])
-    for number in range(STEPS):
+    if steps.start:
+        tiny_model.load(leg, chunks, optimizer, checkpoint)
+    numbers = Numbers({shard.name: shard.shape for shard in owned}, {})
+    for number in steps:
         batches = [micro_batches(point, seed, number) for _ in chunks]
-        numbers.steps.append(one_step(point, batches, chunks, optimizer, owned))
-        numbers.steps[-1].logged = logged(point, config)
+        numbers.steps[number] = one_step(point, batches, chunks, optimizer, owned)
+        numbers.steps[number].logged = logged(point, config)
+    if steps.stop < STEPS:
+        tiny_model.save(leg, chunks, optimizer, checkpoint)
     return numbers
 
 
@@ -314,8 +320,9 @@ def differences(reference: Numbers, ranks: Sequence[Numbers]) -> Iterator[Differ
     if shapes != reference.shapes:
         names = sorted(name for name in {*shapes, *reference.shapes} if shapes.get(name) != reference.shapes.get(name))
         raise HarnessError(f"other parameters than those of the reference: {', '.join(names)}")
-    for number, expected in enumerate(reference.steps):
-        yield from step_differences(number, expected, [numbers.steps[number] for numbers in ranks], shapes)
+    for number in ranks[0].steps:
+        steps = [numbers.steps[number] for numbers in ranks]
+        yield from step_differences(number, reference.steps[number], steps, shapes)
 
 
 def step_differences(
@@ -343,16 +350,15 @@ def step_differences(
 
 def check_reference(reference: Numbers) -> None:
     """Raise HarnessError where a comparison with this reference would show nothing."""
-    for number, step in enumerate(reference.steps):
+    for number, step in reference.steps.items():
         losses = [float(value) for _, values in step.losses for value in values.flatten()]
         if not all(map(math.isfinite, losses)) or max(losses) - min(losses) < FLOOR:
             raise HarnessError(f"the loss of step {number} is flat, or not a number")
         if not any(float(values.abs().max()) > 0 for *_, values in step.gradients if values.numel()):
             raise HarnessError(f"all gradients of step {number} are zero")
-    for (name, _, before), (_, _, after) in zip(
-        reference.steps[0].parameters, reference.steps[-1].parameters, strict=True
-    ):
-        gradients = [values for other, _, values in reference.steps[-1].gradients if other == name]
+    start, end = reference.steps[0], reference.steps[len(reference.steps) - 1]
+    for (name, _, before), (_, _, after) in zip(start.parameters, end.parameters, strict=True):
+        gradients = [values for parameter, _, values in end.gradients if parameter == name]
         moved = any(float(values.abs().max()) > NOISE for values in gradients)
         if len(reference.steps) > 1 and moved and bool((before == after).all()):
             raise HarnessError(f"{name} has a gradient and is not updated")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import queue
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import Leg, Point
 
 HIDDEN: Final = 16
 HEADS: Final = 4
@@ -260,8 +262,75 @@ def optimizer(point: Point, chunks: list[Any]) -> Any:
     return get_megatron_optimizer(config, chunks)
 
 
+def save(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:
+    """Write model and optimizer as Megatron-LM does by default: each data parallel rank a part."""
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing import serialization
+    from megatron.core.dist_checkpointing.strategies import filesystem_async, fully_parallel
+
+    filesystem_async._results_queue = queue.Queue()  # upstream's is that of a process, which a rank would leave behind
+    folder.mkdir(exist_ok=True)
+    strategy = serialization.get_default_save_sharded_strategy()
+    strategy = fully_parallel.FullyParallelSaveStrategyWrapper(strategy, _data_parallel())
+    dist_checkpointing.save(sharded(leg, chunks, optimizer, loading=False), str(folder), strategy)
+
+
+def load(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:
+    """Read what `save` wrote, under any layout."""
+    import torch
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing import serialization
+    from megatron.core.dist_checkpointing.strategies import fully_parallel
+
+    strategy = serialization.get_default_load_sharded_strategy(str(folder))
+    if leg.point["parallel_load"]:
+        strategy = fully_parallel.FullyParallelLoadStrategyWrapper(strategy, _data_parallel())
+    state = dist_checkpointing.load(sharded(leg, chunks, optimizer, loading=True), str(folder), strategy)
+    for name, wrapped in _named(chunks):
+        wrapped.module.load_state_dict(state[name])
+    with torch.no_grad():  # dp_reshardable writes into views of float32 parameters, which autograd refuses
+        optimizer.load_state_dict(state["optimizer"])
+
+
+def _data_parallel() -> Any:
+    from megatron.core import parallel_state
+
+    return parallel_state.get_data_parallel_group(with_context_parallel=True)
+
+
+def _named(chunks: list[Any]) -> list[tuple[str, Any]]:
+    return [(f"model{number}" if len(chunks) > 1 else "model", wrapped) for number, wrapped in enumerate(chunks)]
+
+
+def sharded(leg: Leg, chunks: list[Any], optimizer: Any, *, loading: bool) -> dict[str, Any]:
+    """Return upstream's sharded state of model and optimizer, in the format that Megatron-LM takes for the layouts."""
+    from megatron.core import parallel_state
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    kind = "fully_reshardable" if leg.reshards else "dp_reshardable"
+    if not hasattr(DistributedOptimizer, "checkpoint_fully_reshardable_formats"):  # before 0.15
+        kind = "fully_sharded_model_space"
+    metadata = {
+        "singleton_local_shards": False,
+        "chained_optim_avoid_prefix": True,
+        "dp_cp_group": _data_parallel(),
+        **({"distrib_optim_sharding_type": kind} if leg.point["distributed_optimizer"] else {}),
+    }
+    versioned = "metadata" in inspect.signature(DistributedOptimizer.sharded_state_dict).parameters
+    options = {"metadata": metadata} if versioned else {}
+    state = {}
+    for number, (name, wrapped) in enumerate(_named(chunks)):
+        if len(chunks) > 1:
+            parallel_state.set_virtual_pipeline_model_parallel_rank(number)
+        state[name] = wrapped.module.sharded_state_dict(**options)
+    if not versioned and leg.point["distributed_optimizer"]:
+        options = {"sharding_type": kind}
+    return {**state, "optimizer": optimizer.sharded_state_dict(state, is_loading=loading, **options)}
+
+
 def preload() -> None:
     """Import what a step uses: the ranks that are forked from this process share it."""
+    import megatron.core.dist_checkpointing.strategies.fully_parallel
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.models.gpt.gpt_model

@@ -129,7 +129,8 @@ class PointProcess:
         started = time.monotonic()
         process = self._process or self._start()
         task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline}
-        limit = 2 * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)  # the reference and the layout
+        runs = 1 + len(point.legs)  # with the reference
+        limit = runs * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)
         try:
             assert process.stdin
             assert process.stdout

@@ -169,7 +169,7 @@ class Space:
 
     def avoids(self, point: Point) -> bool:
         """Return whether the point contains an avoided cause."""
-        return any(contains(point, cause) for cause in self.avoided)
+        return any(contains(leg.point, cause) for cause in self.avoided for leg in point.legs)
 
     def repaired(self, point: Point, fixed: Collection[str], random: Random) -> Point | None:
         """Return a possible point that differs as little as possible; None where the fixed factors exclude one."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.factors import CONSTRAINTS, GLOBAL_BATCH, Point, Side, Value, factors, shown
+from matrix.kit.parity.factors import CONSTRAINTS, GLOBAL_BATCH, Leg, Point, Side, Value, factors, shown
 
 POINTS = st.fixed_dictionaries({name: st.sampled_from(factor.values) for name, factor in factors().items()}).map(
     Point.of
@@ -74,8 +74,45 @@ def test_reference_keeps_micro_batches_where_losses_depend(text: str, size: int)
 
 
 @pytest.mark.parametrize(
+    ("text", "writer"),
+    [
+        ("tp=2 resume=same", "tp=2 resume=same"),
+        ("tp=2 resume=dp", "tp=2 dp=2 resume=dp"),
+        ("dp=4 resume=dp", "resume=dp"),
+        ("pp=2 distributed_optimizer=on resume=one", "distributed_optimizer=on resume=one"),
+        ("dp=2 resume=tp", "tp=2 sequence_parallel=on resume=tp"),
+        ("experts=4 tp=2 sequence_parallel=on resume=ep", "experts=4 dp=4 ep=4 resume=ep"),
+        ("experts=4 balancing=aux_loss dp=4 resume=pp", "experts=4 balancing=aux_loss pp=2 micro_batches=4 resume=pp"),
+    ],
+)
+def test_writer_is_the_layout_of_resume(text: str, writer: str) -> None:
+    point = Point.parse(f"optimizer=adam {text}")
+    assert point.problems() == []
+    first, second = point.legs
+    assert (first.point, first.steps) == (Point.parse(f"optimizer=adam {writer}"), range(1))
+    assert (second.point, second.steps) == (point, range(1, 2))
+    assert point.writer.reference() == point.reference()
+
+
+def test_plain_point_trains_in_one_leg() -> None:
+    assert Point.parse("tp=2").legs == (Leg(Point.parse("tp=2"), range(2)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reshards"),
+    [("resume=same", False), ("dp=2 resume=one", False), ("tp=2 resume=one", True), ("pp=2 resume=tp", True)],
+)
+def test_default_format_is_of_equal_tp_and_pp(text: str, reshards: bool) -> None:
+    assert {leg.reshards for leg in Point.parse(f"optimizer=adam {text}").legs} == {reshards}
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("resume=same", "resume: needs optimizer = adam"),
+        ("optimizer=adam parallel_load=on", "parallel_load: needs resume"),
+        ("optimizer=adam resume=ep", "resume: the layout that writes"),
+        ("optimizer=adam experts=4 balancing=aux_loss resume=ep", "resume: the layout that writes"),
         ("tp=4 pp=2 layers=4", "ranks"),
         ("pp=4", "stages"),
         ("sequence_parallel=on", "sequence parallel"),

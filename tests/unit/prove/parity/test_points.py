@@ -74,6 +74,12 @@ def test_avoided_cause_is_in_no_later_point() -> None:
         cover.judged(point)
 
 
+def test_cause_of_what_is_resumed_is_avoided() -> None:
+    space = Space("0.19.2", [Point.parse("sequence_parallel=on tp=2")])
+    assert space.avoids(Point.parse("optimizer=adam resume=tp"))
+    assert not space.avoids(Point.parse("optimizer=adam resume=pp"))
+
+
 def test_a_larger_size_contains_a_smaller_one() -> None:
     assert contains(Point.parse("tp=4 bias=on"), Point.parse("tp=2"))
     assert not contains(Point.parse("tp=2"), Point.parse("tp=4"))

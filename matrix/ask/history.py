@@ -262,7 +262,7 @@ def likeliest(raised: Iterable[Raised], stacks: Sequence[Stack]) -> str:
         stack = [position for position in stack if position.history is history][-INNERMOST:]
         offers = [
             offer
-            for _, offer in _offers(history, stack, exception, [new])
+            for _, offer in _offers(history, stack, exception, [new], new)
             if history.has(offer.commit.number, old) != history.has(offer.commit.number, new)
         ]
         if offers:

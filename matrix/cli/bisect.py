@@ -7,11 +7,10 @@ import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from matrix.cli import places
 from matrix.cli.usage import add_arguments, add_command, add_json, add_out, add_quiet, described
-from matrix.cli.usage import share as share
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus
 from matrix.prove.bisection import user_command
@@ -25,8 +24,6 @@ from matrix.prove.store.paths import Paths, write_whole
 from matrix.show.bisection import bisection_page, issue_text, render
 from matrix.show.known import statement
 from matrix.show.terminal import Prose, json_object, say, show, warn
-
-SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 
 
 def add_parser(commands: Any) -> None:

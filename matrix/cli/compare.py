@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from matrix.ask.check import checking, declaring
 from matrix.ask.history import likeliest
 from matrix.cli import places
-from matrix.cli.bisect import SEVERAL, progress, share
-from matrix.cli.usage import add_command, add_json, add_out, taking
+from matrix.cli.bisect import progress
+from matrix.cli.usage import add_command, add_json, add_out
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
@@ -32,48 +32,18 @@ from matrix.prove.store.paths import write_whole
 from matrix.show.bisection import FORMATS, StackComparison, beside, plain, render_comparison
 from matrix.show.terminal import json_object, say, show, warn
 
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--select": taking("EXPR", "the cases of the catalog to run, as of `megatrix run`", default=""),
-    "--level": {"choices": ("cpu", "gpu"), "default": "cpu", "help": "level to run at (default: cpu)"},
-    "--junit": taking("PATH", "the file of JUnit that the command writes: each of its tests is judged", default=""),
-    "--metric": taking(
-        "NAME=REGEX", "a number that the command prints, or NAME, a property in the file; may be repeated", **SEVERAL
-    ),
-    "--worse-than": taking("SHARE", "the difference of a number that matters (default: 2%%)", type=share, default=0.02),
-    "--confidence": taking("C", "that no claim of the comparison is chance (default: 0.95)", type=float, default=0.95),
-    "--most": taking(
-        "N", f"runs under each stack at most (default: {TurnLimits.most})", type=int, default=TurnLimits.most
-    ),
-    "--minutes": taking("M", "start no further round that would end later", type=float),
-    "--same": {"action": "store_true", "help": "allow the same stack twice: the noise of this machine"},
-    "--bisect": {"action": "store_true", "help": "find the component and the release that brought each break"},
-    "--baseline": taking(
-        "FILE", "the --json of an earlier comparison: what it lists as broken is accepted", default=""
-    ),
-    "--deadline": taking("S", "seconds for one run (default: 600)", type=int, default=600),
-    "--shared-folder": {"action": "store_true", "help": "run in this folder itself, not in a copy"},
-    "--override": taking("NAME", "ignore the ranges that packages declare for this one; may be repeated", **SEVERAL),
-}
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "compare")
-    text = (
-        "a stack: BASE, BASE/mcore-V/te-V/driver-V, versions (mcore=CLONE@REV is one, too), a file that declares one, "
-        "or an environment: its folder, or its python"
-    )
-    for name in ("old", "new"):
-        parser.add_argument(name, metavar=name.upper(), help=text)
-    for option, arguments in OPTIONS.items():
-        parser.add_argument(option, **arguments)
+    parser = add_command(commands, "compare", MOST=str(TurnLimits.most))
     formats = f"text (the default), json, {', '.join(FORMATS)}; a file for each but the first; may be repeated"
-    parser.add_argument("--format", metavar="NAME[=FILE]", type=output, help=formats, **SEVERAL)
-    parser.add_argument("--no-cache", dest="fresh", action="store_true", help="run anew, also what is stored")
+    parser.add_argument("--format", metavar="NAME[=FILE]", type=output, help=formats, action="append", default=[])
     places.add_places(parser)
     add_out(parser)
     add_json(parser, "compare")
-    parser.set_defaults(command=compare_command, resume_hint="continue with the same command line")
+    parser.set_defaults(
+        command=compare_command, most=TurnLimits.most, resume_hint="continue with the same command line"
+    )
 
 
 def compare_command(parsed: argparse.Namespace) -> int:

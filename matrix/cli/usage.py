@@ -163,11 +163,6 @@ def add_findings(parser: argparse.ArgumentParser, schema: str) -> None:
     output.add_argument("--format", choices=FINDING_FORMATS, help="print the findings for a CI service")
 
 
-def taking(metavar: str, help: str, **further: Any) -> dict[str, Any]:
-    """Return what argparse adds for an option with a value."""
-    return {"metavar": metavar, "help": help, **further}
-
-
 def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -> None:
     """Add the options; values stay text, which JobOption reads."""
     for option in options:

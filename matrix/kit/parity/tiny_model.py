@@ -310,14 +310,14 @@ def sharded(leg: Leg, chunks: list[Any], optimizer: Any, *, loading: bool) -> di
     kind = "fully_reshardable" if leg.reshards else "dp_reshardable"
     if not hasattr(DistributedOptimizer, "checkpoint_fully_reshardable_formats"):  # before 0.15
         kind = "fully_sharded_model_space"
-    metadata = {
+    metadata: dict[str, Any] = {
         "singleton_local_shards": False,
         "chained_optim_avoid_prefix": True,
         "dp_cp_group": _data_parallel(),
         **({"distrib_optim_sharding_type": kind} if leg.point["distributed_optimizer"] else {}),
     }
     versioned = "metadata" in inspect.signature(DistributedOptimizer.sharded_state_dict).parameters
-    options = {"metadata": metadata} if versioned else {}
+    options: dict[str, Any] = {"metadata": metadata} if versioned else {}
     state = {}
     for number, (name, wrapped) in enumerate(_named(chunks)):
         if len(chunks) > 1:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from matrix.cli import places
-from matrix.cli.bisect import add_parser, progress, share
+from matrix.cli.bisect import add_parser, progress
 from matrix.cli.main import main
-from matrix.cli.usage import Parser, described
+from matrix.cli.usage import Parser, described, share
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import ContractCall, Level, Signature
 from matrix.ground.catalog.stack import MCORE, TE, TORCH

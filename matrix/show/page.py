@@ -220,7 +220,7 @@ def _choices(records: Sequence[Record]) -> dict[str, list[str]]:
     levels = {record.level for record in records}
     values = {"base": {record.cell.base for record in records}}
     values |= {short(name): {str(record.cell.stack[name]) for record in records} for name in AXES}
-    axes = {axis: sorted(texts, key=version_order) for axis, texts in values.items()}
+    axes = {axis: sorted(sorted(texts), key=version_order) for axis, texts in values.items()}
     return {
         "verdict": ["red"] * any(map(is_red, records)) + [name.value for name in WORST_FIRST if name in verdicts],
         "failure": sorted({record.failure for record in records}),

@@ -201,7 +201,7 @@ class Point(Mapping[str, Value]):
         """What trains, one after the other."""
         if self["resume"] == "none":
             return (Leg(self, range(STEPS)),)
-        reshards = any(self[name] != self.writer[name] for name in ("tp", "pp"))  # else Megatron-LM loads its default
+        reshards = bool(self["reshardable"]) or any(self[name] != self.writer[name] for name in ("tp", "pp"))
         return Leg(self.writer, range(1), reshards), Leg(self, range(1, STEPS), reshards)
 
     def arguments(self) -> list[str]:

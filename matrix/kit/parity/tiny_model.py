@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import queue
+import multiprocessing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -268,7 +268,8 @@ def save(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:
     from megatron.core.dist_checkpointing import serialization
     from megatron.core.dist_checkpointing.strategies import filesystem_async, fully_parallel
 
-    filesystem_async._results_queue = queue.Queue()  # upstream's is that of a process, which a rank would leave behind
+    # Upstream spawns the process that owns this queue, which imports torch anew; a forked one does not.
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
     folder.mkdir(exist_ok=True)
     strategy = serialization.get_default_save_sharded_strategy()
     strategy = fully_parallel.FullyParallelSaveStrategyWrapper(strategy, _data_parallel())

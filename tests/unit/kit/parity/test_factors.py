@@ -100,7 +100,13 @@ def test_plain_point_trains_in_one_leg() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reshards"),
-    [("resume=same", False), ("dp=2 resume=one", False), ("tp=2 resume=one", True), ("pp=2 resume=tp", True)],
+    [
+        ("resume=same", False),
+        ("dp=2 resume=one", False),
+        ("tp=2 resume=one", True),
+        ("pp=2 resume=tp", True),
+        ("resume=same distributed_optimizer=on reshardable=on", True),
+    ],
 )
 def test_default_format_is_of_equal_tp_and_pp(text: str, reshards: bool) -> None:
     assert {leg.reshards for leg in Point.parse(f"optimizer=adam {text}").legs} == {reshards}

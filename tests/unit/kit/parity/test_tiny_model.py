@@ -51,7 +51,7 @@ def options(point: Point) -> dict[str, Any]:
 ELSEWHERE = {
     "attention", "position", "untied", "mask", "optimizer", "clip", "weight_decay", "dp", "micro_batches",
     "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "average_in_collective", "small_buckets",
-    "optimizer_instances", "own_loss", "resume", "parallel_load",
+    "optimizer_instances", "own_loss", "resume", "reshardable", "parallel_load",
 }  # fmt: skip
 
 

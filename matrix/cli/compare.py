@@ -22,7 +22,8 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.joint import cell_for, cell_named, source_of
+from matrix.prove.bisection.commits import source_of
+from matrix.prove.bisection.joint import cell_for, cell_named
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
 from matrix.prove.bisection.turns import JudgedTest, TurnLimits, Turns

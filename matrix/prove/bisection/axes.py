@@ -125,6 +125,7 @@ class Clone(AbstractContextManager["Clone"]):
 
 
 # The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
+SOURCED: Final = {"mcore": MCORE, "te": TE}  # the packages that a stack may have from a clone, a folder or a wheel
 WORDS: Final = {
     "torch": TORCH,
     "te": TE,

@@ -5,7 +5,6 @@ Some packages can change one by one, the others only together.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,16 +35,13 @@ from matrix.ground.catalog.stack import (
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
-from matrix.prove.bisection.axes import Clone, Subject, axis_word, read_package, releases
+from matrix.prove.bisection.axes import SOURCED, Clone, Subject, axis_word, read_package, releases
 from matrix.prove.bisection.commits import Searcher, of_signatures
 from matrix.prove.bisection.noise import ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, why
 from matrix.prove.bisection.search import Attribution, Packages, Plan, WrongStackError, attribute
-from matrix.prove.provision import host
 from matrix.read import package_source
-from matrix.read.package_source import SourceKind
 
-SOURCED: Final = {"mcore": MCORE, "te": TE}  # the packages that a stack may have from a clone, a folder or a wheel
 VENDOR: Final = "nvidia-"  # names of CUDA's libraries on PyPI, which the metadata of a torch pins
 
 
@@ -222,35 +218,6 @@ def sources_in(text: str) -> tuple[str, dict[str, str]]:
     """
     cell, *words = re.split(rf" (?=(?:{'|'.join(SOURCED)})=/)", text)
     return cell, {SOURCED[name]: source for name, _, source in (word.partition("=") for word in words)}
-
-
-def source_of(word: str) -> str:
-    """Return the source that a word names, such as mcore=./Megatron-LM@main, with its commit; "" for another word.
-
-    A release's tag stays. A clone or its folder alone is that of the package which it contains. Raises MatrixError.
-    """
-    name, _, text = word.partition("=")
-    text = host.load_configuration().resolve(text if name in SOURCED else word)
-    if not (name in SOURCED and "/" in text) and not os.path.isdir(text.partition("@")[0]):  # noqa: PTH112
-        return ""
-    errors = []
-    for short_name in [name] if name in SOURCED else SOURCED:
-        try:
-            contents = package_source.inspect(package_source.parse(text, SOURCED[short_name]))
-        except MatrixError as error:
-            errors.append(error)
-            continue
-        is_commit = contents.source.kind is SourceKind.GIT and "+" in contents.version
-        source = replace(contents.source, revision=contents.identity.split()[1]) if is_commit else contents.source
-        return f"{short_name}={source}"
-    if name in SOURCED:
-        raise errors[0]
-    raise MatrixError(
-        "neither an environment nor a source of a package",
-        where=word,
-        got=errors[0].brief,
-        expected=package_source.FORMS,
-    )
 
 
 def cell_named(catalog: Catalog, text: str) -> Cell:

@@ -85,7 +85,8 @@ def test_guard_is_what_reaches_an_unknown_function(
     unknown: Finding = replace(
         one, kind=kind, exception=raised, guard=guard, call_site=one.call_site._replace(function="unknown")
     )
-    monkeypatch.setattr(pairs, "breaking", lambda pair, consumer, version: (unknown,) * (pair.provider == TE))
+    found_by = lambda pair, consumer, version: ((unknown,) * (pair.provider == TE), ())  # noqa: E731
+    monkeypatch.setattr(pairs, "breaking_or_near", found_by)
     ((found,), _) = breaking_calls(catalog(), pair("0.19.2", "2.17.0"), ())
     assert (found.standing, found.certain, found.needs) == (standing, False, needs)
 

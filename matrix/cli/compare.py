@@ -22,7 +22,6 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.regular_file import read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.commits import source_of
 from matrix.prove.bisection.joint import cell_for, cell_named
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
@@ -171,7 +170,7 @@ def stack_named(catalog: Catalog, text: str) -> str:
         return text
     words = [text] if declaring.is_file(text) else text.split()
     cells = {word: cell for word in words if (cell := places.environment_cell(catalog, word))}
-    sources = {word: source for word in words if word not in cells and (source := source_of(word))}
+    sources = {word: source for word in words if word not in cells and (source := places.source_of(word))}
     versions = [f"base={word}" if catalog.find_base(word) else word for word in words if word not in cells | sources]
     if cells and (versions or len(cells) > 1):
         fix = "leave the rest out, or name versions alone; mcore=CLONE@REV may be laid over an environment"

@@ -8,6 +8,8 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from matrix.cli.usage import add_arguments, texts
@@ -17,6 +19,7 @@ from matrix.ground.catalog.model import GIVEN, HOST, Catalog, Container
 from matrix.ground.catalog.stack import ABSENT, MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
+from matrix.prove.bisection.axes import SOURCED
 from matrix.prove.execution import inside
 from matrix.prove.execution.engine import Engine, Engines, HostEngine, LocalEngine
 from matrix.prove.execution.inside import Images
@@ -27,6 +30,8 @@ from matrix.prove.planning.case_request import with_host
 from matrix.prove.provision import host, tools
 from matrix.prove.provision.bases import WITH_GPU_PACKAGES, Bases, environment_at, program_of
 from matrix.prove.provision.image_builds import Builder
+from matrix.read import package_source
+from matrix.read.package_source import SourceKind
 from matrix.show.terminal import warn
 
 BUSY: Final = 0.75  # cases at a time for each core: most import, and a case of several ranks imports once
@@ -119,3 +124,32 @@ def pull(catalog: Catalog, planned: Sequence[Planned], parsed: argparse.Namespac
         raise MatrixError("--pull is for this machine", got="--pull with --engine slurm", fix="leave --pull out")
     if absent := missing_images(catalog, planned):
         inside.pull(absent, Builder(say), say)
+
+
+def source_of(word: str) -> str:
+    """Return the source that a word names, such as mcore=./Megatron-LM@main, with its commit; "" for another word.
+
+    A release's tag stays. A clone or its folder alone is that of the package which it contains. Raises MatrixError.
+    """
+    name, _, text = word.partition("=")
+    text = host.load_configuration().resolve(text if name in SOURCED else word)
+    if not (name in SOURCED and "/" in text) and not Path(text.partition("@")[0]).is_dir():
+        return ""
+    errors = []
+    for short_name in [name] if name in SOURCED else SOURCED:
+        try:
+            contents = package_source.inspect(package_source.parse(text, SOURCED[short_name]))
+        except MatrixError as error:
+            errors.append(error)
+            continue
+        is_commit = contents.source.kind is SourceKind.GIT and "+" in contents.version
+        source = replace(contents.source, revision=contents.identity.split()[1]) if is_commit else contents.source
+        return f"{short_name}={source}"
+    if name in SOURCED:
+        raise errors[0]
+    raise MatrixError(
+        "neither an environment nor a source of a package",
+        where=word,
+        got=errors[0].brief,
+        expected=package_source.FORMS,
+    )

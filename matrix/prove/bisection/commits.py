@@ -10,7 +10,6 @@ The commits that probably changed the result, by what the failure names, order a
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,15 +18,12 @@ from typing import Final
 
 from matrix.ground.catalog.failure import ContractCall, Signature
 from matrix.ground.errors import MatrixError
-from matrix.prove.bisection.axes import SOURCED, Clone, Commit, Subject, at_commit, commits
+from matrix.prove.bisection.axes import Clone, Commit, Subject, at_commit, commits
 from matrix.prove.bisection.noise import CERTAIN, ProbeResult
 from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bisect, line_of, wrong_end
 from matrix.prove.bisection.search import Plan, ResultKind, WrongEndError
-from matrix.prove.provision import host
-from matrix.read import package_source
 from matrix.read.api import consuming, offering
 from matrix.read.api.recording import MCORE
-from matrix.read.package_source import SourceKind
 
 Suspects = Callable[[Sequence[Commit]], set[int]]  # the places of some commits among these
 
@@ -191,32 +187,3 @@ class Searcher:
             planned = axis.case_at(0)
             record = self.session.records[planned.key][-1]
             raise wrong_end(axis, WrongEndError(0, result, expected, 1), record, line_of(self.subject, planned))
-
-
-def source_of(word: str) -> str:
-    """Return the source that a word names, such as mcore=./Megatron-LM@main, with its commit; "" for another word.
-
-    A release's tag stays. A clone or its folder alone is that of the package which it contains. Raises MatrixError.
-    """
-    name, _, text = word.partition("=")
-    text = host.load_configuration().resolve(text if name in SOURCED else word)
-    if not (name in SOURCED and "/" in text) and not os.path.isdir(text.partition("@")[0]):  # noqa: PTH112
-        return ""
-    errors = []
-    for short_name in [name] if name in SOURCED else SOURCED:
-        try:
-            contents = package_source.inspect(package_source.parse(text, SOURCED[short_name]))
-        except MatrixError as error:
-            errors.append(error)
-            continue
-        is_commit = contents.source.kind is SourceKind.GIT and "+" in contents.version
-        source = replace(contents.source, revision=contents.identity.split()[1]) if is_commit else contents.source
-        return f"{short_name}={source}"
-    if name in SOURCED:
-        raise errors[0]
-    raise MatrixError(
-        "neither an environment nor a source of a package",
-        where=word,
-        got=errors[0].brief,
-        expected=package_source.FORMS,
-    )

@@ -80,7 +80,7 @@ def transformer_config(point: Point) -> Any:
     """Return upstream's TransformerConfig of a point; MLATransformerConfig for latent attention."""
     from megatron.core.transformer import transformer_config as upstream
 
-    options = {**_shape(point), **_experts(point), **_layout(point), **_loss(point)}
+    options = {**_shape(point), **_experts(point), **_layout(point)}
     kind = upstream.TransformerConfig
     if point["attention"] == "mla":
         kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
@@ -113,6 +113,7 @@ def _shape(point: Point) -> dict[str, Any]:
         "softmax_type": point["softmax"],
         "rotary_interleaved": point["rotary_interleaved"],
         "use_mup": point["mup"],
+        "calculate_per_token_loss": point["per_token_loss"],
         "mtp_num_layers": point["mtp"] or None,
         "mtp_loss_scaling_factor": 0.1 if point["mtp"] else None,
         "hidden_dropout": 0.0,
@@ -181,10 +182,6 @@ def _layout(point: Point) -> dict[str, Any]:
         "overlap_p2p_comm": interleaved,
         "deallocate_pipeline_outputs": False,
     }
-
-
-def _loss(point: Point) -> dict[str, Any]:
-    return {"calculate_per_token_loss": point["per_token_loss"]}
 
 
 def model_chunks(point: Point, config: Any) -> list[Any]:

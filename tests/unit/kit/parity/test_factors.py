@@ -77,6 +77,7 @@ def test_reference_keeps_micro_batches_where_losses_depend(text: str, size: int)
     ("text", "writer"),
     [
         ("tp=2 resume=same", "tp=2 resume=same"),
+        ("resume=same parallel_load=on", "resume=same parallel_load=on"),
         ("tp=2 resume=dp", "tp=2 dp=2 resume=dp"),
         ("dp=4 resume=dp", "resume=dp"),
         ("pp=2 distributed_optimizer=on resume=one", "distributed_optimizer=on resume=one"),

@@ -43,7 +43,6 @@ def options(point: Point) -> dict[str, Any]:
         **tiny_model._shape(point),
         **tiny_model._experts(point),
         **tiny_model._layout(point),
-        **tiny_model._loss(point),
     }
 
 

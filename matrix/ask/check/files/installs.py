@@ -42,7 +42,7 @@ LOCKS: Final[Mapping[tuple[str, str], tuple[str, Reader]]] = {
 PROJECT: Final = re.compile(r"(\.{1,2}(?=[/\[]|$)|[/~]|[\w.-]+/)[^\s:*=@<>]*")
 ARCHIVES: Final = (".whl", ".tar.gz", ".zip")
 UPGRADES: Final = frozenset({"-U", "--upgrade", "-I", "--ignore-installed", "--force-reinstall", "--reinstall"})
-COPIES: Final = frozenset({"cp", "install", "ln", "mv", "rsync"})  # their last word names what they write
+COPIES: Final = frozenset({"cp", "ln", "mv", "rsync"})  # their last word names what they write
 EDITS: Final = COPIES | {"git", "patch", "sed", "tar", "unzip", "zipfile"}
 SITE: Final = re.compile(r"(?:site|dist)-packages(?:/(\w[\w.-]*))?")
 MODULES: Final = {"megatron": "megatron-core"}  # whose distribution has another name

@@ -108,6 +108,7 @@ def test_changed_packages_are_not_known(line: str, text: str) -> None:
         "cp /usr/lib/python3/dist-packages/torch/lib/libc10.so /usr/lib",
         "patch /usr/lib/python3/dist-packages/ray/worker.py a.diff",
         'python -c "import torch"',
+        "pip install torch==2.4.0 --target=/opt/lib/python3.12/site-packages",
     ],
 )
 def test_reading_packages_changes_nothing(line: str) -> None:

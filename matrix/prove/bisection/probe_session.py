@@ -27,7 +27,7 @@ from matrix.prove.bisection.axes import BisectionAxis, Subject
 from matrix.prove.bisection.noise import CERTAIN, ProbeResult, RunTest, Sample, Tally
 from matrix.prove.bisection.probing import Ask, contract_line, reads_only
 from matrix.prove.bisection.search import Plan, ResultKind, SearchResult, WrongEndError, search
-from matrix.prove.execution.cache_key import code_digest, entry_digest
+from matrix.prove.execution.cache_key import code_digest, entry_digest, modules_of
 from matrix.prove.execution.reproduction import brief
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.store import journal
@@ -162,7 +162,11 @@ class ProbeStore:
 
 def store_name(subject: Subject) -> str:
     """Return the folder name for a subject; it contains a digest of the code and the entry, so a change starts anew."""
-    parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure), str(subject.compiled)
+    parts = (
+        code_digest(subject.failure.folder, subject.level, modules_of(subject.failure)),
+        entry_digest(subject.failure),
+        str(subject.compiled),
+    )
     content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
     return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
 

@@ -28,7 +28,7 @@ from matrix.prove.bisection.question import BisectionQuestion
 from matrix.prove.bisection.result_summary import summarize
 from matrix.prove.bisection.turns import JudgedTest, Trial, TurnLimits, Turns, catalog_trials, sides_of
 from matrix.prove.bisection.user_command import OwnCommand
-from matrix.prove.execution.cache_key import code_digest
+from matrix.prove.execution.cache_key import code_digest, modules_of
 from matrix.prove.execution.engine import Engine
 from matrix.prove.provision.host import ExecutionSite
 from matrix.prove.store.paths import Paths, make_folder, write_whole
@@ -114,7 +114,8 @@ def compare_stacks(
 def store_of(arguments: CompareArguments, trials: Sequence[Trial], stack: ExitStack) -> ProbeStore:
     """Return the stored runs of this comparison: those of one that was interrupted, else none."""
     make_folder(arguments.folder, exist_ok=True)
-    code = "".join(sorted({code_digest(trial.subjects[0].failure.folder, arguments.level) for trial in trials}))
+    failures = [trial.subjects[0].failure for trial in trials]
+    code = "".join(sorted({code_digest(one.folder, arguments.level, modules_of(one)) for one in failures}))
     mark, complete = arguments.folder / "code", arguments.folder / COMPLETE
     anew = arguments.fresh or complete.exists() or (mark.exists() and mark.read_text() != code)
     store = ProbeStore(arguments.folder / "runs", fresh=anew)

@@ -100,7 +100,7 @@ def case_key(
         overlays=tuple(overlays),
         host=site.capabilities(planned.level),
         entry=entry_digest(failure),
-        code=code_digest(failure.folder, planned.level),
+        code=code_digest(failure.folder, planned.level, modules_of(failure)),
         recorded=recorded_digests(planned.cell) if planned.level is Level.CONTRACT else (),
     ).key
 
@@ -111,17 +111,26 @@ def entry_digest(failure: Failure) -> str:
     return digest(json.loads(json.dumps(entry, default=str)))
 
 
+def modules_of(failure: Failure) -> tuple[str, ...]:
+    """Return the modules outside of the folder whose functions the cases run: the kit's, for layouts of parity."""
+    return tuple(sorted({module for module, _ in (case.function for case in failure.case) if _file(module)}))
+
+
 @cache
-def code_digest(folder: Path, level: Level) -> str:
-    """Return the hash of a failure's folder and of every module imported by its code, the ranks and the judge."""
+def code_digest(folder: Path, level: Level, modules: tuple[str, ...]) -> str:
+    """Return the hash of a failure's folder and of every module imported by its code, the ranks and the judge.
+
+    `modules` are those of modules_of.
+    """
     files = {
         path.name: path
         for path in folder.iterdir()
         # The entry is hashed as data; a test of the failure has no effect.
         if path.suffix in (".py", ".toml") and path.name != ENTRY and not path.name.startswith("test_")
     }
-    modules = code_of(level) | closure(path for path in files.values() if path.suffix == ".py")
-    files |= {str(path.relative_to(PACKAGE)): path for path in modules if path.is_relative_to(PACKAGE)}
+    started = [*files.values(), *filter(None, map(_file, modules))]
+    imported = code_of(level) | closure(path for path in started if path.suffix == ".py")
+    files |= {str(path.relative_to(PACKAGE)): path for path in imported if path.is_relative_to(PACKAGE)}
     return digest({name: file_digest(path) for name, path in files.items()})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from matrix import PACKAGE
-from matrix.ground.catalog.failure import Expectation, Level, Workaround
+from matrix.ground.catalog.failure import PARITY, Expectation, Level, Workaround
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.machine import Machine, PythonEnvironment
 from matrix.ground.catalog.stack import MCORE, TE
@@ -237,7 +237,7 @@ def test_key_of_a_case_covers_its_evidence(folder: Path) -> None:
             ("0a1b", "2c3d"),
             {"machine": "x86_64"},
             cache_key.entry_digest(entry),
-            cache_key.code_digest(folder, level),
+            cache_key.code_digest(folder, level, ()),
             recorded,
         )
         assert case_key(item, entry, BASE, iter(["0a1b", "2c3d"]), HOST, "sha256:1") == evidence.key
@@ -253,7 +253,7 @@ def test_unknown_python_and_image_are_empty(folder: Path) -> None:
         BASE.packages,
         host={"machine": "x86_64"},
         entry=cache_key.entry_digest(entry),
-        code=cache_key.code_digest(folder, CASE.level),
+        code=cache_key.code_digest(folder, CASE.level, ()),
     )
     assert case_key(CASE, entry, replace(BASE, python=None), (), HOST) == evidence.key
 
@@ -329,7 +329,7 @@ def test_code_of_a_failure_covers_its_files(folder: Path, level: Level) -> None:
     modules = closure([folder / "reproduction.py", root])
     used = {str(path.relative_to(PACKAGE)): path for path in modules if PACKAGE in path.parents}
     used |= {name: folder / name for name in ("reproduction.py", "sibling.py", "facts.toml")}
-    assert cache_key.code_digest(folder, level) == cache_key.digest(
+    assert cache_key.code_digest(folder, level, ()) == cache_key.digest(
         {name: cache_key.file_digest(path) for name, path in used.items()}
     )
 
@@ -342,3 +342,11 @@ def test_recorded_apis_are_hashed_in_order(tmp_path: Path, monkeypatch: pytest.M
     digests = [hashlib.sha256(content).hexdigest() for content in (b"core", b"te")]
     assert recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "1.0"})) == tuple(digests)
     assert recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "2.0"})) == (digests[0], "2.0")
+
+
+def test_layout_of_parity_depends_on_the_kit_s_comparison() -> None:
+    """Such an entry has no reproduction of its own: its cases run a function of the kit."""
+    parity, own = failure(case=(replace(case(), run=PARITY),)), failure(case=(case(),))
+    assert (cache_key.modules_of(own), cache_key.modules_of(parity)) == ((), ("matrix.kit.parity.campaign",))
+    digests = {cache_key.code_digest(FAILURES, Level.CPU, cache_key.modules_of(one)) for one in (parity, own)}
+    assert len(digests) == 2

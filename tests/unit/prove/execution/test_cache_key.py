@@ -344,7 +344,7 @@ def test_recorded_apis_are_hashed_in_order(tmp_path: Path, monkeypatch: pytest.M
     assert recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "2.0"})) == (digests[0], "2.0")
 
 
-def test_layout_of_parity_depends_on_the_kit_s_comparison() -> None:
+def test_layout_of_parity_depends_on_the_kit() -> None:
     """Such an entry has no reproduction of its own: its cases run a function of the kit."""
     parity, own = failure(case=(replace(case(), run=PARITY),)), failure(case=(case(),))
     assert (cache_key.modules_of(own), cache_key.modules_of(parity)) == ((), ("matrix.kit.parity.campaign",))

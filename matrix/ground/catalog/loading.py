@@ -92,7 +92,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("matrix.ground.catalog.") or (module.startswith("pathlib") and name == "PosixPath"):
-            found = super().find_class(module, name)
+            try:
+                found = super().find_class(module, name)
+            except (ImportError, AttributeError):  # no such module, or no such name there
+                found = None
             if isinstance(found, type) and found.__module__ == module:
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is no class of the catalog")

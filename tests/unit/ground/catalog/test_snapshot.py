@@ -123,6 +123,13 @@ def test_names_outside_the_catalog_are_refused(tmp_path: Path, function: Any) ->
     assert read_snapshot(path, object, DIGEST) is None
 
 
+@pytest.mark.parametrize("name", ["matrix.ground.catalog.gone\nGone", "matrix.ground.catalog.failure\nGone"])
+def test_class_that_is_not_there_is_none(tmp_path: Path, name: str) -> None:
+    state = f"c{name}\n.".encode()
+    (tmp_path / "a.catalog").write_bytes(DIGEST + loading.DIGEST(state).digest() + state)
+    assert read_snapshot(tmp_path / "a.catalog", object, DIGEST) is None
+
+
 def test_cache_that_is_a_file_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))

@@ -15,7 +15,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus
 from matrix.prove.bisection import user_command
 from matrix.prove.bisection.axes import SIDE, WORDS
-from matrix.prove.bisection.bisect_arguments import BisectArguments, folder_of
+from matrix.prove.bisection.bisect_arguments import CHECKS_READ, BisectArguments, folder_of
 from matrix.prove.bisection.probe_session import ProbeReport
 from matrix.prove.bisection.procedure import BisectionEvents, Procedure, bisect_user_command
 from matrix.prove.bisection.result_summary import BisectionSummary, summarize
@@ -28,7 +28,7 @@ from matrix.show.terminal import Prose, json_object, say, show, warn
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "bisect", AXES=", ".join(WORDS), SIDE=SIDE)
+    parser = add_command(commands, "bisect", AXES=", ".join(WORDS), SIDE=SIDE, CHECKS=str(CHECKS_READ))
     command_group = parser.add_argument_group(
         "a command of your own", "-- COMMAND ... runs in each cell; it passes at --good X and fails at --bad Y"
     )

@@ -20,14 +20,17 @@ from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last
 from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointResult
 from matrix.prove.provision import host
+from matrix.prove.store.paths import OUT
 from matrix.read import package_source
 from matrix.show.terminal import Part, Prose, json_object, say, show
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "parity")
-    parser.set_defaults(command=parity_command, resume_hint="the same command line continues: what was judged is kept")
+    parser = add_command(commands, "parity", OUT=str(OUT))
+    parser.set_defaults(
+        command=parity_command, out=OUT, resume_hint="the same command line continues: what was judged is kept"
+    )
 
 
 def parity_command(parsed: argparse.Namespace) -> int:

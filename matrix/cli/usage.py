@@ -35,7 +35,7 @@ TYPES: Final = {"int": int, "float": float, "path": Path, "share": share}
 
 @cache
 def texts(name: str) -> dict[str, Any]:
-    """Return the content of commands/NAME.toml."""
+    """Return the content of commands/NAME.toml, without schema.read_toml: its imports would double --help's time."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     content: dict[str, Any] = tomllib.loads((Path(__file__).parent / "commands" / f"{name}.toml").read_text("utf-8"))
     return content

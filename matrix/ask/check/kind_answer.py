@@ -30,9 +30,8 @@ OF_NEW_STRING: Final = (
 )
 BYTES: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 NAMESAKE: Final = 12  # characters of the name of a class after which another package may name its own
-OF_NAMES: Final = frozenset(
-    {"module", "callable", "owner", "package"}
-)  # groups whose names may be those of any program
+# Groups whose names may be those of any program.
+OF_NAMES: Final = frozenset({"module", "callable", "owner", "package"})
 ELSEWHERE: Final = 3  # modules named that have a name which another lacks
 
 

@@ -306,11 +306,10 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
     remarks = []
     for each in statements:
         before = stated.get(each.name)
-        differs = before is not None and UNKNOWN not in (before.value, each.value) and before.value != each.value
-        if before and differs and each.perhaps:
-            stated[each.name] = each.either(before.value)
-            continue
-        if before and differs:
+        if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
+            if each.perhaps:
+                stated[each.name] = each.either(before.value)
+                continue
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
             remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
         keeps = each.value is UNKNOWN and not each.limits.endswith((REMOVED, NEWEST))

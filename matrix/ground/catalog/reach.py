@@ -244,7 +244,7 @@ class JobArguments:
             elif OPEN_VALUE.search(word):
                 complete = False
             if word in perhaps and (match or setting):
-                undecided[dashed((match or setting)[1 if match else 2]).removeprefix("no-")] = True  # type: ignore[index]
+                undecided[dashed(option).removeprefix("no-")] = True
         return cls(translated(options), complete, frozenset(translated(undecided)))
 
     @property

@@ -124,8 +124,8 @@ class Clone(AbstractContextManager["Clone"]):
         return [Commit(id, tuple(parents.split()), date, subject) for id, parents, date, subject in rows]
 
 
-# The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
 SOURCED: Final = {"mcore": MCORE, "te": TE}  # the packages that a stack may have from a clone, a folder or a wheel
+# The components whose points the catalog lists, by their words on the command line. `writer` wrote the checkpoint.
 WORDS: Final = {
     "torch": TORCH,
     "te": TE,

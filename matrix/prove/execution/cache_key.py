@@ -113,7 +113,7 @@ def entry_digest(failure: Failure) -> str:
 
 def modules_of(failure: Failure) -> tuple[str, ...]:
     """Return the modules outside of the folder whose functions the cases run: the kit's, for layouts of parity."""
-    return tuple(sorted({module for module, _ in (case.function for case in failure.case) if _file(module)}))
+    return tuple(sorted(filter(_file, {case.function[0] for case in failure.case})))
 
 
 @cache

@@ -331,9 +331,7 @@ class Shell:
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
             declared = self.run(rest[inner:], place, environ)
             return Declared(images=images) + (_prefixed(words[: inner + 1], declared) if starts else declared)
-        command = UserCommand(
-            tuple(words), place, dict(environ), frozenset(self.perhaps - self.certain).intersection(words)
-        )
+        command = UserCommand(tuple(words), place, dict(environ), frozenset(words) & (self.perhaps - self.certain))
         return Declared(images=images, commands=(command,) if starts else ())
 
     def _call(self, name: str, place: Place, *, in_place: bool) -> Declared:
@@ -487,9 +485,7 @@ def _body(commands: Iterator[_Command], definition: _Command) -> tuple[_Command,
     """Return the commands of a function, up to its closing brace."""
     body, depth = list[_Command](), sum(word.text == "{" for word in definition.words)
     for command in commands:
-        depth += sum(word.text == "{" for word in command.words[:1]) - sum(
-            word.text == "}" for word in command.words[:1]
-        )
+        depth += {"{": 1, "}": -1}.get(command.words[0].text, 0)
         body.append(command)
         if depth <= 0:
             break

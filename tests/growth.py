@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -309,22 +310,24 @@ def measured(expression: Expression, strings: Iterable[tuple[str, str]], size: i
         times = []
         for count in (size, 2 * size, 4 * size):
             text = before + repeated * (count // len(repeated)) + end
-            times.append(_best(getattr(compiled, expression.method), text))
+            times.append(_median(getattr(compiled, expression.method), text))
             if times[-1] > LONGEST_S:
                 break
-        worst = max(worst, (times[-1], (times[-1] / times[0]) ** (2 / max(len(times) - 1, 1))))
-    return worst[1] if worst[0] > SHORTEST_S else 0.0, worst[0]
+        if times[-1] > SHORTEST_S:
+            worst = max(worst, (times[-1], (times[-1] / times[0]) ** (2 / max(len(times) - 1, 1))))
+    return worst[1], worst[0]
 
 
-def _best(search: Any, text: str) -> float:
-    best = 9.0
+def _median(search: Any, text: str) -> float:
+    """Return the median of three times: of the least one, 0.0 s between two looks at the clock was seen."""
+    times = list[float]()
     for _ in range(3):
         began = time.process_time()
         search(text)
-        best = min(best, time.process_time() - began)
-        if best > LONGEST_S / 10:
-            break
-    return best
+        times.append(time.process_time() - began)
+        if times[-1] > LONGEST_S / 10:
+            return times[-1]
+    return statistics.median(times)
 
 
 def expressions() -> list[Expression]:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -79,9 +80,8 @@ def read_snapshot(path: Path, kind: type[T], digest: bytes) -> T | None:
                 return None
             content = file.read()
         state = content[2 * SIZE :]
-        if content[: 2 * SIZE] != digest + DIGEST(state).digest():
-            return None
-        value = _Unpickler(io.BytesIO(state)).load()
+        whole = content[: 2 * SIZE] == digest + DIGEST(state).digest()
+        value = _Unpickler(io.BytesIO(state)).load() if whole else None
         return value if isinstance(value, kind) else None
     except (UnreadableError, OSError, pickle.UnpicklingError, ValueError, TypeError, LookupError, EOFError):
         return None
@@ -92,13 +92,18 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("matrix.ground.catalog.") or (module.startswith("pathlib") and name == "PosixPath"):
-            try:
+            with suppress(ImportError, AttributeError):  # no such module, or no such name there
                 found = super().find_class(module, name)
-            except (ImportError, AttributeError):  # no such module, or no such name there
-                found = None
-            if isinstance(found, type) and found.__module__ == module:
-                return found
+                if isinstance(found, type) and found.__module__ == module:
+                    return found
         raise pickle.UnpicklingError(f"{module}.{name} is no class of the catalog")
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a member of an Enum as its class and value: Python 3.11.0 - 3.11.4 name `getattr`, which is refused."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
 
 
 def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
@@ -107,12 +112,12 @@ def write_snapshot(path: Path, value: Any, digest: bytes) -> None:
     The file is renamed when it is whole. Of the others in the folder the newest stay.
     """
     with suppress(OSError, MatrixError):
-        state = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        _Pickler(state := io.BytesIO(), pickle.HIGHEST_PROTOCOL).dump(value)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(digest + DIGEST(state).digest() + state)
+                file.write(digest + DIGEST(state.getbuffer()).digest() + state.getbuffer())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -143,6 +143,7 @@ def test_a_run_without_uv_leaves_no_run(
     monkeypatch.setattr("matrix.prove.provision.indexes.shutil.which", lambda *_, **__: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delenv("UV", raising=False)
+    monkeypatch.setattr("matrix.prove.provision.bases.Pythons.lack", lambda pythons, base: "")  # some lack Python 3.10
     assert (main(["run"]), main(["report"])) == (2, 2)
     printed = capsys.readouterr().err
     assert "uv is required" in printed

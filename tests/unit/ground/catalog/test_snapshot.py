@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.catalog import loading
+from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.folders import SITE, entries
 from matrix.ground.catalog.loading import KEPT, SIZE, read_snapshot, write_snapshot
 from matrix.ground.catalog.model import Catalog, GpuModel
@@ -52,6 +53,13 @@ def test_every_value_of_the_catalog_returns(cache: Path) -> None:
     assert {type(case.card) for failure in copy.failures for case in failure.case} == {
         type(case.card) for failure in catalog.failures for case in failure.case
     }
+
+
+def test_enums_return_on_every_python(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.2, which is Debian's, reduces a member of an Enum to `getattr` of its class."""
+    monkeypatch.setattr(Level, "__reduce_ex__", lambda level, protocol: (getattr, (Level, level.name)))
+    write_snapshot(cache / "a.catalog", catalog := loading.load(read=loading.read_failures()), DIGEST)
+    assert read_snapshot(cache / "a.catalog", Catalog, DIGEST) == catalog
 
 
 def test_unchanged_files_are_not_decoded_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -447,7 +447,9 @@ def mirror(tmp_path: Path) -> Iterator[str]:
     skipped = ("test", "site-packages", "__pycache__", "idlelib", "ensurepip")
 
     def kept(one: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if any(part in skipped for part in Path(one.name).parts) or one.name.endswith(".a") else one
+        parts = Path(one.name).parts
+        outside = one.issym() and one.linkname.startswith("/")  # Debian's sitecustomize.py; uv refuses such a link
+        return None if outside or any(part in skipped for part in parts) or one.name.endswith(".a") else one
 
     stdlib = Path(sysconfig.get_path("stdlib"))
     with tarfile.open(archive, "w:gz", compresslevel=1) as file:

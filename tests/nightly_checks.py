@@ -214,7 +214,7 @@ SUITES: Final = (
     tests("slow", "--durations", "10", "tests/real", minutes=(40, 40)),
     tests(
         "interrupts", "-s", "-k", "moments or cpu", "tests/real/test_interrupts.py", "tests/real/test_kills.py",
-        minutes=(45, 45), needs="--all", whole_variables={"MEGATRIX_INTERRUPTS": "10", "MEGATRIX_KILLS": "400"},
+        minutes=(60, 60), needs="--all", whole_variables={"MEGATRIX_INTERRUPTS": "10", "MEGATRIX_KILLS": "400"},
         unless=lambda: "`slow` has 4 signals and 10 kills; --all has 20 and 500",
     ),
     tests(

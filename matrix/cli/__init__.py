@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 # In the order of `megatrix --help`.
 COMMANDS: Final = (
     *("check", "match", "fit", "compare", "bisect", "show", "contract", "plan", "run", "report", "parity", "catalog"),
-    *("debug", "sources", "bundle", "build", "surface", "completion"),
+    *("sources", "bundle", "build", "surface", "completion"),
 )
 
 

@@ -16,7 +16,7 @@ from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
 from matrix.ground.catalog.loading import NIGHT_FILE
-from matrix.ground.errors import ExitStatus, MatrixError, closest
+from matrix.ground.errors import ExitStatus
 from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.paths import Paths, is_night, write_whole
@@ -84,15 +84,10 @@ def keep_command(parsed: argparse.Namespace) -> int:
 
 
 def list_command(parsed: argparse.Namespace) -> int:
-    """Print each topic with its question and its failures. Raises MatrixError for an unknown topic."""
-    catalog = loading.load()
-    topics = {topic.id: (topic, failures) for topic, failures in overview.by_topic(catalog).items()}
-    if parsed.topic and parsed.topic not in topics:
-        expected = f"one of {', '.join(filter(None, topics))}"
-        raise MatrixError("no such topic", got=parsed.topic, expected=expected, fix=closest(parsed.topic, topics))
-    for topic, failures in [topics[parsed.topic]] if parsed.topic else topics.values():
+    """Print each topic with its question and its failures, then the drafts."""
+    for topic, failures in overview.by_topic(loading.load()).items():
         show(*known.topic_table(topic, failures))
-    if drafts := {} if parsed.topic else loading.drafts():
+    if drafts := loading.drafts():
         rows = [(id, sum(1 for _ in entry.todo_problems(path.parent)), path) for id, path in drafts.items()]
         show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
         show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))

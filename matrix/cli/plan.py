@@ -99,9 +99,9 @@ def plan_command(parsed: argparse.Namespace) -> int:
 
 def counts(found: Availability) -> Iterator[Part]:
     """Yield the number of cases that run on this machine, what they take, and what the others lack."""
-    yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
+    yield Prose(f"{found.planned} planned, {found.runs} run on this machine")
     if found.runs:
-        yield Prose(f"expected: {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
+        yield Prose(f"expected: at least {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
         yield from (Prose(f"{count:>6} by {basis.value}") for basis, count in found.basis.items())
     if Basis.DEFAULT in found.basis:
         yield Prose(f"default of a case: {DEFAULT_TEXT}")

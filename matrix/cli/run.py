@@ -32,7 +32,10 @@ from matrix.show.terminal import Part, json_object, show, table, text, warn
 from matrix.show.words import is_red, label, verdict_reason
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
-OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
+OF_PYTEST: Final = {
+    "--pdb": "pytest tests/failures/ID -k CASE --pdb",
+    "-x": "leave it out: --lf repeats the red cases of a run",
+}
 
 
 def add_parser(commands: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from matrix.ask.check.log_reading import read_log
 from matrix.cli import Command, results
-from matrix.cli.usage import add_command, add_out, described
+from matrix.cli.usage import add_command, described
 from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
@@ -26,12 +26,9 @@ from matrix.show.terminal import json_object, paragraphs, plain, show, table
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    actions = add_command(commands, "catalog").add_subparsers(required=True, metavar="ACTION")
-    for name, (function, has_out) in ACTIONS.items():
-        parser = add_command(actions, name, Command(**described("catalog").parts[name]))
-        parser.set_defaults(command=function)
-        if has_out:
-            add_out(parser)
+    actions = add_command(commands, "catalog", list_command).add_subparsers(required=True, metavar="ACTION")
+    for name, function in ACTIONS.items():
+        add_command(actions, name, function, Command(**described("catalog").parts[name]))
 
 
 def new_command(parsed: argparse.Namespace) -> int:
@@ -103,12 +100,11 @@ def export_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.GOOD
 
 
-# Each action, and whether it has an output folder.
 ACTIONS: Final = {
-    "new": (new_command, False),
-    "check": (check_command, False),
-    "verify": (verify_command, True),
-    "keep": (keep_command, True),
-    "list": (list_command, False),
-    "export": (export_command, False),
+    "new": new_command,
+    "check": check_command,
+    "verify": verify_command,
+    "keep": keep_command,
+    "list": list_command,
+    "export": export_command,
 }

@@ -44,12 +44,12 @@ def counted(
 
 
 def row(title: str, found: Availability) -> str:
-    """Return a row: planned, run, unavailable, GPUs at once, minutes, GPU-minutes."""
+    """Return a row: planned, run, unavailable, minutes, GPU-minutes."""
     parts = ((found.shared - found.gloo, "over one NCCL"), (found.gloo, "on gloo"))
     shared = "".join(f", {number} {how}" for number, how in parts if number)
     missing = ", ".join(f"{count:,} {kind.value}" for kind, count in Counter(found.missing).most_common())
     times = f"{found.seconds / 60:,.0f} | {found.gpu_seconds / 60:,.0f}"
-    return f"| {title} | {found.planned:,} | {found.runs:,}{shared} | {missing} | {found.held} | {times} |"
+    return f"| {title} | {found.planned:,} | {found.runs:,}{shared} | {missing} | {times} |"
 
 
 def environments(catalog: Catalog) -> Iterator[str]:

@@ -213,10 +213,6 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         "most_real: best = max((level for _, level in found), key=None)": "the levels are in the order of their names",
         "most_real: best = max((level for _, level in found), )": "the levels are in the order of their names",
     },
-    "matrix/prove/planning/packing.py": {
-        "schedule: starts, ends, most = [1.0] * len(demands), [0.0] * len(demands), 0": "each is set when it starts",
-        "schedule: starts, ends, most = [0.0] * len(demands), [1.0] * len(demands), 0": "each is set when it starts",
-    },
     "matrix/ground/verdicts/blame.py": {
         "classify: faults = [fault for end in ends "
         'if (fault := fault_of(end, logs.get(end.rank, "XXXX"), oom_kills))]': (

@@ -1,7 +1,9 @@
-"""The command line: one module per command, with `add_parser(commands)` and the command's function.
+"""The command line: one module per command, with its function `NAME_command`, which gets the parsed arguments.
 
 A command's module has the command's name and is imported only for that command: `megatrix --help` imports none. What
 its help prints, and its arguments, are in commands/NAME.toml; arguments of several commands in commands/shared.toml.
+HELP_WORDS of a module replace their {NAME} in the help. A module whose arguments depend on more than its table has
+`add_parser(commands)`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +12,16 @@ from typing import Any, Final, NamedTuple
 # In the order of `megatrix --help`.
 COMMANDS: Final = (
     *("check", "match", "fit", "compare", "bisect", "show", "contract", "plan", "run", "report", "parity", "catalog"),
-    *("debug", "sources", "bundle", "build", "surface", "completion"),
+    *("sources", "bundle", "build", "surface", "completion"),
 )
 
 
 class Command(NamedTuple):
     """A command in one line, its document, its examples, and the meaning of those exit statuses that differ by command.
 
-    `about` follows the line in the help. `good`, `bad` and `nothing` are of ExitStatus; "" is a status that the command
-    never has. `options` are its arguments, `parts` further tables of arguments, or the commands below it.
+    `about` follows the line in the help, `resume_hint` the report of an interruption. `good`, `bad` and `nothing` are
+    of ExitStatus; "" is a status that the command never has. `options` are its arguments, `parts` further tables of
+    arguments, or the commands below it.
     """
 
     text: str
@@ -28,5 +31,6 @@ class Command(NamedTuple):
     bad: str = ""
     nothing: str = ""
     about: str = ""
+    resume_hint: str = ""
     options: Mapping[str, Any] = {}
     parts: Mapping[str, Any] = {}

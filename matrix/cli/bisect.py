@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.cli import places
-from matrix.cli.usage import add_arguments, add_command, add_json, add_out, add_quiet, described
+from matrix.cli.usage import add_arguments, add_command, described
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus
 from matrix.prove.bisection import user_command
@@ -28,17 +28,12 @@ from matrix.show.terminal import Prose, json_object, say, show, warn
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "bisect", AXES=", ".join(WORDS), SIDE=SIDE, CHECKS=str(CHECKS_READ))
+    words = {"AXES": ", ".join(WORDS), "SIDE": SIDE, "CHECKS": str(CHECKS_READ)}
+    parser = add_command(commands, "bisect", bisect_command, words=words)
     command_group = parser.add_argument_group(
         "a command of your own", "-- COMMAND ... runs in each cell; it passes at --good X and fails at --bad Y"
     )
     add_arguments(command_group, described("bisect").parts["of_a_command"])
-    parser.add_argument("--no-cache", dest="fresh", action="store_true", help="probe again, ignoring stored results")
-    places.add_places(parser)
-    add_out(parser)
-    add_json(parser, "bisect")
-    add_quiet(parser)
-    parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 
 def bisect_command(parsed: argparse.Namespace) -> int:

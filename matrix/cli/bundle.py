@@ -6,9 +6,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from matrix.cli.usage import add_command
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
@@ -19,12 +17,6 @@ from matrix.prove.planning.case_request import bundled_cases, checked_base, supp
 from matrix.prove.provision.bundle_making import GB, Maker, described, requested
 from matrix.read import scratch
 from matrix.show.terminal import plain, warn
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "bundle")
-    parser.set_defaults(command=bundle_command, resume_hint="run the same command again: it goes on where it was")
 
 
 def bundle_command(parsed: argparse.Namespace) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from matrix.cli import places, results
-from matrix.cli.usage import add_arguments, add_json, add_out, add_quiet, described, texts
+from matrix.cli import results
+from matrix.cli.usage import add_arguments
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
@@ -35,9 +35,7 @@ from matrix.read.machine import installed
 LONGEST_MIN: Final = 525_600  # minutes of --time-limit: a year; the night takes half an hour
 
 
-def add_cases(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select cases."""
-    add_arguments(parser, texts("shared")["cases"], FORMS=package_source.FORMS)
+HELP_WORDS: Final = {"FORMS": package_source.FORMS}
 
 
 def request_of(parsed: argparse.Namespace) -> CaseRequest:
@@ -92,35 +90,23 @@ BROKEN = "broken-on-purpose"
 PART = "part"  # the label of a run of a part of the night
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run that its plan holds; a resumed run keeps its plan."""
-    add_cases(parser)
-    add_arguments(parser, texts("shared")["plan"])
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run."""
-    add_plan(parser)
-    add_arguments(parser, described("run").parts["run"])
-    parser.set_defaults(jobs=os.cpu_count() or 1)
-    places.add_places(parser)
-    add_out(parser)
-    add_json(parser, "records")
-    add_quiet(parser)
-
-
-def actions(add: Callable[[argparse.ArgumentParser], None]) -> list[argparse.Action]:
-    """Return the options that a function adds to a parser."""
+def parser_of(table: str) -> argparse.ArgumentParser:
+    """Return a parser of one table of commands/shared.toml: of "run", or of its "plan"."""
     parser = argparse.ArgumentParser(add_help=False)
-    add(parser)
-    return parser._actions
+    add_arguments(parser, {table: "shared"}, HELP_WORDS)
+    return parser
+
+
+def actions(table: str) -> list[argparse.Action]:
+    """Return the options of a table of commands/shared.toml."""
+    return parser_of(table)._actions
 
 
 def command_words(parsed: argparse.Namespace, resume: str = "") -> list[str]:
     """Return the arguments that make the same request as `parsed`, or that resume a run of it with the same options."""
-    planned = {action.dest for action in actions(add_plan)}
+    planned = {action.dest for action in actions("plan")}
     words = ["run", *(["--resume", resume] if resume else [])]
-    for action in actions(add_run):
+    for action in actions("run"):
         value = getattr(parsed, action.dest)
         usual = OUT if action.dest == "out" else action.default  # $MEGATRIX_OUT may be of one command only
         if value == usual or (resume and action.dest in planned | {"resume"}):
@@ -186,7 +172,7 @@ def requested(catalog: Catalog, parsed: argparse.Namespace) -> runner.Request:
 
 def resumed(parsed: argparse.Namespace) -> runner.Request:
     """Return the request to finish an earlier run. Raises MatrixError with an option that selects cases."""
-    if any(getattr(parsed, action.dest) for action in actions(add_plan) if action.dest != "line"):
+    if any(getattr(parsed, action.dest) for action in actions("plan") if action.dest != "line"):
         raise MatrixError(
             "a resumed run keeps its plan", expected="--resume without options that select cases", fix="leave one out"
         )

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from matrix.ask.check.log_reading import read_log
 from matrix.cli import Command, results
-from matrix.cli.usage import add_command, add_out, described
+from matrix.cli.usage import add_command, described
 from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
 from matrix.ground.catalog.loading import NIGHT_FILE
-from matrix.ground.errors import ExitStatus, MatrixError, closest
+from matrix.ground.errors import ExitStatus
 from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.paths import Paths, is_night, write_whole
@@ -26,12 +26,9 @@ from matrix.show.terminal import json_object, paragraphs, plain, show, table
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    actions = add_command(commands, "catalog").add_subparsers(required=True, metavar="ACTION")
-    for name, (function, has_out) in ACTIONS.items():
-        parser = add_command(actions, name, Command(**described("catalog").parts[name]))
-        parser.set_defaults(command=function)
-        if has_out:
-            add_out(parser)
+    actions = add_command(commands, "catalog", list_command).add_subparsers(required=True, metavar="ACTION")
+    for name, function in ACTIONS.items():
+        add_command(actions, name, function, Command(**described("catalog").parts[name]))
 
 
 def new_command(parsed: argparse.Namespace) -> int:
@@ -84,15 +81,10 @@ def keep_command(parsed: argparse.Namespace) -> int:
 
 
 def list_command(parsed: argparse.Namespace) -> int:
-    """Print each topic with its question and its failures. Raises MatrixError for an unknown topic."""
-    catalog = loading.load()
-    topics = {topic.id: (topic, failures) for topic, failures in overview.by_topic(catalog).items()}
-    if parsed.topic and parsed.topic not in topics:
-        expected = f"one of {', '.join(filter(None, topics))}"
-        raise MatrixError("no such topic", got=parsed.topic, expected=expected, fix=closest(parsed.topic, topics))
-    for topic, failures in [topics[parsed.topic]] if parsed.topic else topics.values():
+    """Print each topic with its question and its failures, then the drafts."""
+    for topic, failures in overview.by_topic(loading.load()).items():
         show(*known.topic_table(topic, failures))
-    if drafts := {} if parsed.topic else loading.drafts():
+    if drafts := loading.drafts():
         rows = [(id, sum(1 for _ in entry.todo_problems(path.parent)), path) for id, path in drafts.items()]
         show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
         show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))
@@ -108,12 +100,11 @@ def export_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.GOOD
 
 
-# Each action, and whether it has an output folder.
 ACTIONS: Final = {
-    "new": (new_command, False),
-    "check": (check_command, False),
-    "verify": (verify_command, True),
-    "keep": (keep_command, True),
-    "list": (list_command, False),
-    "export": (export_command, False),
+    "new": new_command,
+    "check": check_command,
+    "verify": verify_command,
+    "keep": keep_command,
+    "list": list_command,
+    "export": export_command,
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from matrix.ask.check import checking, declaring, examine
 from matrix.ask.check.answer import CheckResult, answer_of
 from matrix.ask.check.transition import Transition
-from matrix.cli.usage import add_command, add_findings, add_options, add_out, given, last_runs
+from matrix.cli.usage import add_arguments, add_command, add_options, described, given, last_runs
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import NOTHING, Stack, known_component
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     preflights = loading.preflight_options()
-    parser = add_command(commands, "check")
+    parser = add_command(commands, "check", check_command)
     add_options(parser, examine.options_of(preflights))
-    add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
-    add_findings(parser, "check")
-    parser.set_defaults(command=check_command, preflights=preflights)
+    add_arguments(parser, described("check").parts["output"])
+    parser.set_defaults(preflights=preflights)
 
 
 def check_command(parsed: argparse.Namespace) -> int:

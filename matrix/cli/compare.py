@@ -16,7 +16,7 @@ from matrix.ask.check import checking, declaring
 from matrix.ask.history import likeliest
 from matrix.cli import places
 from matrix.cli.bisect import progress
-from matrix.cli.usage import add_command, add_json, add_out
+from matrix.cli.usage import add_arguments, add_command, described
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
@@ -35,15 +35,11 @@ from matrix.show.terminal import json_object, say, show, warn
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "compare", MOST=str(TurnLimits.most))
+    parser = add_command(commands, "compare", compare_command, words={"MOST": str(TurnLimits.most)})
     formats = f"text (the default), json, {', '.join(FORMATS)}; a file for each but the first; may be repeated"
     parser.add_argument("--format", metavar="NAME[=FILE]", type=output, help=formats, action="append", default=[])
-    places.add_places(parser)
-    add_out(parser)
-    add_json(parser, "compare")
-    parser.set_defaults(
-        command=compare_command, most=TurnLimits.most, resume_hint="continue with the same command line"
-    )
+    add_arguments(parser, described("compare").parts["output"])
+    parser.set_defaults(most=TurnLimits.most)
 
 
 def compare_command(parsed: argparse.Namespace) -> int:

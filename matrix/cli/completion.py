@@ -6,19 +6,12 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE, TE, TORCH, short
 from matrix.ground.errors import ExitStatus, MatrixError
 
 FILES: Final = ("LOG", "WHAT", "FILE", "DIR", "FOLDER", "PATH", "CLONE", "PROJECT")  # metavars of paths
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "completion")
-    parser.set_defaults(command=completion_command)
 
 
 def completion_command(parsed: argparse.Namespace) -> int:

@@ -8,9 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from matrix.cli.usage import add_command, add_findings
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.errors import ExitStatus, MatrixError
@@ -28,11 +27,7 @@ from matrix.show.terminal import json_object, paragraphs, show
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "contract", SIDE=SIDE, FORMS=sides.FORMS)
-    add_findings(parser, "contract")
-    parser.set_defaults(command=contract_command)
+HELP_WORDS: Final = {"SIDE": SIDE, "FORMS": sides.FORMS}
 
 
 def contract_command(parsed: argparse.Namespace) -> int:

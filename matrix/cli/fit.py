@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import platform
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,11 @@ from matrix.ask.fit.candidates import INDEX, Recorded
 from matrix.ask.fit.fit_answer import UPGRADE, FitAnswer, FittingSet, FitVerdict, HeldBack, Installed, fit
 from matrix.ask.fit.rules import Rejection
 from matrix.ask.fit.wishes import parse_wishes
-from matrix.cli.usage import add_command, add_json, add_quiet
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.distributions import read_builds, read_distributions
 from matrix.ground.catalog.stack import PYTHON, TORCH, component_title, short
 from matrix.prove.provision.resolution import Resolution, resolve
 from matrix.show.terminal import RED, Part, Prose, json_object, show, table, text
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "fit")
-    parser.set_defaults(machine=platform.machine())
-    add_json(parser, "fit")
-    add_quiet(parser)
-    parser.set_defaults(command=fit_command)
 
 
 def fit_command(parsed: argparse.Namespace) -> int:

@@ -10,10 +10,11 @@ import signal
 import sys
 from collections.abc import Collection, Sequence
 from io import TextIOWrapper
+from typing import Any
 
 from matrix import __version__
 from matrix.cli import COMMANDS
-from matrix.cli.usage import Help, Parser, described, texts
+from matrix.cli.usage import Help, Parser, add_command, described, texts
 from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
@@ -133,10 +134,19 @@ def _parser(detailed: Collection[str]) -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name in detailed or COMMANDS:
         if detailed:
-            importlib.import_module(f"{__package__}.{name}").add_parser(commands)
+            add_parser(commands, name)
         else:
             commands.add_parser(name, help=described(name).text)
     return top
+
+
+def add_parser(commands: Any, name: str) -> None:
+    """Add a command with its arguments to the object that argparse's add_subparsers returned."""
+    module = importlib.import_module(f"{__package__}.{name}")
+    if hasattr(module, "add_parser"):
+        module.add_parser(commands)
+    else:
+        add_command(commands, name, getattr(module, f"{name}_command"), words=getattr(module, "HELP_WORDS", {}))
 
 
 def skip() -> int:

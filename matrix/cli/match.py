@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matrix.ask.check.kind_answer import KindAnswer, answer, says_something
 from matrix.ask.check.log_reading import read_log
-from matrix.cli.usage import add_command, add_json, add_quiet
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.kinds import kind_table
 from matrix.ground.errors import ExitStatus
@@ -22,21 +21,6 @@ from matrix.show.terminal import Part, Prose, json_object, show, table, text
 
 if TYPE_CHECKING:  # a log without a traceback needs no history
     from matrix.ask.history import Offered
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "match")
-    parser.add_argument(
-        "logs",
-        metavar="LOG",
-        nargs="+",
-        help="log file of any size and encoding, also gzip; a folder with the logs of the ranks; - for standard input; "
-        "several of them are the logs of one job",
-    )
-    add_json(parser, "match")
-    add_quiet(parser)
-    parser.set_defaults(command=match_command)
 
 
 def match_command(parsed: argparse.Namespace) -> int:

@@ -27,10 +27,8 @@ from matrix.show.terminal import Part, Prose, json_object, say, show
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "parity", OUT=str(OUT))
-    parser.set_defaults(
-        command=parity_command, out=OUT, resume_hint="the same command line continues: what was judged is kept"
-    )
+    parser = add_command(commands, "parity", parity_command, words={"OUT": str(OUT)})
+    parser.set_defaults(out=OUT)
 
 
 def parity_command(parsed: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from matrix.cli.usage import add_arguments, texts
 from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import with_site
 from matrix.ground.catalog.model import GIVEN, HOST, Catalog, Container
@@ -36,11 +35,6 @@ from matrix.show.terminal import warn
 
 BUSY: Final = 0.75  # cases at a time for each core: most import, and a case of several ranks imports once
 MEMORY: Final = 8 * GIB  # of the host for each: ranks of megatron-core hold 1 - 2 GiB, and so do the imports they share
-
-
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose where cells run."""
-    add_arguments(parser, texts("shared")["places"])
 
 
 def engine_of(

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from matrix.cli import case_options, places, results
-from matrix.cli.usage import add_arguments, add_command, add_json, add_out, described
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import encode
@@ -29,15 +28,7 @@ from matrix.prove.provision.overlays import Overlays
 from matrix.read.machine import installed
 from matrix.show.terminal import Part, Prose, json_object, show
 
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "plan")
-    case_options.add_cases(parser)
-    add_arguments(parser, described("plan").parts["plan"])
-    add_out(parser, "output folder, whose history has the seconds of earlier runs")
-    add_json(parser, "plan", "plan-stats")
-    parser.set_defaults(command=plan_command)
+HELP_WORDS: Final = case_options.HELP_WORDS
 
 
 def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Collection[Container]) -> Availability:
@@ -99,9 +90,9 @@ def plan_command(parsed: argparse.Namespace) -> int:
 
 def counts(found: Availability) -> Iterator[Part]:
     """Yield the number of cases that run on this machine, what they take, and what the others lack."""
-    yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
+    yield Prose(f"{found.planned} planned, {found.runs} run on this machine")
     if found.runs:
-        yield Prose(f"expected: {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
+        yield Prose(f"expected: at least {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
         yield from (Prose(f"{count:>6} by {basis.value}") for basis, count in found.basis.items())
     if Basis.DEFAULT in found.basis:
         yield Prose(f"default of a case: {DEFAULT_TEXT}")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import Any
 
 from matrix.ask.check.table import build_table
 from matrix.cli import results
-from matrix.cli.usage import add_command, add_json, add_out
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.verdicts.trend import NO_PASTS
@@ -20,14 +18,6 @@ from matrix.prove.store.stored_run import Night, StoredRun
 from matrix.show import site
 from matrix.show.stack_map import stack_map
 from matrix.show.terminal import json_object, plain, warn
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "report")
-    add_out(parser)
-    add_json(parser, "records")
-    parser.set_defaults(command=report_command)
 
 
 def report_command(parsed: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from matrix.cli import places, results
-from matrix.cli.case_options import add_run, command_words, requested
+from matrix.cli.case_options import HELP_WORDS, command_words, requested
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
@@ -32,15 +32,16 @@ from matrix.show.terminal import Part, json_object, show, table, text, warn
 from matrix.show.words import is_red, label, verdict_reason
 
 # Options of pytest, which lines of the catalog took when they were pytest in one environment.
-OF_PYTEST: Final = {"--pdb": "megatrix debug CASE", "-x": "leave it out: --lf repeats the red cases of a run"}
+OF_PYTEST: Final = {
+    "--pdb": "pytest tests/failures/ID -k CASE --pdb",
+    "-x": "leave it out: --lf repeats the red cases of a run",
+}
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "run")
+    parser = add_command(commands, "run", run_command, words=HELP_WORDS)
     parser.instead = OF_PYTEST
-    add_run(parser)
-    parser.set_defaults(command=run_command)
 
 
 def run_command(parsed: argparse.Namespace) -> int:

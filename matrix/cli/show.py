@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from matrix.ask.history import commit_in_words, is_repair, repairs_of
-from matrix.cli.usage import add_command, add_json
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.stack import component_title
 from matrix.ground.errors import ExitStatus, MatrixError
@@ -33,12 +32,7 @@ FORMS: Final = (
 Answer = tuple[list[str], bool]  # lines, and whether anything is known
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "show")
-    parser.add_argument("what", metavar="WHAT", help=FORMS)
-    add_json(parser, "show")
-    parser.set_defaults(command=show_command)
+HELP_WORDS: Final = {"FORMS": FORMS}
 
 
 def show_command(parsed: argparse.Namespace) -> int:

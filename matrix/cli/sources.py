@@ -6,9 +6,7 @@ import argparse
 import os
 import time
 from functools import partial
-from typing import Any
 
-from matrix.cli.usage import add_command
 from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import SETTINGS
@@ -18,12 +16,6 @@ from matrix.prove.provision import clones, host
 from matrix.prove.provision.host import CLONES, Configuration, variable
 from matrix.read.commands import redacted
 from matrix.show.terminal import say
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to the object that argparse's add_subparsers returned."""
-    parser = add_command(commands, "sources")
-    parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 
 def sources_command(parsed: argparse.Namespace) -> int:

@@ -23,13 +23,9 @@ from matrix.show.terminal import plain
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     surface = described("surface")
-    actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record|pairs")
-    parser = add_command(actions, "pairs", surface)
-    add_arguments(parser, surface.parts["pairs"])
-    parser.set_defaults(command=pairs_command, output=pairs.path())
-    parser = add_command(actions, "record", surface)
-    add_arguments(parser, surface.parts["record"])
-    parser.set_defaults(command=record_command)
+    actions = add_command(commands, "surface", record_command).add_subparsers(required=True, metavar="record|pairs")
+    for name, function in (("pairs", pairs_command), ("record", record_command)):
+        add_arguments(add_command(actions, name, function, surface), surface.parts[name])
 
 
 def record_command(parsed: argparse.Namespace) -> int:
@@ -57,9 +53,10 @@ def pairs_command(parsed: argparse.Namespace) -> int:
     catalog = loading.load()
     mcores, tes = ([word.partition("=")[2] for word in listed(catalog, axis)] for axis in ("mcore", "te"))
     tes = [version for version in tes if version != NONE]
-    parsed.output.write_bytes(pairs.encode({MCORE: mcores, TE: tes, TORCH.package: recording.recorded_surfaces(TORCH)}))
-    size = parsed.output.stat().st_size
-    print(plain(f"{parsed.output}: {len(mcores)} releases of megatron-core, {len(tes)} of TE, {size} bytes"))
+    output = parsed.output or pairs.path()
+    output.write_bytes(pairs.encode({MCORE: mcores, TE: tes, TORCH.package: recording.recorded_surfaces(TORCH)}))
+    size = output.stat().st_size
+    print(plain(f"{output}: {len(mcores)} releases of megatron-core, {len(tes)} of TE, {size} bytes"))
     return ExitStatus.GOOD
 
 

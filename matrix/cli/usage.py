@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from matrix.cli import Command
 from matrix.ground.errors import ExitStatus, MatrixError, closest
@@ -18,8 +19,6 @@ from matrix.ground.errors import ExitStatus, MatrixError, closest
 if TYPE_CHECKING:  # main.py imports this module for --help
     from matrix.ground.catalog.reach import JobOption
     from matrix.ground.verdicts.trend import PastResult
-
-FINDING_FORMATS: Final = ("sarif", "github", "markdown")  # of matrix.show.findings
 
 
 def share(text: str) -> float:
@@ -30,7 +29,20 @@ def share(text: str) -> float:
     return value
 
 
+def out_folder() -> Path:
+    """Return $MEGATRIX_OUT, or reports/out in the current folder."""
+    from matrix.prove.store.paths import OUT  # not needed for the help of all commands
+
+    return Path(os.environ.get("MEGATRIX_OUT", OUT))
+
+
 TYPES: Final = {"int": int, "float": float, "path": Path, "share": share}
+# Defaults that depend on the process, by what a table writes for them.
+DEFAULTS: Final[Mapping[str, Callable[[], Any]]] = {
+    "$MEGATRIX_OUT": out_folder,
+    "$CORES": lambda: os.cpu_count() or 1,
+    "$MACHINE": platform.machine,
+}
 
 
 @cache
@@ -46,19 +58,43 @@ def described(name: str) -> Command:
     return Command(**texts(name))
 
 
-def add_arguments(parser: argparse._ActionsContainer, rows: Mapping[str, Mapping[str, Any]], **words: str) -> None:
+def add_arguments(parser: argparse._ActionsContainer, rows: Mapping[str, Any], words: Mapping[str, str] = {}) -> None:
     """Add the arguments of a table: "-n, --name" = what argparse takes. `words` replace their {NAME} in the help.
 
-    `type` is one of TYPES; arguments with the same `one_of` exclude each other.
+    NAME = "shared" stands for the table of that name in commands/shared.toml. `type` is one of TYPES, `choices` also
+    the name of an enum, `default` also one of DEFAULTS; arguments with the same `one_of` exclude each other.
     """
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for names, row in rows.items():
-        settings: dict[str, Any] = {name: TYPES[value] if name == "type" else value for name, value in row.items()}
+    for names, row in _whole(rows):
+        settings: dict[str, Any] = {name: _read(name, value) for name, value in row.items()}
         if (one_of := settings.pop("one_of", "")) not in groups:
             groups[one_of] = parser.add_mutually_exclusive_group()
         for name, text in words.items():
             settings["help"] = settings["help"].replace(f"{{{name}}}", text)
         groups[one_of].add_argument(*names.split(", "), **settings)
+
+
+def _read(name: str, value: Any) -> Any:
+    """Return what argparse takes for a value in a table."""
+    if name == "type":
+        return TYPES[value]
+    if name == "choices" and isinstance(value, str):
+        from matrix.ground.catalog import failure  # --help has no such choice
+
+        return [member.value for member in getattr(failure, value)]
+    return DEFAULTS[value]() if name == "default" and isinstance(value, str) and value in DEFAULTS else value
+
+
+def _whole(rows: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a table, and in their place those of each shared table that it names."""
+    for names, row in rows.items():
+        if row == "shared":
+            yield from _whole(texts("shared")[names])
+        else:
+            yield names, row
+
+
+CommandFunction: TypeAlias = Callable[[argparse.Namespace], int]
 
 
 class Parser(argparse.ArgumentParser):
@@ -117,10 +153,12 @@ def statuses(command: Command) -> dict[ExitStatus, str]:
     return {status: text for status, text in texts.items() if text}
 
 
-def add_command(commands: Any, name: str, command: Command | None = None, **words: str) -> Parser:
+def add_command(
+    commands: Any, name: str, function: CommandFunction, command: Command | None = None, words: Mapping[str, str] = {}
+) -> Parser:
     """Add a command, by default the one of COMMANDS, to the object that argparse's add_subparsers returned.
 
-    `words` are as for add_arguments.
+    `function` runs it; `words` are as for add_arguments.
     """
     command = command or described(name)
     ends = "\n".join(f"  {status:<3d}  {text}" for status, text in statuses(command).items())
@@ -132,35 +170,9 @@ def add_command(commands: Any, name: str, command: Command | None = None, **word
         epilog=f"exit status:\n{ends}\n\nexamples:\n{examples}\n\nmore: {command.document}",
         formatter_class=Help,
     )
-    add_arguments(parser, command.options, **words)
+    add_arguments(parser, command.options, words)
+    parser.set_defaults(command=function, resume_hint=command.resume_hint)
     return parser
-
-
-def add_json(parser: argparse._ActionsContainer, *schemas: str) -> None:
-    """Add --json, which prints one of these schemas."""
-    names = ", ".join(f"docs/schema/{schema}.json" if schema is schemas[0] else f"{schema}.json" for schema in schemas)
-    parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")
-
-
-def add_quiet(output: argparse._ActionsContainer) -> None:
-    """Add -q: stdout is the verdict, in one line, and stderr has warnings alone."""
-    output.add_argument("-q", "--quiet", action="store_true", help="print the verdict alone, in one line")
-
-
-def add_out(
-    parser: argparse.ArgumentParser, text: str = "output folder (default: $MEGATRIX_OUT, or reports/out)"
-) -> None:
-    """Add --out: $MEGATRIX_OUT, or reports/out in the current folder."""
-    from matrix.prove.store.paths import OUT  # not needed for the help of all commands
-
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
-
-
-def add_findings(parser: argparse.ArgumentParser, schema: str) -> None:
-    """Add --json and --format, of which a command takes one: its own object, or findings for a CI service."""
-    output = parser.add_mutually_exclusive_group()
-    add_json(output, schema)
-    output.add_argument("--format", choices=FINDING_FORMATS, help="print the findings for a CI service")
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[JobOption]) -> None:

@@ -73,10 +73,8 @@ def verify_command(parsed: argparse.Namespace) -> int:
 
 def run_options(parsed: argparse.Namespace) -> argparse.Namespace:
     """Return the options of the run: the entry's part of the night, with the output folder of the command."""
-    parser = argparse.ArgumentParser()
-    case_options.add_run(parser)
     words = ["--within", f"failure=={parsed.id}", "--out", str(parsed.out)]
-    return parser.parse_args(words)
+    return case_options.parser_of("run").parse_args(words)
 
 
 def keep(failure: Failure, records: Sequence[Record]) -> list[Path]:

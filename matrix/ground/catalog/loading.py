@@ -14,7 +14,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -212,23 +212,6 @@ def _read(facts: Path, failures: tuple[Path, ...], read: tuple[Failure, ...] | N
     )
     check(catalog, facts)
     return catalog
-
-
-def load_alone(ids: Collection[str]) -> Catalog:
-    """Return the catalog with these failures and those that mask them alone, for a run that another entry disturbs.
-
-    Raises MatrixError.
-    """
-    shared, paths = read_shared(), {path.parent.name: path for root in roots() for path in entries(root)}
-    failures: dict[str, Failure] = {}
-    unread = [*ids]
-    while unread:
-        id = unread.pop()
-        path = paths.get(folder_name(id))
-        if path and id not in failures:
-            failures[id] = failure_of(read_toml(path), path, shared)
-            unread += [masked.by for masked in failures[id].masked]
-    return load(FACTS, read=tuple(failures[id] for id in sorted(failures)))
 
 
 def read_failures(*folders: Path) -> tuple[Failure, ...]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from matrix.ground.cases.cells import on_python
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.loading import load, load_alone
+from matrix.ground.catalog.loading import load
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.model import GIVEN, HOST, LABEL, Base, Catalog, ReaderBase, Wheels
-from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.selection import select
@@ -34,20 +33,9 @@ class Installation:
     host: LocalSite
 
     @classmethod
-    def current(cls, base: str, failures: Callable[[], Collection[str]] = tuple) -> Installation:
-        """Return that of this process; with "" for the base, the packages of this interpreter are added as one.
-
-        `failures` returns the ids of all that a run needs: where another entry can't be read, the catalog has these
-        alone.
-        """
-        environment = installed.current()
-        try:
-            catalog = load()
-        except MatrixError:
-            planned = failures()
-            if not planned:
-                raise
-            catalog = load_alone(planned)
+    def current(cls, base: str) -> Installation:
+        """Return that of this process; with "" for the base, the packages of this interpreter are added as one."""
+        environment, catalog = installed.current(), load()
         if not base or base.startswith(GIVEN):
             label = os.environ.get(LABEL, "")
             catalog = with_host(catalog, environment.packages, environment.minor, label, id=base or HOST)

@@ -31,7 +31,7 @@ SESSION = pytest.StashKey["Session"]()
 UNCOLLECTED = pytest.StashKey[list[str]]()  # why failures have no item
 BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
-SELECT, OWN_TESTS, DEBUG = "--megatrix-select", "--megatrix-own-tests", "--megatrix-debug"
+SELECT, OWN_TESTS = "--megatrix-select", "--megatrix-own-tests"
 PYARGS = "matrix.failures"  # stands for the failures of an installed wheel
 
 
@@ -41,7 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         SELECT, metavar="EXPRESSION", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"'
     )
-    group.addoption(DEBUG, metavar="RANK", type=int, help="run this rank of one case in pytest's process; see --pdb")
     group.addoption(OWN_TESTS, action="store_true", help="run the failures' own tests instead of their cases")
 
 
@@ -255,13 +254,9 @@ class CaseItem(pytest.Item):
         from matrix.ground.verdicts.text import visible
         from matrix.read import scratch
 
-        number = self.config.getoption(DEBUG)
         try:
             with scratch.entered():
                 reproduction = session_of(self.config).reproduction(self.planned)
-                if number is not None:
-                    reproduction.debug(number)
-                    return
                 record = self.record = reproduction.run()
         except MatrixError as error:  # nothing can be recorded, of the next cases neither
             pytest.exit(f"megatrix: {visible(str(error))}", returncode=2)

@@ -115,17 +115,11 @@ class Reproduction:
         self._journal.result(record)
         return record
 
-    def debug(self, number: int = 0) -> None:
-        """Run one rank of the case in this process (matrix.prove.execution.ranks.supervisor); raise what it raises.
-
-        Nothing is recorded. Raises MatrixError for a case that does not run here.
-        """
-        lack = self._context.unavailable or "at level contract nothing runs" * (self.planned.level is Level.CONTRACT)
-        if lack:
-            raise MatrixError("the case does not run here", where=self.planned.key, got=lack)
+    def debug(self) -> None:
+        """Run rank 0 of the case, which ran and is red, in this process; raise what it raises. Nothing is recorded."""
         if writer := self.planned.writer:
             provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
-        supervisor.debug(self.job, number)
+        supervisor.debug(self.job)
 
     @property
     def job(self) -> RankJob:

@@ -41,7 +41,7 @@ class Session:
         if sys.flags.optimize:
             raise MatrixError("ranks would run without asserts", got="python -O or PYTHONOPTIMIZE", fix="leave it out")
         self.options, self.out = options, out
-        self.installation = Installation.current(options.base, partial(planned_failures, options.run_folder))
+        self.installation = Installation.current(options.base)
         self.records: list[Record] = []
         self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
         self._lock: RunLock | None = None
@@ -173,8 +173,3 @@ def item_name(planned: Planned) -> str:
     It has no brackets: pytest reads them as parameters of a function, and --lf does not find such an item.
     """
     return f"{planned.failure}-{planned.case}-{planned.level.value}-{planned.cell.id}"
-
-
-def planned_failures(run_folder: Path | None) -> set[str]:
-    """Return the ids of the failures in a run's plan; none where pytest itself plans."""
-    return {planned.failure for planned in StoredRun(run_folder).planned} if run_folder else set()

@@ -1,9 +1,8 @@
-"""Which cases come first, which get the GPUs of a machine, and how long all of them take. Pure functions."""
+"""Which cases come first, and which get the GPUs of a machine. Pure functions."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from matrix.ground.catalog.failure import Expectation, Level
@@ -93,70 +92,6 @@ def shared(waiting: Sequence[Demand], cards: Iterable[Card]) -> dict[int, str]:
         elif waited := [card for card in left.values() if card.name not in kept]:
             kept.add(max(waited, key=lambda card: (card.free, card.name)).name)
     return granted
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The start of each case in s, its end, and the largest number of GPUs that are held at once."""
-
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-    most: int
-
-    @property
-    def seconds(self) -> float:
-        """Return the time at which the last case ends."""
-        return max(self.ends, default=0.0)
-
-
-def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | None = None, card: int = 0) -> Schedule:
-    """Return when each case runs if `workers` take the cases in this order, and wait for what they need.
-
-    Each case must fit the machine, which has this many GPUs, each with `card` bytes, 0 where none is shared, and bytes
-    of memory, None for no limit.
-    """
-    demands = [replace(demand, card=min(demand.card, card)) for demand in demands]
-    starts, ends, most = [0.0] * len(demands), [0.0] * len(demands), 0
-    upcoming, waiting = list(range(len(demands))), list[int]()
-    running: list[tuple[float, int, tuple[str, ...]]] = []  # a heap: end, index, GPUs
-    free, clock = dict.fromkeys(map(str, range(gpus)), card), 0.0  # bytes, by GPU; -1 where a case holds it all
-    while upcoming or waiting or running:
-        idle = workers - len(waiting) - len(running)
-        waiting, upcoming = waiting + upcoming[:idle], upcoming[idle:]
-        holders = [demands[index] for _, index, _ in running]
-        spare = None if memory is None else memory - sum(holder.memory for holder in holders)
-        for position, names in _next([demands[index] for index in waiting], holders, free, card, spare).items():
-            index = waiting[position]
-            starts[index], ends[index] = clock, clock + demands[index].seconds
-            heapq.heappush(running, (ends[index], index, names))
-            free |= {name: free[name] - demands[index].card if demands[index].card else -1 for name in names}
-        started = {index for _, index, _ in running}
-        waiting = [index for index in waiting if index not in started]
-        most = max(most, sum(size != card for size in free.values()))
-        clock = running[0][0]
-        while running and running[0][0] == clock:
-            _, index, names = heapq.heappop(running)
-            free |= {name: free[name] + demands[index].card if demands[index].card else card for name in names}
-    return Schedule(tuple(starts), tuple(ends), most)
-
-
-def _next(
-    waiting: Sequence[Demand], running: Sequence[Demand], free: Mapping[str, int], card: int, memory: int | None
-) -> dict[int, tuple[str, ...]]:
-    """Return the GPUs of the cases that start now, whole ones first; a part that came after one that waits, waits."""
-    whole = [position for position, demand in enumerate(waiting) if not demand.card]
-    names = tuple(name for name, size in free.items() if size == card)
-    names_of = grants([waiting[position] for position in whole], running, Free(names, len(free), memory))
-    granted = {whole[place]: names_of_case for place, names_of_case in names_of.items()}
-    limit = next((position for position in whole if position not in granted), len(waiting))
-    claimed = {name for names in granted.values() for name in names}
-    cards = [Card(name, size, len(waiting)) for name, size in free.items() if size >= 0 and name not in claimed]
-    return granted | {position: (name,) for position, name in shared(waiting[:limit], cards).items()}
-
-
-def largest_first(demands: Iterable[Demand]) -> list[Demand]:
-    """Return the cases in the order in which workers take them."""
-    return sorted(demands, key=lambda demand: demand.size, reverse=True)
 
 
 def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from matrix.ground.catalog.model import Catalog, Container, Image
 from matrix.ground.catalog.stack import ABSENT, DRIVER, MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Kind, Planned
-from matrix.prove.planning.packing import Demand, largest_first, schedule
+from matrix.prove.planning.packing import Demand
 
 # s of a case that never ran. Levels contract and cpu: measured on two busy cores. Level gpu: 42 cases in 8 minutes, one
 # after another, on an H100 with 16 cores (2026-11-27); nearly all of it is imports.
@@ -111,11 +111,10 @@ def statement(
 class Availability:
     """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
 
-    `held` is the largest number of GPUs that are held at once, `shared` the number of cases whose ranks share
-    GPUs, `gloo` of those that do so on gloo in place of NCCL.
-    `seconds` is the expected wall-clock time, `gpu_seconds` the sum over all GPUs that are used, `basis` the number of
-    cases by what their expected seconds rest on. `builds` are the releases of Transformer Engine that are built for
-    them, once, beside other cases.
+    `shared` is the number of cases whose ranks share GPUs, `gloo` of those that do so on gloo in place of NCCL.
+    `seconds` is the expected wall-clock time if no worker and no GPU is ever idle, `gpu_seconds` the sum over all GPUs
+    that are used, `basis` the number of cases by what their expected seconds rest on. `builds` are the releases of
+    Transformer Engine that are built for them, once, beside other cases.
     """
 
     planned: int
@@ -123,7 +122,6 @@ class Availability:
     missing: Mapping[Kind, int]
     shared: int
     gloo: int
-    held: int
     seconds: float
     gpu_seconds: float
     basis: Mapping[Basis, int]
@@ -183,48 +181,48 @@ def availability(
             demand = Demand(placement.gpus, estimate.seconds, case.limits.memory or 0, case.part(placement.gpus))
             demands.setdefault(item.cell.base, []).append(demand)
     placements = [placement for of_base in placed.values() for placement in of_base]
-    at_once, seconds = _packed(catalog, demands, list(machines.values()), parallel)
     return Availability(
         len(items),
         len(placements),
         {kind: missing[kind] for kind in Kind if missing[kind]},
         sum(bool(placement.note) for placement in placements),
         sum(bool(placement.note and not placement.nccl) for placement in placements),
-        at_once,
-        seconds,
+        _seconds(catalog, demands, list(machines.values()), parallel),
         sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
         {kind: basis[kind] for kind in Basis if basis[kind]},
         tuple(builds.values()),
     )
 
 
-def _packed(
+def _seconds(
     catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[Machine], parallel: Parallel
-) -> tuple[int, float]:
-    """Return the most GPUs held at once, and the seconds of the cases of all bases."""
+) -> float:
+    """Return the seconds of the cases of all bases, if neither a worker nor a GPU is ever idle."""
     lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own
-    made_bases = set[str]()
+    made_bases = 0
     for base, of_base in demands.items():
         image = isinstance(catalog.bases.get(base), (Container, Image))
-        made_bases.update(() if image else (base,))
+        made_bases += not image
         for demand in of_base:
             lanes.setdefault((base, demand.memory) if image else ("", 0), []).append(demand)
-    listed = [len(machine.gpus) for machine in machines if machine.gpus is not None]
-    gpus = min(listed, default=sum(demand.gpus for of_base in demands.values() for demand in of_base))
-    cards = [gpu.memory or 0 for machine in machines for gpu in machine.gpus or () if not gpu.exclusive]
-    memory = min((machine.memory for machine in machines if machine.memory is not None), default=None)
-    packed = []
-    for (base, limit), of_base in lanes.items():
-        workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made_bases)) * parallel.workers
-        packed.append(schedule(largest_first(of_base), gpus, workers, memory, min(cards, default=0)))
-    return max((lane.most for lane in packed), default=0), sum(lane.seconds for lane in packed)
+    gpus = min((len(machine.gpus) for machine in machines if machine.gpus), default=1)
+    card = min((gpu.memory or 0 for machine in machines for gpu in machine.gpus or () if not gpu.exclusive), default=0)
+    seconds = 0.0
+    for (base, limit), lane in lanes.items():
+        workers = 1 if limit else parallel.workers if base else min(parallel.bases, made_bases) * parallel.workers
+        of_gpus = sum(
+            demand.seconds * (min(1, demand.card / card) if card and demand.card else demand.gpus) for demand in lane
+        )
+        of_cases = [demand.seconds for demand in lane]
+        seconds += max(*of_cases, sum(of_cases) / workers, of_gpus / gpus)
+    return seconds
 
 
 def to_json(found: Availability) -> dict[str, Any]:
     """Return plain JSON values; the times are in minutes."""
     minutes = {"minutes": round(found.seconds / 60, 1), "gpu_minutes": round(found.gpu_seconds / 60, 1)}
     return {
-        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "gloo", "held")},
+        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "gloo")},
         **minutes,
         "missing": {kind.value: count for kind, count in found.missing.items()},
         "estimates": {basis.value: count for basis, count in found.basis.items()},

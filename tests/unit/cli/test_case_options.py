@@ -97,9 +97,7 @@ def test_an_unknown_base_is_refused_with_a_suggestion(capsys: pytest.CaptureFixt
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    case_options.add_run(parser)
-    return parser.parse_args(arguments)
+    return case_options.parser_of("run").parse_args(arguments)
 
 
 @pytest.mark.parametrize(

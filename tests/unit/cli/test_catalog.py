@@ -96,12 +96,12 @@ def test_list_shows_each_topic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     )
     topics = (Topic(Identifier("data"), "Datasets", "Is the data read?"), Topic(Identifier("hangs"), "Hangs", "Who?"))
     monkeypatch.setattr(loading, "load", lambda: replace(catalog(*entries), topics=topics))
-    assert main(["catalog", "list", "--topic", "data"]) == 0
-    first, _, row = capsys.readouterr().out.splitlines()
+    assert main(["catalog", "list"]) == 0
+    data, hangs = capsys.readouterr().out.split("Hangs (1). Who?")
+    first, _, row = data.splitlines()[:3]
     assert first == "Datasets (1). Is the data read?"
     assert row.split()[:4] == ["break", "2025-04", "-", "no"]
-    assert main(["catalog", "list", "--topic", "datas"]) == 2
-    assert "did you mean data?" in capsys.readouterr().err
+    assert "other" in hangs
 
 
 def test_draft_is_listed_and_checked_alone(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli.usage import FINDING_FORMATS, add_findings, add_json, add_options, add_out, given
+from matrix.cli.usage import add_arguments, add_options, described, given
+from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.reach import JobOption
 from matrix.prove.store.paths import OUT
 
@@ -22,26 +23,27 @@ def parser() -> argparse.ArgumentParser:
 def test_out_comes_from_option_variable_or_default(
     parser: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_out(parser)
+    add_arguments(parser, {"out": "shared"})
     assert parser.parse_args([]).out == Path(OUT)
     monkeypatch.setenv("MEGATRIX_OUT", "/of/the/variable")
     further = argparse.ArgumentParser()
-    add_out(further)
+    add_arguments(further, {"out": "shared"})
     assert further.parse_args([]).out == Path("/of/the/variable")
     assert further.parse_args(["--out", "/of/the/option"]).out == Path("/of/the/option")
 
 
 def test_findings_have_one_form(parser: argparse.ArgumentParser) -> None:
-    add_findings(parser, "check")
-    assert [parser.parse_args(["--format", name]).format for name in FINDING_FORMATS] == list(FINDING_FORMATS)
+    add_arguments(parser, described("contract").options)
+    assert parser.parse_args(["--format", "markdown"]).format == "markdown"
     assert parser.parse_args(["--json"]).json
     with pytest.raises((argparse.ArgumentError, SystemExit)):
         parser.parse_args(["--json", "--format", "sarif"])
 
 
-def test_help_of_json_names_each_schema(parser: argparse.ArgumentParser) -> None:
-    add_json(parser, "plan", "plan-stats")
-    assert "print one JSON object (docs/schema/plan.json, plan-stats.json)" in " ".join(parser.format_help().split())
+def test_choices_are_those_of_the_enum(parser: argparse.ArgumentParser) -> None:
+    add_arguments(parser, {"cases": "shared"})
+    choices = {action.dest: action.choices for action in parser._actions if action.choices}
+    assert choices == {"level": [level.value for level in Level], "expect": [one.value for one in Expectation]}
 
 
 def test_job_options_keep_their_text(parser: argparse.ArgumentParser) -> None:

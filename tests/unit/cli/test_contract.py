@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli import contract, surface
+from matrix.cli import contract
+from matrix.cli.main import add_parser
 from matrix.ground.catalog.versions import format_ranges
 from matrix.ground.errors import MatrixError
 from matrix.read.api.finding import Finding, FindingKind
@@ -21,8 +22,8 @@ from tests.unit.read.api.test_sides import commit, engine, megatron  # noqa: F40
 def run(*arguments: str) -> int:
     top = argparse.ArgumentParser()
     commands = top.add_subparsers(required=True)
-    contract.add_parser(commands)
-    surface.add_parser(commands)
+    for name in ("contract", "surface"):
+        add_parser(commands, name)
     parsed = top.parse_args(arguments)
     status: int = parsed.command(parsed)
     return status

@@ -171,7 +171,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["paln"], ["plan", "--selct", "x"], ["run", "--jobs", "two"], ["plan", "--level", "cpux"], ["debug"],
+    [[], ["paln"], ["plan", "--selct", "x"], ["run", "--jobs", "two"], ["plan", "--level", "cpux"], ["compare"],
      ["plan", "--select", "a==b", "--case", "c"], ["run", "--expect", "green"]],
     ids=shlex.join,
 )  # fmt: skip

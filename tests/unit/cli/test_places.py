@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from matrix.cli import places
+from matrix.cli import case_options, places
 from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import SITE
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine
@@ -28,9 +28,7 @@ AT_HOST = replace(ON_GPU, cell=replace(ON_GPU.cell, base=Identifier(HOST)))
 
 
 def options(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    places.add_places(parser)
-    return parser.parse_args(words)
+    return case_options.parser_of("places").parse_args(words)
 
 
 def test_this_machine_is_the_default() -> None:

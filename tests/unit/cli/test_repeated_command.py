@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from matrix.cli.case_options import actions, add_plan, add_run, command_words
+from matrix.cli.case_options import actions, command_words
 from matrix.cli.main import parser
 from matrix.ground.errors import MatrixError
 
-RUN_OPTIONS = [action for action in actions(add_run) if action.dest != "help"]
-PLAN_OPTIONS = {action.dest for action in actions(add_plan)}
+RUN_OPTIONS = [action for action in actions("run") if action.dest != "help"]
+PLAN_OPTIONS = {action.dest for action in actions("plan")}
 NUMBERS = {int: st.integers(1, 99), float: st.floats(0.1, 1e6)}
 TEXTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1)
 

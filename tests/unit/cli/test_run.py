@@ -250,7 +250,9 @@ def test_line_resumes_its_own_run(engine: FakeEngine, capsys: pytest.CaptureFixt
     assert len(engine.ran) == len({*engine.ran}) > 1
 
 
-@pytest.mark.parametrize(("option", "fix"), [("--pdb", "megatrix debug"), ("-x", "--lf"), ("--maxfail=1", "--help")])
+@pytest.mark.parametrize(
+    ("option", "fix"), [("--pdb", "pytest tests/failures/ID"), ("-x", "--lf"), ("--maxfail=1", "--help")]
+)
 def test_options_of_pytest_name_what_replaces_them(option: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LINE, option]) == ExitStatus.MISTAKE
     assert fix in capsys.readouterr().err

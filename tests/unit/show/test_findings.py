@@ -14,7 +14,7 @@ from matrix.ask.check.checking import Question, check
 from matrix.ask.check.files.declared import Statement, Unread, UnreadKind
 from matrix.ask.check.rulings import Clash
 from matrix.ask.check.user_stack import build
-from matrix.cli.usage import FINDING_FORMATS
+from matrix.cli.usage import texts
 from matrix.ground.catalog.stack import MCORE, TE, TORCH, Place
 from matrix.show.findings import FORMATS, Findings, Severity, line_of, of_check
 from tests.founding import MASK, SAVE
@@ -56,7 +56,7 @@ def test_no_findings_are_no_error(name: str) -> None:
 
 
 def test_every_format_is_a_command_line_choice() -> None:
-    assert tuple(FORMATS) == FINDING_FORMATS
+    assert [*FORMATS] == texts("shared")["findings"]["--format"]["choices"]
 
 
 def result(core: str = "0.8.0", *clashes: Clash) -> CheckResult:

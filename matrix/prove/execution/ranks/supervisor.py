@@ -2,7 +2,7 @@
 
 A memory cgroup for one job is created before its ranks start, and removed after the last rank has ended.
 
-`debug` runs one rank of a job in this process, where a debugger reaches the frames of upstream; the others are new
+`debug` runs rank 0 of a job in this process, where a debugger reaches the frames of upstream; the others are new
 processes. Nothing bounds it: no deadline, no memory limit, no forkserver. What it returns or raises is no result.
 """
 
@@ -152,26 +152,23 @@ def outcome_of(group: RankGroup, job: RankJob, oom_kills: int, lost: str) -> Out
 TERMINAL: Final = ("TERM", "COLUMNS", "LINES", "PYTHONBREAKPOINT", "NO_COLOR", "FORCE_COLOR")
 
 
-def debug(job: RankJob, number: int = 0) -> Any:
-    """Run one rank of a job in this process and return its value; raise what it raises.
+def debug(job: RankJob) -> Any:
+    """Run rank 0 of a job in this process and return its value; raise what it raises.
 
     The process keeps the modules that the rank imported or hid. The other ranks end with this one. Raises MatrixError
-    for a rank that the job does not have, and for a job that mpirun starts.
+    for a job that mpirun starts.
     """
     if job.launcher == mpirun.NAME:
         raise MatrixError("mpirun starts the ranks of this case", expected="a case whose launcher is torchrun")
-    if not 0 <= number < job.world_size:
-        raise MatrixError("no such rank", got=number, expected=f"0 - {job.world_size - 1}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         (Path(folder) / "work").mkdir()
         job.log_dir.mkdir(parents=True, exist_ok=True)
-        specs = [json.loads(spec) for spec in GroupRequest(job, Path(folder), import_path()).specs()]
-        for rank, spec in enumerate(specs):
-            if rank != number:
-                stack.enter_context(_other(spec, job.log_dir / f"rank-{rank}.log"))
+        own, *others = [json.loads(spec) for spec in GroupRequest(job, Path(folder), import_path()).specs()]
+        for rank, spec in enumerate(others, 1):
+            stack.enter_context(_other(spec, job.log_dir / f"rank-{rank}.log"))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("default")  # pytest's settings may make errors of upstream's warnings
-        spec = stack.enter_context(_as_rank(specs[number], job.target))
+        spec = stack.enter_context(_as_rank(own, job.target))
         sys.modules.update(dict.fromkeys(job.hidden, cast(ModuleType, None)))
         return imported(job.target)(decode(Rank, spec["rank"]), **job.kwargs)
 

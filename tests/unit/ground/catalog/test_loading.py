@@ -276,21 +276,6 @@ def test_a_second_base_of_a_torch_says_why(tmp_path: Path) -> None:
     assert (caught.value.what, caught.value.got) == ("an id is used twice", "2.4.0")
 
 
-def test_another_entry_does_not_disturb_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run loads the failures that it needs, and those that mask them, where the whole catalog can't be read."""
-    broken = tmp_path / "unfinished"
-    broken.mkdir()
-    (broken / "failure.toml").write_text('id = "unfinished"\n[[case]\n')
-    monkeypatch.setenv("MEGATRIX_FAILURES", str(tmp_path))
-    with pytest.raises(MatrixError):
-        load()
-    (masked,) = [entry for entry in real().failures if entry.masked][:1]
-    alone = loading.load_alone([masked.id])
-
-    assert {failure.id for failure in alone.failures} >= {masked.id, *(one.by for one in masked.masked)}
-    assert len(alone.failures) < len(real().failures)
-
-
 BOUNDED = """
 id = "bounded"
 title = ""

@@ -52,19 +52,3 @@ def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(installation, "load", lambda: catalog(failure(case=())))
     with pytest.raises(MatrixError, match="the catalog has no case for this environment"):
         _ = Session(Options("torch-2.4.0"), folder).planned
-
-
-def test_a_run_needs_its_own_failures_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another entry can't be read: it is left out of a run, and reported without one."""
-
-    def unreadable() -> None:
-        raise MatrixError("an entry is unfinished")
-
-    monkeypatch.setattr(installation, "load", unreadable)
-    monkeypatch.setattr(installation, "load_alone", lambda ids: catalog(*map(failure, sorted(ids))))
-    monkeypatch.setattr(environments, "current", lambda: BASE)
-    current = installation.Installation.current("torch-2.4.0", lambda: {"break"})
-
-    assert [entry.id for entry in current.catalog.failures] == ["break"]
-    with pytest.raises(MatrixError, match="unfinished"):
-        installation.Installation.current("torch-2.4.0")

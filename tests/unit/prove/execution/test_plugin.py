@@ -54,7 +54,7 @@ class FakeSession:
         outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "", chain=chain)
         return replace(record(), verdict=verdict, outcome=outcome)
 
-    def debug(self, number: int = 0) -> None:
+    def debug(self) -> None:
         def upstream() -> None:
             name = "word"
             raise KeyError(name)
@@ -202,13 +202,6 @@ def test_pdb_enters_the_frame_that_raised(pytester: pytest.Pytester, session: Fa
     session.ran.clear()
     run(pytester, "save_breaks", "--lf")
     assert session.ran == ["pp2"]
-
-
-def test_debug_runs_one_rank_and_records_nothing(pytester: pytest.Pytester, session: FakeSession) -> None:
-    result = run(pytester, "save_breaks", "-k", "tp2", "--megatrix-debug", "1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*KeyError*"])
-    assert session.debugged
 
 
 def test_exitfirst_stops_at_the_first_red_case(pytester: pytest.Pytester, session: FakeSession) -> None:

@@ -85,9 +85,8 @@ def _history(offered: Offered) -> Iterator[Part]:
     later = ", ".join(offered.changed_later) or f"no release up to {offered.history.releases[-1]}"
     by_release = [("changed before in:", offered.changed_before or "no release"), ("changed later in:", later)]
     yield ""
-    yield Prose(
-        f"history of {offered.history.repository} up to {offered.history.until}; no run shows that any of it applies:"
-    )
+    heading = f"history of {offered.history.repository} {offered.history.extent}; no run shows that any of it applies:"
+    yield Prose(heading)
     facts = [
         ("function:", one_line(offered.function)),
         ("release:", releases),

@@ -75,11 +75,7 @@ def _of_project(repository: str) -> UpstreamHistory | None:
 
 
 def _indexed() -> str:
-    scopes = {history: "" if history.has_commits else ", its releases alone" for history in histories()}
-    known = (
-        f"{history.repository} up to {history.until} ({history.releases[-1]}{scopes[history]})" for history in scopes
-    )
-    return "; ".join(known)
+    return "; ".join(f"{history.repository} {history.extent} ({history.releases[-1]})" for history in histories())
 
 
 def _of_reference(reference: str) -> Iterator[str]:
@@ -177,7 +173,7 @@ def _of_release(component: str, version: str) -> Answer:
     else:
         files = {path: history.file(path) for path in history.files}
         rows = [f"  {path}" for path, file in files.items() if file.changed_in(file.names) >> number & 1]
-        lack = f"its lines are known, its commits are not up to {history.until}"
-        head = f"{lack}; {len(rows)} files are not as in {predecessor}"
+        lack = "its lines are known, its commits are not" if history.has_commits else "known"
+        head = f"{lack} {history.extent}; {len(rows)} files are not as in {predecessor}"
     more = [f"  and {len(rows) - LISTED} more"] if len(rows) > LISTED else []
     return [f"{component} {version}: {head}", *rows[:LISTED], *more], True

@@ -178,6 +178,11 @@ class UpstreamHistory:
         """Return whether commits of the project are known, not its releases alone."""
         return any(self.tagged)
 
+    @property
+    def extent(self) -> str:
+        """Return up to which day the project is known, and whether by its releases alone."""
+        return f"{'' if self.has_commits else 'by its releases, '}up to {self.until}"
+
     def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         return _content(self._blocks[place[0] : sum(place)], self._common)
 

@@ -75,7 +75,7 @@ def _of_project(repository: str) -> UpstreamHistory | None:
 
 
 def _indexed() -> str:
-    return "; ".join(f"{history.repository} {history.extent} ({history.releases[-1]})" for history in histories())
+    return "; ".join(f"{history.extent} ({history.releases[-1]})" for history in histories())
 
 
 def _of_reference(reference: str) -> Iterator[str]:
@@ -171,9 +171,8 @@ def _of_release(component: str, version: str) -> Answer:
         rows = [f"  {commit_in_words(commit)}" for commit in commits]
         head = f"{len(rows)} fixes and reverts that {predecessor} lacks"
     else:
-        files = {path: history.file(path) for path in history.files}
-        rows = [f"  {path}" for path, file in files.items() if file.changed_in(file.names) >> number & 1]
-        lack = "its lines are known, its commits are not" if history.has_commits else "known"
-        head = f"{lack} {history.extent}; {len(rows)} files are not as in {predecessor}"
+        files = ((path, history.file(path)) for path in history.files)
+        rows = [f"  {path}" for path, file in files if file.changed_in(file.names) >> number & 1]
+        head = f"known of {history.extent}, without its commits; {len(rows)} files are not as in {predecessor}"
     more = [f"  and {len(rows) - LISTED} more"] if len(rows) > LISTED else []
     return [f"{component} {version}: {head}", *rows[:LISTED], *more], True

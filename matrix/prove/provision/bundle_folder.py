@@ -184,10 +184,11 @@ def _foreign(folder: Path, bundle: Bundle) -> Iterator[str]:
     inner = (Path(top, name) for tree in FOLDERS for top, *two in os.walk(folder / tree) for name in chain(*two))
     for path in chain((folder / name for name in (*FOLDERS, *TOPMOST)), inner):
         name = path.relative_to(folder)
-        of_clone = name.parts[0] == "sources" and (path.is_dir() or path.suffix == LOCK)
         if path.is_symlink():
             yield f"{name}: a link"
-        elif path.parent != folder and str(path) not in listed and not of_clone:
+        elif name.parts[0] == "sources" and (path.is_dir() or path.suffix == LOCK):
+            continue
+        elif path.parent != folder and str(path) not in listed:
             yield f"{name}: not in {MANIFEST}"
 
 

@@ -180,8 +180,8 @@ class UpstreamHistory:
 
     @property
     def extent(self) -> str:
-        """Return up to which day the project is known, and whether by its releases alone."""
-        return f"{'' if self.has_commits else 'by its releases, '}up to {self.until}"
+        """Return the project, whether it is known by its releases alone, and up to which day."""
+        return f"{self.repository} {'' if self.has_commits else 'by its releases, '}up to {self.until}"
 
     def _block(self, place: Sequence[int]) -> tuple[dict[str, Any], bytes]:
         return _content(self._blocks[place[0] : sum(place)], self._common)

@@ -16,7 +16,7 @@ from tests.schemas import items_of
         ("https://github.com/NVIDIA/TransformerEngine/pull/3173/files", 0, "first in 2.17"),
         ("NVIDIA/TransformerEngine#99999", 3, "not mentioned in a commit up to 20"),
         ("pytorch/pytorch#1", 3, "pytorch/pytorch by its releases, up to 20"),
-        ("torch==2.4.1", 0, "known by its releases, up to 20"),
+        ("torch==2.4.1", 0, "known of pytorch/pytorch by its releases, up to 20"),
         ("torch==99.1", 3, "not a release that is known up to 20"),
         ("22d304cfd", 0, "get_attention_backend"),
         ("NVIDIA/TransformerEngine@22d304cfd6", 0, "2.11"),

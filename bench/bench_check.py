@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-INPUTS = ROOT / "tests" / "unit" / "check" / "inputs"
+INPUTS = ROOT / "tests" / "unit" / "ask" / "check" / "inputs"
 PASS = ("-c", "pass")
 CHECKS = {
     "python -c pass": PASS,

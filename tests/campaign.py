@@ -137,6 +137,12 @@ def inputs(tries: int, seed: int, folder: Path) -> Failures:
         yield f"{result.wrong}: {result.hostile.words}" if result.wrong else ""
 
 
+# The entry point of a plugin of pytest, as an installation of it has; pytest imports it unless that is turned off.
+PLUGIN: Final = (
+    "cd $PYTHONPATH; mkdir theirs-1.dist-info; echo 'raise RuntimeError' > theirs.py; "
+    "printf '[pytest11]\\ntheirs = theirs\\n' > theirs-1.dist-info/entry_points.txt; "
+    "printf 'Name: theirs\\nVersion: 1\\n' > theirs-1.dist-info/METADATA; cd $OLDPWD; "
+)
 # What a host may have: variables of the command, and what a shell runs before it. {new} is an empty folder.
 HOSTS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     **{name: ({name: value}, "") for name, value in {
@@ -155,6 +161,12 @@ HOSTS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "64 open files": ({}, "ulimit -Sn 64; "),
     "umask 077": ({}, "umask 077; "),
     "no core, 2 GiB of files": ({}, "ulimit -c 0; ulimit -f 2097152; "),
+    "256 open files, a stack of 512 KiB": ({}, "ulimit -n 256; ulimit -s 512; "),
+    "a plugin that can't be imported": ({"PYTHONPATH": "{new}"}, PLUGIN),
+    "warnings are errors in each Python": (
+        {"PYTHONPATH": "{new}"},
+        "echo 'import warnings; warnings.simplefilter(\"error\")' > $PYTHONPATH/sitecustomize.py; ",
+    ),
     "closed input": ({}, "exec <&-; "),
     "ignored SIGHUP": ({}, "trap '' HUP; "),
 }  # fmt: skip

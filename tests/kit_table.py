@@ -1,4 +1,4 @@
-"""The table of the kit's helpers in docs/authoring.md, from their docstrings: those that entries import.
+"""The table of the kit's helpers in docs/kit.md, from their docstrings: those that entries import.
 
     python -m tests.kit_table
 

@@ -69,9 +69,7 @@ def _history(offered: Offered) -> Iterator[Part]:
     later = ", ".join(offered.changed_later) or f"no release up to {offered.history.releases[-1]}"
     by_release = [("changed before in:", offered.changed_before or "no release"), ("changed later in:", later)]
     yield ""
-    yield Prose(
-        f"history of {offered.history.repository} up to {offered.history.until}; no run shows that any of it applies:"
-    )
+    yield Prose(f"history of {offered.history.extent}; no run shows that any of it applies:")
     facts = [
         ("function:", one_line(offered.function)),
         ("release:", releases),
@@ -84,11 +82,7 @@ def _history(offered: Offered) -> Iterator[Part]:
 
 
 API_ERRORS: Final = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")  # of a call that does not fit
-ELSEWHERE: Final = (
-    "memory",
-    "driver",
-    "hangs",
-)  # topics of errors that the function does not cause in which they are raised
+ELSEWHERE: Final = ("memory", "driver", "hangs")  # topics of errors that the function that raises them does not cause
 SHOWN: Final = 5  # faults listed of each kind
 STATED: Final = 600  # characters shown of why ranks wait, and of an answer: it may quote the requirements that conflict
 _LIBRARY: Final = re.compile(r"-packages/|/lib/python3|^<")  # a path below an interpreter's folders, or no file

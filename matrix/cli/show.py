@@ -69,11 +69,7 @@ def _of_project(repository: str) -> UpstreamHistory | None:
 
 
 def _indexed() -> str:
-    scopes = {history: "" if history.has_commits else ", its releases alone" for history in histories()}
-    known = (
-        f"{history.repository} up to {history.until} ({history.releases[-1]}{scopes[history]})" for history in scopes
-    )
-    return "; ".join(known)
+    return "; ".join(f"{history.extent} ({history.releases[-1]})" for history in histories())
 
 
 def _of_reference(reference: str) -> Iterator[str]:
@@ -169,9 +165,8 @@ def _of_release(component: str, version: str) -> Answer:
         rows = [f"  {commit_in_words(commit)}" for commit in commits]
         head = f"{len(rows)} fixes and reverts that {predecessor} lacks"
     else:
-        files = {path: history.file(path) for path in history.files}
-        rows = [f"  {path}" for path, file in files.items() if file.changed_in(file.names) >> number & 1]
-        lack = f"its lines are known, its commits are not up to {history.until}"
-        head = f"{lack}; {len(rows)} files are not as in {predecessor}"
+        files = ((path, history.file(path)) for path in history.files)
+        rows = [f"  {path}" for path, file in files if file.changed_in(file.names) >> number & 1]
+        head = f"known of {history.extent}, without its commits; {len(rows)} files are not as in {predecessor}"
     more = [f"  and {len(rows) - LISTED} more"] if len(rows) > LISTED else []
     return [f"{component} {version}: {head}", *rows[:LISTED], *more], True

@@ -54,6 +54,23 @@ def test_page_fits_and_axe_is_silent(browser: Browser, published: Path, name: st
     assert browser.errors() == []
 
 
+@pytest.mark.parametrize("name", ["first", "answer", "unlisted"])
+def test_answer_is_on_a_phones_first_screen(browser: Browser, published: Path, name: str) -> None:
+    """The rest of the form is folded there, and opens; a driver that is named is shown in any case."""
+    browser.width(400, 800)
+    opened(browser, published, PAGES[name])
+    assert browser.js("document.querySelector('#answer .verdict').getBoundingClientRect().bottom") < 800
+    shown = "['#search', '#uses', '#from-driver'].map((one) => document.querySelector(one).checkVisibility())"
+    assert browser.js(shown) == [False, False, False]
+    browser.js("document.querySelector('#rest > summary').click()")
+    assert browser.js(shown) == [True, True, True]
+    opened(browser, published, "index.html#from=base%3Dngc-25.11+mcore%3D0.16.1+driver%3D550")
+    assert browser.js(shown) == [False, False, True]
+    browser.width(1500)
+    opened(browser, published, PAGES[name])
+    assert browser.js(shown) == [True, True, True]
+
+
 def test_first_page_is_small_and_fetches_nothing(browser: Browser, published: Path) -> None:
     assert (published / "index.html").stat().st_size < 300_000
     browser.send("Network.enable")

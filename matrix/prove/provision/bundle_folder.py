@@ -183,10 +183,13 @@ def _foreign(folder: Path, bundle: Bundle) -> Iterator[str]:
     listed |= {str(part_of(folder / name, i)) for name, file in bundle.files.items() for i in range(len(file.parts))}
     inner = (Path(top, name) for tree in FOLDERS for top, *two in os.walk(folder / tree) for name in chain(*two))
     for path in chain((folder / name for name in (*FOLDERS, *TOPMOST)), inner):
+        name = path.relative_to(folder)
         if path.is_symlink():
-            yield f"{path.relative_to(folder)}: a link"
-        elif path.parent != folder and not path.is_dir() and str(path) not in listed and path.suffix != LOCK:
-            yield f"{path.relative_to(folder)}: not in {MANIFEST}"
+            yield f"{name}: a link"
+        elif name.parts[0] == "sources" and (path.is_dir() or path.suffix == LOCK):
+            continue
+        elif path.parent != folder and str(path) not in listed:
+            yield f"{name}: not in {MANIFEST}"
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,8 @@ def difference(path: Path, file: BundleFile, split: int) -> str:
     found = pieces(path, file, split)
     if isinstance(found, str):
         return found
+    if found[-1].index > 0 and found[0].path.lstat().st_nlink > 1:
+        return f"{found[0].path.name} is a hard link"  # `join` would append to all that share it
     whole, damaged = hashlib.sha256(), ""
     for piece in found:
         part = hashlib.sha256()
@@ -269,7 +274,7 @@ def split(folder: Path, bundle: Bundle, size: int) -> Bundle:
     start.py and this project's wheel, which joins the others, stay whole.
     The last part is cut off first: FILE is always a beginning, and the parts are the rest. `join` accepts any state.
     """
-    bundle = replace(bundle, split=size)
+    bundle = replace(bundle, split=size, files={name: replace(file, parts=()) for name, file in bundle.files.items()})
     for name, file in bundle.files.items():
         count = -(-file.size // size)
         if count < 2 or name in TOPMOST or name.startswith(PROJECT):

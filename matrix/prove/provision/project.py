@@ -206,7 +206,7 @@ def recorded_hash(sha256: bytes) -> str:
 def holds(folder: Path, contents: Mapping[Path, bytes]) -> bool:
     """Return whether a folder has these files alone: a purge of old files takes some, and others may add code."""
     found = {path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
-    found = {path for path in found if "__pycache__" not in path.relative_to(folder).parts}
+    found = {path for path in found if "__pycache__" not in path.parent.relative_to(folder).parts}
     return found == {folder / name for name in contents} and all(
         not (folder / name).is_symlink() and (folder / name).is_file() and (folder / name).read_bytes() == content
         for name, content in contents.items()
@@ -214,7 +214,10 @@ def holds(folder: Path, contents: Mapping[Path, bytes]) -> bool:
 
 
 def materialise(package: Path, root: Path) -> Path:
-    """Return the folder under `root` with an installed package's files; created atomically, anew where it differs."""
+    """Return the folder under `root` with an installed package's files; created atomically, anew where it differs.
+
+    What Python has compiled there is removed: nobody can compare it with its source.
+    """
     contents = {target: path.read_bytes() for target, path in files(package).items()}
     digest = hashlib.sha256()
     for target, content in sorted(contents.items()):
@@ -230,6 +233,8 @@ def materialise(package: Path, root: Path) -> Path:
                             (temporary / target).write_bytes(content)
                     versions = (path for path in root.iterdir() if path.is_dir() and path != project)
                     prune(root, versions, KEPT - 1)
+        for compiled in project.rglob("__pycache__/*"):  # compiled again in 0.2 s
+            remove(compiled)
         with suppress(OSError):  # a read-only cache, or one of another user
             os.utime(project)  # the time of its last use
     except OSError as error:

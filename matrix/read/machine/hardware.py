@@ -214,22 +214,22 @@ MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
-    """Return the OOM kills by source: /proc/vmstat, cgroup v1 memory.oom_control, cgroup v2 memory.events.
+    """Return the OOM kills by source, the nearest to a process in the cgroup `group`, or in this one's, first.
 
-    Reads this process's cgroup and, if given, the folder `group`. In a container /proc/vmstat may be missing, or count
-    the kills of the host.
+    The kernel counts a kill in the group of the process that it kills (v1 memory.oom_control, v2 memory.events),
+    whatever limit was reached, and for the machine (/proc/vmstat), which others share.
     """
-    sources = [root / "proc/vmstat"]
-    sources += [Path(group) / name for name in COUNTS if group]
+    sources = [Path(group) / name for name in COUNTS if group]
     for controller, top, group_folder in memberships(root):
         folder = group_folder if group_folder.is_dir() else top  # a container may see its own group as the root
         sources.append(folder / ("memory.oom_control" if controller else "memory.events"))
+    sources.append(root / "proc/vmstat")
     return {str(source): int(count[1]) for source in sources if (count := COUNT.search(_text(source)))}
 
 
 def rise(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return the largest increase of a count between the two readings."""
-    return max((count - before.get(source, count) for source, count in after.items()), default=0)
+    """Return the increase of the first source of both readings: those after it count other processes, too."""
+    return next((count - before[source] for source, count in after.items() if source in before), 0)
 
 
 def available(root: Path = Path("/")) -> int | None:

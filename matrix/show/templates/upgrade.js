@@ -2,7 +2,7 @@
 ready.then(() => {
   const { data, axes, standing, calls, callCard, clashes, unread, upgrade, breaks, step, resuming, words, name, wordOf, read, url, whole, element, card, known } = stacks;
   const field = (id) => document.getElementById(id);
-  const [answer, notes, want, to] = ["answer", "notes", "want", "to"].map(field);
+  const [answer, notes, want, to, rest] = ["answer", "notes", "want", "to", "rest"].map(field);
   const ORDER = ["newly breaks", "breaks, not known before", "stays broken", "no longer known", "fixed"];
   const title = (axis) => data.titles[axis];
   const spoken = (choice) => axes.map((axis) => choice[axis]).filter(Boolean)
@@ -132,9 +132,11 @@ ready.then(() => {
       const box = field(`from-${each}`), implied = (data.brought[from.base] || {})[each];
       const foreign = unlisted.find((part) => part.startsWith(`${each}=`));
       box.value = from[each] ? name(from[each]).replace(/^(driver|sm) /, "") : foreign ? foreign.slice(each.length + 1) : "";
+      box.parentElement.classList.toggle("set", box.value !== "");
       box.placeholder = implied ? `${name(implied)} (image)` : each === "te" ? "not named" : "any";
     }
     want.value = axis;
+    rest.querySelector("summary").textContent = `What my jobs use (${ticked().size || "any"}), driver, files, search`;
     field("to-label").hidden = axis === "none";
     const heads = unlisted.map((part) => element("p", "unlisted", element("b", "", "Not listed: "), `${part}. A link or a field names it, and this page has no such version. `,
       element("code", "", `megatrix check "${part}"`), " accepts any version."));
@@ -200,6 +202,9 @@ ready.then(() => {
       }
     });
   }
+  const wide = matchMedia("(min-width: 721px)"), fold = () => { rest.open = wide.matches; };
+  wide.addEventListener("change", fold);
+  fold();
   want.addEventListener("change", () => url.set({ from: words(asked().from), want: want.value, to: null }));
   field("ask").addEventListener("submit", (event) => event.preventDefault());
 

@@ -1,7 +1,7 @@
 """The memory of a host that the data loader's attention mask takes, and the longest sequence that fits.
 
 S is the sequence length in tokens. Basis: the cases `peak`, `threshold` and `worker-shm` of long-context, run with
-megatron-core 0.6.0 - 0.19.2; "Read" marks figures from source code, not measured. See docs/memory.md.
+megatron-core 0.6.0 - 0.19.2; "Read" marks figures from source code, not measured. See README.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prediction whether --tp-comm-overlap starts, from versions, launcher and host, before the job is started.
 
 Userbuffers bootstrap over a process group. Where that group is an mpi one, MPI's own launcher must have started MPI:
-under torchrun MPI_COMM_WORLD has one process, and the group gets ranks that are not in it. See docs/overlap.md.
+under torchrun MPI_COMM_WORLD has one process, and the group gets ranks that are not in it. See README.md.
 """
 
 from __future__ import annotations

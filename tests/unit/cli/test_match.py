@@ -65,6 +65,14 @@ def test_kind_exits_with_0_and_has_its_answer(tmp_path: Path, capsys: pytest.Cap
     assert "no recorded release of megatron-core" in " ".join(kind["answer"])
 
 
+def test_history_of_torch_is_by_its_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No commit of PyTorch is known: its repository is too large to be fetched."""
+    frame = '  File "/site-packages/torch/distributed/checkpoint/filesystem.py", line 9, in read_data\n'
+    (tmp_path / "log").write_text(f"{HEADER}{frame}KeyError: 1\n")
+    main(["match", str(tmp_path / "log")])
+    assert "history of pytorch/pytorch by its releases, up to 20" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("error", "has_history"), [("OutOfMemoryError: CUDA out of memory", False), ("KeyError: 1", True)]
 )

@@ -158,6 +158,9 @@ def test_part_that_was_cut_off_joins(folder: Path) -> None:
             and (folder / "wheels/exact.whl").symlink_to(folder / "exact")
         ),
         lambda folder: os.mkfifo(folder / "wheels/pipe.whl"),
+        lambda folder: (folder / "wheels/rich-99.0-py3-none-any.whl").mkdir(),
+        lambda folder: (folder / "wheels/rich").mkdir() or (folder / "wheels/rich/__pycache__").mkdir(),
+        lambda folder: (folder / "wheels/rich-99.0.tar.gz.lock").write_text("x"),
         lambda folder: (folder / "start.py").symlink_to("/etc/passwd"),
     ],
 )
@@ -213,6 +216,37 @@ def test_manifest_that_is_no_file_is_refused(folder: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
     assert error_of(folder).got == "a device"
+
+
+@pytest.mark.parametrize("held", [0, 1, 2], ids=["no part", "a part", "a part and a beginning"])
+def test_other_name_of_a_part_never_grows(held: int, folder: Path) -> None:
+    """A bundle that was copied by hard links (cp -al) shares its parts with the first, and with files elsewhere."""
+    bundle_folder.split(folder, bundle_folder.read(folder), 64)
+    if held:
+        (folder / "wheels/large.whl.part-000").rename(folder / "wheels/large.whl")
+    if held > 1:
+        bundle_folder._copy(folder / "wheels/large.whl.part-001", 0, folder / "wheels/large.whl", 64)
+    first = folder / ("wheels/large.whl" if held else "wheels/large.whl.part-000")
+    os.link(first, folder.parent / "victim")
+    before = first.read_bytes()
+    assert error_of(folder).got == f"wheels/large.whl: {first.name} is a hard link"
+    assert (folder.parent / "victim").read_bytes() == before
+
+
+def test_whole_files_may_be_hard_links(folder: Path) -> None:
+    for name in SIZES:
+        os.link(folder / name, folder.parent / Path(name).name)
+    bundle_folder.split(folder, bundle_folder.read(folder), 1000)
+    assert bundle_folder.verified(folder).size == 224
+
+
+@pytest.mark.parametrize("sizes", [(64, 10, 7), (7, 64, 1000), (10, 10, 9)])
+def test_split_again_joins(sizes: tuple[int, ...], folder: Path) -> None:
+    before = {name: (folder / name).read_bytes() for name in SIZES}
+    for size in sizes:
+        bundle_folder.split(folder, bundle_folder.read(folder), size)
+        bundle_folder.verified(folder)
+    assert {name: (folder / name).read_bytes() for name in SIZES} == before
 
 
 def test_gap_between_parts_is_not_filled(folder: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import marshal
 import os
+import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -260,6 +263,41 @@ def test_damaged_project_is_made_anew(tmp_path: Path, change: str) -> None:
     assert materialise(package, tmp_path / "projects") == folder
     assert [path.name for path in folder.iterdir()] == ["conftest.py"]
     assert (file.read_text(), file.is_symlink()) == ("mine", False)
+
+
+def test_compiled_code_of_others_never_runs(tmp_path: Path) -> None:
+    """A compiled file that names the time and the size of its source runs in its place."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").write_text("print('mine')")
+    source = materialise(tmp_path / "package", tmp_path / "projects") / "matrix" / "a.py"
+    compiled, state = Path(importlib.util.cache_from_source(str(source))), source.stat()
+    theirs = marshal.dumps(compile("print('theirs')", str(source), "exec"))
+    words = python_code(sys.executable, "import sys; sys.path[:0] = sys.argv[1:]; import a", str(source.parent))
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
+    printed = []
+    for _ in range(2):
+        compiled.parent.mkdir(exist_ok=True)
+        head = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(state.st_mtime), state.st_size)
+        compiled.write_bytes(head + theirs)
+        printed.append(run(words, environment=environ).out)
+        materialise(tmp_path / "package", tmp_path / "projects")
+        printed.append(run(words, environment=environ).out)
+    assert printed == ["theirs\n", "mine\n"] * 2
+
+
+def test_folder_of_compiled_files_is_no_link(tmp_path: Path) -> None:
+    """What a link leads to is not removed."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").touch()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").touch()
+    made = materialise(tmp_path / "package", tmp_path / "projects")
+    (made / "matrix" / "__pycache__").symlink_to(tmp_path / "victim")
+    materialise(tmp_path / "package", tmp_path / "projects")
+    assert ([*(made / "matrix").iterdir()], (tmp_path / "victim" / "file").is_file()) == (
+        [made / "matrix" / "a.py"],
+        True,
+    )
 
 
 def test_pipe_in_the_project_blocks_nothing(tmp_path: Path) -> None:

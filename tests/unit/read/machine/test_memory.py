@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from matrix.read.machine.hardware import allowed, oom_kills, rise
@@ -40,8 +41,27 @@ def test_no_source_returns_no_count(tmp_path: Path) -> None:
     assert oom_kills(tmp_path) == {}
 
 
-def test_rise_is_the_largest_increase() -> None:
-    assert rise({"a": 1, "b": 5}, {"a": 1, "b": 7}) == 2
+def test_kill_of_another_group_is_no_rise(tmp_path: Path) -> None:
+    """The kernel counts a kill for the machine, and in the group of the process that it kills."""
+    write(tmp_path / "proc/self/cgroup", "0::/user.slice\n")
+    counts = []
+    for machine, own, group in ((3, 0, 0), (4, 0, 0), (5, 1, 0), (6, 1, 1)):
+        write(tmp_path / "proc/vmstat", f"oom_kill {machine}\n")
+        write(tmp_path / "sys/fs/cgroup/user.slice/memory.events", f"oom_kill {own}\n")
+        write(tmp_path / "group/memory.events", f"oom_kill {group}\n")
+        counts.append((oom_kills(tmp_path), oom_kills(tmp_path, str(tmp_path / "group"))))
+    assert [(rise(*own), rise(*group)) for own, group in (zip(*pair, strict=True) for pair in pairwise(counts))] == [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+    ]
+
+
+def test_machine_counts_where_no_group_does(tmp_path: Path) -> None:
+    write(tmp_path / "proc/vmstat", "oom_kill 3\n")
+    before = oom_kills(tmp_path, str(tmp_path / "missing"))
+    write(tmp_path / "proc/vmstat", "oom_kill 4\n")
+    assert rise(before, oom_kills(tmp_path, str(tmp_path / "missing"))) == 1
 
 
 def test_rise_ignores_new_sources() -> None:

@@ -215,14 +215,6 @@ def take_memory_in_c(rank: Rank) -> None:
     os.abort()
 
 
-def take_memory_in_cgroup(rank: Rank, cgroup: str) -> None:
-    """Allocate memory in the cgroup until the kernel kills this process."""
-    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
-    held = []
-    while True:
-        held.append(b"x" * 2**20)
-
-
 def write_a_long_log(rank: Rank, size: int) -> None:
     os.write(1, b"the beginning\n")
     block = b"0123456789abcde\n" * 2**16

@@ -5,9 +5,7 @@ Tests with `fresh` are those that the start of a rank may decide: how a group re
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,36 +179,6 @@ def test_sigkill_without_an_oom_kill_is_signaled(
     monkeypatch.setattr(supervisor, "oom_kills", lambda **_: {})  # the kernel counts those of other tests, too
     outcome = run(job("kill_itself", fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGKILL")
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Path]:
-    """Make a cgroup (v1, or v2 with the memory controller) of 64 MiB without swap."""
-    for root, limit, value in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", 2**26),
-        (Path("/sys/fs/cgroup"), "memory.max", 2**26),
-    ):
-        place = root / f"matrix-test-{os.getpid()}"
-        try:
-            place.mkdir()
-        except OSError:
-            continue
-        try:
-            (place / limit).write_text(str(value))
-            with suppress(OSError):  # no swap accounting, or no swap
-                (place / "memory.swap.max").write_text("0")
-            yield place
-            return
-        except OSError:
-            continue
-        finally:
-            place.rmdir()
-    pytest.skip("no cgroup with a memory limit can be created (not root, or /sys/fs/cgroup is read-only)")
-
-
-def test_oom_killed_rank_is_out_of_memory(run: Run, job: MakeJob, fresh: bool, cgroup: Path) -> None:
-    outcome = run(job("take_memory_in_cgroup", kwargs={"cgroup": str(cgroup)}, world_size=1, fresh=fresh))
-    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
 
 
 def test_long_log_keeps_its_head_and_tail(run: Run, job: MakeJob) -> None:

@@ -264,11 +264,11 @@ class Bisection:
         new = tallies[len(self.axis.points) - 1].settled
         inside = below[self.result.candidates[-1]]
         old = [
-            place
-            for place, tally in tallies.items()
-            if tally.settled not in (new, ProbeResult.SKIP) and inside >> place & 1
+            index
+            for index, tally in tallies.items()
+            if tally.settled not in (new, ProbeResult.SKIP) and inside >> index & 1
         ]
-        return max(old, key=lambda place: below[place].bit_count(), default=None)
+        return max(old, key=lambda index: below[index].bit_count(), default=None)
 
     @property
     def sides(self) -> list[int]:
@@ -298,7 +298,7 @@ def bisect(
     def probe(places: Sequence[int]) -> Iterable[Sample]:
         turns.update(places)
         labels = [axis.points[index].label for index in places]
-        return session.seen([case(place) for place in places], labels, [turns[index] for index in places])
+        return session.seen([case(index) for index in places], labels, [turns[index] for index in places])
 
     @functools.cache
     def changing() -> tuple[str, set[int], set[int]]:
@@ -309,7 +309,7 @@ def bisect(
         _, in_function, in_file = changing()
         return in_file, in_function, suspects, in_function & set(suspects)
 
-    cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
+    cheap_places = frozenset(index for index in range(len(axis.points)) if cheap and cheap(case(index)))
     ran_before, spent = session.ran, session.seconds
     try:
         result = search(axis.order, probe, old, plan, cheap=cheap_places, likelier=likelier)
@@ -320,8 +320,8 @@ def bisect(
         subject,
         axis,
         result,
-        {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(result.tallies)},
-        {place: line_of(subject, case(place)) for place in sorted(result.tallies)},
+        {index: tuple(session.records[case(index).key][: turns[index]]) for index in sorted(result.tallies)},
+        {index: line_of(subject, case(index)) for index in sorted(result.tallies)},
         session.ran - ran_before,
         session.seconds - spent,
         (*axis.notes, *_saving(axis, result, changing(), plan, cheap=cheap_places, suspects=suspects)),
@@ -337,19 +337,19 @@ def changing_frame(axis: BisectionAxis, record: Record) -> tuple[str, set[int], 
     history = history_of(axis.component)
     if history is None:
         return nothing
-    numbers = [(place, history.number_of_release(point.id)) for place, point in enumerate(axis.points)]
-    steps = list(pairwise([(place, number) for place, number in numbers if number is not None]))
+    numbers = [(index, history.number_of_release(point.id)) for index, point in enumerate(axis.points)]
+    steps = list(pairwise([(index, number) for index, number in numbers if number is not None]))
     number_of = [history.number_of(commit.id) for commit in axis.commits]
 
     def places(file: SourceFile, names: Collection[str]) -> set[int]:
         changed = file.changed_in(names)
         commits = {change.commit for name in names for change in file.changes(name)}
         releases = {
-            place
-            for (_, older), (place, newer) in steps
+            index
+            for (_, older), (index, newer) in steps
             if any(changed >> number & 1 for number in range(older + 1, newer + 1))
         }
-        return releases | {place for place, number in enumerate(number_of) if place and number in commits}
+        return releases | {index for index, number in enumerate(number_of) if index and number in commits}
 
     for frame in (frame for raised in record.outcome.chain for frame in reversed(raised.frames)):
         if path := history.path_of(frame.file):
@@ -369,10 +369,10 @@ def _saving(
     source, in_function, in_file = changing
     if not source or result.kind is ResultKind.AMBIGUOUS:
         return ()
-    ends = [result.tallies[place].settled or ProbeResult.SKIP for place in (0, len(axis.points) - 1)]
+    ends = [result.tallies[index].settled or ProbeResult.SKIP for index in (0, len(axis.points) - 1)]
 
     def imagined(places: Sequence[int]) -> list[Sample]:
-        by_answer = {place: ends[axis.order.below[place] >> result.candidates[0] & 1] for place in places}
+        by_answer = {index: ends[axis.order.below[index] >> result.candidates[0] & 1] for index in places}
         return [result.tallies[at].settled or seen if at in result.tallies else seen for at, seen in by_answer.items()]
 
     plain = search(axis.order, imagined, ends[0], replace(plan, noise=CERTAIN), **hints)

@@ -2,6 +2,7 @@
 
     python bench/bench_compare.py              simulated runs, in a minute
     python bench/bench_compare.py planted      real cells: small wheels that this script makes, one change each
+    python bench/bench_compare.py cases        numbers of cases: a private catalog with planted seconds and memory
     python bench/bench_compare.py kills        kill -9 in fifty places of a comparison
 
 It prints the tables of reports/measurements/2026-11-27-compare.md.
@@ -238,6 +239,73 @@ def planted() -> None:
     print(f"{sum(right for _, _, right, _, _ in rows)} of {len(rows)} as expected")
 
 
+ENTRY: Final = """
+id = "planted-numbers"
+title = "A planted slow-down"
+references = []
+axes = ["base"]
+symptom = "It is slower."
+cause = "comparedcore 2.0"
+fix = "none"
+[[signature]]
+name = "none"
+exception = "PlantedError"
+message = "never"
+any_program = true
+[[affected]]
+torch = "==2.1.2"
+reason = "planted"
+[[works]]
+torch = ">2.1.2"
+reason = "planted"
+[[case]]
+run = "work"
+levels = ["cpu"]
+ranks = 2
+each = [
+  { name = "slower", arguments = { seconds = 0.5, share = 0.05, mib = 60, more = 0 } },
+  { name = "larger", arguments = { seconds = 0.5, share = 0, mib = 60, more = 60 } },
+  { name = "equal", arguments = { seconds = 0.5, share = 0, mib = 60, more = 0 } },
+]
+"""
+BODY: Final = """
+import time
+def work(rank, seconds, share, mib, more):
+    from comparedcore import NEW
+    time.sleep(seconds * (1 + share * NEW))
+    held = b"x" * ((mib + more * NEW) * 2**20 // (1 + rank.rank))
+    return len(held)
+"""
+OF_CASES: Final = {
+    "slower seconds": "worse",
+    "slower memory": "nothing",
+    "larger memory": "worse",
+    "equal seconds": "nothing",
+    "equal memory": "nothing",
+}
+
+
+def cases() -> None:
+    """Compare the numbers of cases of a private catalog, of which one is slower and one takes more memory."""
+    folder, environ = prepared()
+    entry = folder / "failures" / "planted_numbers"
+    entry.mkdir(parents=True)
+    (entry / "failure.toml").write_text(ENTRY)
+    (entry / "reproduction.py").write_text(BODY)
+    environ["MEGATRIX_FAILURES"] = str(folder / "failures")
+    words = ("--select", "failure==planted-numbers", "--metric", "seconds", "--metric", "memory")
+    answer, took = compared(folder, environ, {}, *words)
+    print("\n".join(answer["known"]))
+    right = 0
+    for item in (item for item in answer["items"] if item["number"]):
+        name = item["test"].partition(" ")[2]
+        right += item["change"] == OF_CASES.get(name, item["change"])
+        ratio = " - ".join(f"{end:.3f}" for end in item["interval"])
+        values = " -> ".join(f"{value:.4g}" for value in item["values"])
+        print(f"| {name} | {OF_CASES.get(name, '')} | {item['change']} | {item['runs'][0]} | {values} | {ratio} |")
+    print(f"{right} of {sum(item['number'] for item in answer['items'])} as expected, {took:.0f} s")
+
+
 def kills(count: int = 50) -> None:
     """Kill a comparison again and again; no stored run may be lost or run twice."""
     folder, environ = prepared()
@@ -290,6 +358,8 @@ def main() -> None:
             planted_numbers()
         case ["planted"]:
             planted()
+        case ["cases"]:
+            cases()
         case ["kills"]:
             kills()
         case _:

@@ -25,7 +25,7 @@ from matrix.ground.errors import MatrixError
 from matrix.prove.bisection.joint import cell_for, cell_named
 from matrix.prove.bisection.procedure import BisectionEvents
 from matrix.prove.bisection.stack_comparison import CompareArguments, attributed, compare_stacks
-from matrix.prove.bisection.turns import JudgedTest, TurnLimits, Turns
+from matrix.prove.bisection.turns import FIGURES, JudgedTest, TurnLimits, Turns
 from matrix.prove.bisection.user_command import OwnCommand
 from matrix.prove.execution import interrupt
 from matrix.prove.store.paths import write_whole
@@ -65,7 +65,10 @@ def compare_command(parsed: argparse.Namespace) -> int:
         judged,
         causes,
         accepted,
-        [*turns.notes, *checking.certain_changes(catalog, *(cell_named(catalog, stack).stack for stack in stacks))],
+        [
+            *turns.qualifications,
+            *checking.certain_changes(catalog, *(cell_named(catalog, stack).stack for stack in stacks)),
+        ],
         turns.rounds,
         time.monotonic() - started,
         arguments.limits.error,
@@ -116,10 +119,13 @@ def arguments_of(catalog: Catalog, parsed: argparse.Namespace) -> CompareArgumen
     """Return the request. Raises MatrixError for options that do not fit."""
     if parsed.own and parsed.select:
         raise MatrixError("a command runs instead of the catalog's cases", got="--select with --", fix="leave one out")
-    if not parsed.own and (parsed.junit or parsed.metric or parsed.bisect):
-        raise MatrixError("--junit, --metric and --bisect are for a command", expected="-- COMMAND ...")
-    if not 0 < parsed.confidence < 1 or parsed.most < 1:
-        raise MatrixError("out of range", got=f"{parsed.confidence}, {parsed.most}", expected="0 < C < 1, N >= 1")
+    if not parsed.own and (parsed.junit or parsed.bisect):
+        raise MatrixError("--junit and --bisect are for a command", expected="-- COMMAND ...")
+    if not parsed.own and not {*parsed.metric} <= FIGURES:
+        raise MatrixError("no number of a case", got=" ".join(parsed.metric), expected=" or ".join(sorted(FIGURES)))
+    if not 0 < parsed.confidence < 1 or not 1 <= parsed.least <= parsed.most:
+        got = f"{parsed.confidence}, {parsed.least}, {parsed.most}"
+        raise MatrixError("out of range", got=got, expected="0 < C < 1, 1 <= least <= most")
     level = Level(parsed.level)
     own = OwnCommand(
         tuple(parsed.own),
@@ -137,7 +143,7 @@ def arguments_of(catalog: Catalog, parsed: argparse.Namespace) -> CompareArgumen
         own if parsed.own else None,
         parsed.select,
         level,
-        TurnLimits(1 - parsed.confidence, parsed.worse_than, parsed.most, seconds),
+        TurnLimits(1 - parsed.confidence, parsed.worse_than, parsed.most, seconds, parsed.least),
         parsed.junit,
         metrics(parsed.metric),
         parsed.same,

@@ -32,6 +32,7 @@ class OutcomeKind(str, Enum):
     UNAVAILABLE = "unavailable"  # a requirement is missing; `reason` names it
 
 
+SECONDS, MEMORY, GPU_MEMORY = "seconds", "memory", "gpu-memory"  # what a rank used: s; MiB, its peak, that on its GPU
 EVIDENCE: Final = 65_536  # bytes of the end of a rank's log that an outcome carries
 
 
@@ -64,7 +65,9 @@ class RankEnd:
 
     `exit_code` is multiprocessing's: None = never ended by itself, negative = minus the signal number.
     `chain` holds the exceptions that left the body, root cause first. `stopped` = the supervisor ended it.
-    `seconds` counts from the start of the job to the end of this rank, or to its exception.
+    `seconds` counts from the start of the job to the end of this rank, or to its exception. `used` has the
+    SECONDS, MEMORY and GPU_MEMORY of a body that returned, with what it imported: the peak of the resident set, and of
+    what torch allocated.
     """
 
     rank: int
@@ -76,6 +79,7 @@ class RankEnd:
     value: Any = None  # what the body returned, JSON
     log: str = ""  # path of this rank's log
     stacks: str = ""  # stacks taken at the deadline, "" if none
+    used: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

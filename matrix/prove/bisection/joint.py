@@ -42,6 +42,7 @@ from matrix.prove.bisection.probe_session import Bisection, BisectionSession, bi
 from matrix.prove.bisection.search import Attribution, Packages, Plan, WrongStackError, attribute
 from matrix.read import package_source
 
+ENVIRONMENT: Final = "environment"  # what is left of two environments of Python besides the packages that can change
 VENDOR: Final = "nvidia-"  # names of CUDA's libraries on PyPI, which the metadata of a torch pins
 
 
@@ -81,6 +82,7 @@ def follows(name: str) -> bool:
     return component.follows == TORCH or not (component.distribution or name == PYTHON)
 
 
+COSTLY: Final = (TORCH, BASE, ENVIRONMENT, PYTHON)  # a mixture with another one needs an environment of its own
 AXES: Final = (TORCH, MCORE, TE, DRIVER)  # the components that a stack names, and what its base is known for
 Contents = Callable[[str], Mapping[str, str]]  # the packages of a base by component, with the minor of its Python
 
@@ -116,15 +118,19 @@ class StackPair:
     @cached_property
     def differences(self) -> Differences:
         """Compare what both bases contain, with the packages that the stacks lay over them."""
-        bases = [self.good.base, self.bad.base]
-        wheels = all(isinstance(self.good.catalog.find_base(base), Wheels) for base in bases)
-        if self.reader or (bases[0] == bases[1] and not self._packages(self.good) and not self._packages(self.bad)):
+        sides = self.good, self.bad
+        if self.reader or (self.good.base == self.bad.base and not any(map(self._packages, sides))):
             return Differences({}, {})
-        stacks = [{**self._contents(side.base), **self._packages(side)} for side in (self.good, self.bad)]
+        stacks = [{**self._contents(side.base), **self._packages(side)} for side in sides]
         for stack in stacks:
             for name in (*AXES, *WRITER):
                 stack.pop(name, None)
-        return differences(*stacks, separable=wheels)
+        return differences(*stacks, separable=self.separable)
+
+    @property
+    def separable(self) -> bool:
+        """Return whether both bases are environments of Python, whose packages are known."""
+        return all(isinstance(side.catalog.find_base(side.base), Wheels) for side in (self.good, self.bad))
 
     def _contents(self, base: str) -> Mapping[str, str]:
         return (self.contents or cataloged(self.good.catalog))(base)
@@ -138,6 +144,7 @@ class StackPair:
         """Return the good and the bad version or source of a component, as text."""
         if component in self.differences.alone:
             return self.differences.alone[component]
+        component = BASE if component == ENVIRONMENT else component
         return self.good.text(component), self.bad.text(component)
 
     @cached_property
@@ -146,7 +153,7 @@ class StackPair:
         stated = [component for component in AXES if len({*self.versions(component)}) > 1]
         bases = [self.good.base, self.bad.base]
         if TORCH not in stated and bases[0] != bases[1] and PYTHON not in self.differences.alone and not self.reader:
-            stated = [BASE, *stated]
+            stated = [ENVIRONMENT if self.separable else BASE, *stated]
         return [*stated, *self.differences.alone]
 
     @property
@@ -159,7 +166,7 @@ class StackPair:
         """Return the replaced images, and the components that are left out or do not change alone."""
         left_out = f"Transformer Engine is left out: the catalog gives {self.good.failure.id} no te axis"
         moved = ", ".join(f"{name} {good} -> {bad}" for name, (good, bad) in self.differences.together.items())
-        base = axis_word(next((name for name in (TORCH, BASE, PYTHON) if name in self.components), BASE))
+        base = axis_word(next((name for name in COSTLY if name in self.components), BASE))
         return (
             *self.replaced,
             *([left_out] if self.components != self.differing else []),
@@ -177,7 +184,7 @@ class StackPair:
             mixed = mixed.with_(component, self.bad.stack[component], self.bad.sources.get(component, ""))
         if self.reader:
             return mixed.with_(BASE, self.reader)
-        base: str | None = (self.bad if taken & {TORCH, BASE} else self.good).base
+        base: str | None = (self.bad if taken & {TORCH, BASE, ENVIRONMENT} else self.good).base
         wanted = {name: pair[name in taken] for name, pair in self.differences.alone.items()}
         if base and (python := wanted.pop(PYTHON, "")) and python != self._contents(base).get(PYTHON):
             base = self.good.catalog.base_on(base, python)
@@ -197,7 +204,7 @@ class StackPair:
     @property
     def costly(self) -> Packages:
         """Return the components of which a mixture needs an environment of its own."""
-        return frozenset(self.components) & {TORCH, BASE, PYTHON}
+        return frozenset(self.components) & {*COSTLY}
 
     def base_along(self, component: str, taken: Packages, base: str) -> str:
         """Return the base of a point along a component: that of a torch has the Python of the mixture."""
@@ -319,7 +326,8 @@ def bisect_stacks(stacks: StackPair, plan: Plan, session: BisectionSession) -> B
     for carrier in comparison.attribution.carriers:
         around = stacks.mixture(carrier.packages, everywhere=True)
         for component in sorted(carrier.packages, key=axis_word):
-            if around is None or (subject.level is Level.CONTRACT and component == TORCH):
+            read_only = subject.level is Level.CONTRACT and component == TORCH
+            if around is None or read_only or component == ENVIRONMENT:
                 continue
             try:
                 along = partial(stacks.base_along, component, carrier.packages)

@@ -17,7 +17,8 @@ from typing import Final
 
 from matrix.prove.bisection.noise import DOUBT, level_of
 
-MOST: Final = 40  # runs under each stack: a failure that shows in 3 of 10 runs is found among 10 tests
+MOST: Final = 120  # runs under each stack: a failure that shows in 3 of 10 runs is found among 300 tests
+PAIRS: Final = 40  # of a number, and runs of a test that fails in each of them
 TRIES: Final = 3  # runs under each stack, where none had a result because of the network, the disk or a limit
 LEAST_PAIRS: Final = 5  # of a noisy number: of fewer, its interval is too narrow
 # Shares of the error: of the claim that a test fails more or less often, and that it fails in another way.
@@ -108,6 +109,11 @@ class Proof:
     matters: float = 0.02
     most: int = MOST
 
+    @property
+    def pairs(self) -> int:
+        """Return the most runs where all of a stack agree, or vary by noise."""
+        return min(self.most, PAIRS)
+
     def odds(self, share: float) -> float:
         """Return the odds that a claim needs which may take this share of the error of its test or number."""
         return (self.tests + self.numbers) / (share * self.error)
@@ -159,7 +165,7 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], proof: Proof) -> Ju
         change = StackEffect.INFRASTRUCTURE if left_out else StackEffect.NOT_RUN
         return JudgedRuns(change, failures, runs, text=text, again=bool(left_out) and rounds < TRIES)
     if failures == runs:
-        return _fails_always(sides, proof, again=rounds < proof.most)
+        return _fails_always(sides, proof, again=rounds < proof.pairs)
     if not any(failures):
         outside = [run for run in left_out if run not in sides[0] and run not in sides[1]]
         change = StackEffect.INFRASTRUCTURE if outside else StackEffect.NOTHING
@@ -236,7 +242,7 @@ def judge_number(
     within = len(pairs) >= LEAST_PAIRS and 1 - proof.matters < ends_of_ratio[0] and ends_of_ratio[1] < 1 + proof.matters
     if change is StackEffect.NOTHING and not within:
         change = StackEffect.UNDECIDED
-    again = change is StackEffect.UNDECIDED and len(pairs) < proof.most
+    again = change is StackEffect.UNDECIDED and len(pairs) < proof.pairs
     return JudgedRuns(change, runs=runs, values=values, interval=ends_of_ratio, again=again)
 
 
@@ -253,7 +259,7 @@ def _constant(values: tuple[float, float], runs: tuple[int, int], proof: Proof, 
         moved = StackEffect.DRIFT if abs(math.expm1(min(ratio, 700))) < proof.matters else moved
         change = moved if certain else StackEffect.UNDECIDED
     interval = (math.exp(min(ratio, 700)),) * 2
-    again = change is StackEffect.UNDECIDED and max(runs) < proof.most
+    again = change is StackEffect.UNDECIDED and max(runs) < proof.pairs
     return JudgedRuns(change, runs=runs, values=values, interval=interval, again=again)
 
 

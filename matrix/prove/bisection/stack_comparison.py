@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -117,6 +118,7 @@ def store_of(arguments: CompareArguments, trials: Sequence[Trial], stack: ExitSt
     failures = [trial.subjects[0].failure for trial in trials]
     code = "".join(sorted({code_digest(one.folder, arguments.level, modules_of(one)) for one in failures}))
     mark, complete = arguments.folder / "code", arguments.folder / COMPLETE
+    code += platform.node() * bool(arguments.metrics)  # of one machine are both numbers of a pair
     anew = arguments.fresh or complete.exists() or (mark.exists() and mark.read_text() != code)
     store = ProbeStore(arguments.folder / "runs", fresh=anew)
     stack.callback(store.close)

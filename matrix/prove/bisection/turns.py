@@ -19,7 +19,7 @@ from matrix.ground.cases.cells import excluded, run_in
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.model import HOST, Catalog, Wheels
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
+from matrix.ground.verdicts.outcome import GPU_MEMORY, MEMORY, SECONDS, Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
 from matrix.ground.verdicts.signature_match import owner
@@ -44,6 +44,9 @@ _OUTSIDE: Final = re.compile(
     r"|Connection (?:refused|reset|aborted|timed out)|(?:ConnectTimeout|ReadTimeout|MaxRetry|NewConnection|Proxy)Error"
     r"|Max retries exceeded|HTTP Error (?:429|5\d\d)|(?:429|5\d\d) (?:Server|Client) Error|failed after \d+ retries"
 )
+FIGURES: Final = frozenset({SECONDS, MEMORY, GPU_MEMORY})  # the numbers of a case of the catalog
+CPU_ALONE: Final = "numbers of ranks on a CPU, with gloo: a stand-in for those of a GPU"
+MACHINE: Final = ("host", "host driver", "GPUs", "ranks per GPU", "MPS")
 LESS_IS_WORSE: Final = re.compile(r"/s\b|per.?s|throughput|flops|bandwidth|accuracy|mfu|tokens", re.I)
 
 
@@ -90,12 +93,13 @@ class JudgedTest:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """How far a comparison goes: the greatest error, the ratio that matters, the most runs, and the seconds of all."""
+    """How far a comparison goes: the greatest error, the ratio that matters, the most and least runs, the seconds."""
 
     error: float = 0.05
     matters: float = 0.02
     most: int = MOST
     seconds: float | None = None
+    least: int = 1
 
 
 def sides_of(stacks: StackPair) -> tuple[Subject, Subject] | None:
@@ -161,10 +165,9 @@ class Turns:
             self.rounds += 1
             self._take_turns(due, undecided)
             took = time.monotonic() - started - spent
-            for trial in self.trials if self.rounds == 1 else ():
-                if trial.own:
-                    check_first(self, trial)
-            undecided = [test for test in self.judged if test.finding.again]
+            if self.rounds == 1:
+                check_first(self)
+            undecided = [test for test in self.judged if test.finding.again or self.rounds < self.limits.least]
             due = [trial for trial in due if any(test.trial is trial for test in undecided)]
             if due:
                 names = ", ".join(one_line(test.name, 40) for test in undecided[:3])
@@ -223,20 +226,35 @@ class Turns:
     def judged(self) -> list[JudgedTest]:
         """Return each test and number with what its runs show so far."""
         tests = [(trial, name, sides) for trial in self.trials for name, sides in self._ends(trial).items()]
-        series = [(trial, name) for trial in self.trials if trial.own for name in self.numbers]
+        series = [(trial, name) for trial in self.trials for name in self.numbers]
         proof = self._proof(len(tests), len(series))
+        numbers = [(trial, name, self._number(trial, name, proof)) for trial, name in series]
         return [
             *(JudgedTest(name, trial, judge_test(*sides, proof)) for trial, name, sides in tests),
-            *(JudgedTest(name, trial, self._number(trial, name, proof), number=True) for trial, name in series),
+            *(
+                JudgedTest(name if trial.own else f"{trial.name} {name}", trial, finding, number=True)
+                for trial, name, finding in numbers
+                if trial.own or any(finding.runs)  # a case that passes under one stack alone has none
+            ),
         ]
+
+    @property
+    def qualifications(self) -> list[str]:
+        """Return what qualifies the results; of the numbers of cases what was no GPU, a stand-in, another Python."""
+        numbered = [trial for trial in self.trials if self.numbers and not trial.own]
+        level = [CPU_ALONE for trial in numbered if trial.planned[0].level is Level.CPU]
+        notes = (note for trial in numbered for side in (0, 1) for note in self.records(trial, side)[0].notes)
+        return [*self.notes, *dict.fromkeys([*level, *notes])]
 
     def _proof(self, tests: int, numbers: int) -> Proof:
         return Proof(tests, numbers, self.limits.error, self.limits.matters, self.limits.most)
 
     def _number(self, trial: Trial, name: str, proof: Proof) -> JudgedRuns:
-        pairs = list(
-            zip(*([_number_of(record, name) for record in self.records(trial, side)] for side in (0, 1)), strict=False)
-        )
+        pairs = [
+            [_number_of(record, name, own=trial.own) for record in records]
+            for records in zip(self.records(trial, 0), self.records(trial, 1), strict=False)
+            if machine_of(records[0]) == machine_of(records[1])
+        ]
         whole = [(old, new) for old, new in pairs if old is not None and new is not None]
         better = bool(LESS_IS_WORSE.search(name))
         return judge_number([old for old, _ in whole], [new for _, new in whole], proof, more_is_better=better)
@@ -286,9 +304,21 @@ class Turns:
         return self._known[key]
 
 
-def check_first(turns: Turns, trial: Trial) -> None:
-    """Raise MatrixError where the first runs of a command can decide nothing."""
-    records = [turns.records(trial, side)[0] for side in (0, 1)]
+def check_first(turns: Turns) -> None:
+    """Raise MatrixError where the first runs can decide nothing, or none has one of the numbers."""
+    own = turns.trials[0].own
+    records = [turns.records(trial, side)[0] for trial in turns.trials for side in (0, 1)]
+    if own:
+        _check_command(turns, records)
+    passed = [record for record in records if record.outcome.kind is OutcomeKind.PASSED]
+    for name in turns.numbers:
+        if passed and all(_number_of(record, name, own=own) is None for record in passed):
+            expected = "a number in the output, or a property in JUnit" if own else "a case that has it: at level gpu"
+            raise MatrixError("no number", got=f"--metric {name}", expected=expected)
+
+
+def _check_command(turns: Turns, records: Sequence[Record]) -> None:
+    """Raise MatrixError where the first run of a command under each stack can decide nothing."""
     for record, side in zip(records, SIDES, strict=True):
         if record.outcome.kind in NOT_STORED:
             got = brief(record.outcome)
@@ -304,12 +334,6 @@ def check_first(turns: Turns, trial: Trial) -> None:
     if all(tests) and not tests[0] & tests[1]:
         got = "; ".join(f"{side}: {min(names)}" for side, names in zip(SIDES, tests, strict=True))
         raise MatrixError("no test has the same name under both stacks", got=got, fix="run the same tests under both")
-    passed = [record for record in records if record.outcome.kind is OutcomeKind.PASSED]
-    for name in turns.numbers:
-        if passed and all(_number_of(record, name) is None for record in passed):
-            raise MatrixError(
-                "no number", got=f"--metric {name}", expected="a number in the output, or a property in JUnit"
-            )
 
 
 def end_of(outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
@@ -330,6 +354,16 @@ def end_of(outcome: Outcome, known: Callable[[Outcome], str]) -> RunEnd:
     return RunEnd(Ending.FAILED, in_words(signature) if signature else text, known(outcome), text)
 
 
-def _number_of(record: Record, name: str) -> float | None:
-    number = None if value_of(record, PART) else (value_of(record, NUMBERS) or {}).get(name)
-    return None if number is None else float(number)
+def machine_of(record: Record) -> tuple[object, ...]:
+    """Return where a run was: the two numbers of a pair must have the same machine, and share a GPU in the same way."""
+    places = [note for note in record.notes if note.startswith("ran on ")]
+    return *places, *(record.resolved.get(name) for name in MACHINE)
+
+
+def _number_of(record: Record, name: str, *, own: bool) -> float | None:
+    """Return a number of a run: of a command what it printed, of a case that passed the largest of its ranks."""
+    if own:
+        number = None if value_of(record, PART) else (value_of(record, NUMBERS) or {}).get(name)
+        return None if number is None else float(number)
+    ranks = record.outcome.ranks if record.outcome.kind is OutcomeKind.PASSED else ()
+    return max((end.used[name] for end in ranks if name in end.used), default=None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -181,6 +183,77 @@ def test_numbers_are_compared_in_pairs(compare: Any) -> None:
     assert (status, found["step"], found["loss"], found["peak"]) == (1, "worse", "drift", "nothing")
 
 
+def of_case(step: float, *, memory: float = 900.0, **resolved: str) -> Outcome:
+    """Return the outcome of a case on two ranks, of which the second is the slower."""
+    used = [{"seconds": step * share, "memory": memory} for share in (0.5, 1)]
+    ranks = tuple(RankEnd(rank, 0, returned=True, used=figures) for rank, figures in enumerate(used))
+    return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=ranks, resolved=resolved)
+
+
+def test_numbers_of_cases_are_compared(compare: Any) -> None:
+    """They are those of the slowest rank. A case that does not pass has none."""
+    source = random.Random(5)
+
+    def ends(item: Planned, count: int) -> Outcome:
+        if item.case == "pp2":
+            return broken()
+        return of_case(source.gauss(100, 1) * (1.05 if is_new(item) else 1))
+
+    status, out, _, _ = compare("--json --metric seconds --metric memory", ends)
+
+    assert status == 1
+    assert changes(out) == {
+        "break tp2": "nothing",
+        "break tp2 seconds": "worse",
+        "break tp2 memory": "nothing",
+        "break pp2": "pre-existing",
+    }
+    (seconds,) = (item for item in items_of(out, "compare") if item["test"] == "break tp2 seconds")
+    assert [round(value, -1) for value in seconds["values"]] == [100, 100]
+    assert seconds["interval"][0] > 1.03
+
+
+def test_both_numbers_are_of_one_machine(compare: Any) -> None:
+    """The first round has a run of another one."""
+
+    def ends(item: Planned, count: int) -> Outcome:
+        other = not count and not is_new(item)
+        return of_case(300.0 if other else 100.0, GPUs="1 of 1 x A100" if other else "1 of 1 x H100")
+
+    _, out, _, _ = compare("--json --select case==tp2 --least 3 --metric seconds", ends)
+
+    (seconds,) = (item for item in items_of(out, "compare") if item["number"])
+    assert (seconds["runs"], seconds["values"], seconds["change"]) == ([2, 2], [100.0, 100.0], "nothing")
+
+
+def test_numbers_of_cases_are_not_continued_elsewhere(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that another machine stored are no half of a pair; without numbers they count."""
+    line = "--json --select case==tp2"
+    for options, ran in (("", 1), ("--metric seconds", 2)):
+        monkeypatch.setattr(platform, "node", lambda: "here")
+        compare(f"{line} {options} --no-cache", lambda *_: of_case(1.0), limit=1, status=KeyboardInterrupt())
+        monkeypatch.setattr(platform, "node", lambda: "there")
+        assert len(compare(f"{line} {options}", lambda *_: of_case(1.0))[3].ran) == ran
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("gpu-memory", "a case that has it: at level gpu"), ("step", "seconds or memory or gpu-memory")]
+)
+def test_number_that_no_case_has(name: str, text: str, compare: Any) -> None:
+    status, _, err, _ = compare(f"--metric {name}", lambda *_: of_case(1.0))
+
+    assert (status, text in err) == (2, True), err
+
+
+def test_least_runs_what_agrees(compare: Any) -> None:
+    """A test that fails in its third run alone would not be seen."""
+    ends = lambda item, count: broken() if is_new(item) and count == 2 else PASSED  # noqa: E731
+    status, out, _, _ = compare("--json --least 3 --most 4 -- python save.py", ends)
+
+    (item,) = items_of(out, "compare")
+    assert (status, item["change"], item["failures"], item["runs"]) == (0, "flaky", [0, 1], [3, 3])
+
+
 def test_an_interrupted_comparison_continues(compare: Any) -> None:
     """Of six runs the first four are stored: two are left."""
     status, _, err, _ = compare("-- python save.py", fails_in_new, limit=1, status=KeyboardInterrupt())
@@ -331,7 +404,7 @@ def test_junit_has_a_failure_for_each_break(compare: Any, tmp_path: Path) -> Non
     ("line", "ends", "new", "text"),
     [
         ("-- true", lambda *_: PASSED, OLD, "both stacks are the same"),
-        ("--junit o.xml", lambda *_: PASSED, NEW, "--junit, --metric and --bisect are for a command"),
+        ("--junit o.xml", lambda *_: PASSED, NEW, "--junit and --bisect are for a command"),
         ("--select case==x -- true", lambda *_: PASSED, NEW, "a command runs instead of the catalog's cases"),
         ("--metric a=( -- true", lambda *_: PASSED, NEW, "not a regular expression"),
         ("--metric a=b -- true", lambda *_: of_tests({}), NEW, "--metric a"),
@@ -356,6 +429,7 @@ def test_junit_has_a_failure_for_each_break(compare: Any, tmp_path: Path) -> Non
             "the command can't run under the new stack",
         ),
         ("-- true", lambda *_: PASSED, "no-such-base", "no-such-base"),
+        ("--least 9 --most 3 -- true", lambda *_: PASSED, NEW, "1 <= least <= most"),
         ("-- true", lambda *_: PASSED, "torch=2.5.1 mcore>=0.9", "a stack that runs has versions"),
         ("-- true", lambda *_: PASSED, "torch=9.9.9 mcore=0.9.0", "no base has this torch"),
         ("-- true", lambda *_: PASSED, "torch=2.5.1 mcore=./none@main", "no such source"),
@@ -407,6 +481,32 @@ def test_catalog_runs_in_environments(compare: Any, environments: tuple[Path, Pa
     assert line.startswith(
         f"{environments[1]}/bin/python -m pytest tests/failures --megatrix-select 'cell==host/mcore-"
     )
+
+
+def test_a_break_between_environments_is_attributed(compare: Any, environments: tuple[Path, Path]) -> None:
+    """By the versions that they report: releases of a package are laid over the old environment, none into it."""
+    status, out, _, engine = compare("--bisect --json -- python save.py", fails_in_new, *map(str, environments))
+
+    (item,) = items_of(out, "compare")
+    assert (status, item["cause"]) == (1, "guilty: mcore; first bad: Megatron-LM 0.9.0")
+    assert all(key.startswith("host-") for key in engine.ran)
+
+
+def test_environments_that_are_not_taken_apart(compare: Any, environments: tuple[Path, Path]) -> None:
+    """No release has the version that was built by hand."""
+
+    own = dict[str, str]()
+
+    def ends(item: Planned, count: int) -> Outcome:
+        core = str(item.cell.stack[MCORE])
+        mixed = own.setdefault(item.cell.base, core) != core
+        return Outcome(OutcomeKind.UNAVAILABLE, "uv: no such version") if mixed else fails_in_new(item, count)
+
+    status, out, _, _ = compare("--bisect --json -- python save.py", ends, *map(str, environments))
+
+    (item,) = items_of(out, "compare")
+    cause = r"one or more of: environment host-\w+, mcore 0\.9\.0, not separable here: uv: no such version"
+    assert (status, bool(re.fullmatch(cause, item["cause"]))) == (1, True), item["cause"]
 
 
 def test_an_environment_takes_no_further_version(compare: Any, environments: tuple[Path, Path]) -> None:

@@ -8,11 +8,14 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import resource
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
@@ -20,7 +23,7 @@ from typing import Any, Final, cast
 from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.folders import load_module
 from matrix.ground.errors import MatrixError
-from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.outcome import GPU_MEMORY, MEMORY, SECONDS, Frame, Raised
 from matrix.kit.rank import LackError, Rank
 from matrix.read import kernel
 from matrix.read.machine import cuda
@@ -44,7 +47,7 @@ def resume(fds: tuple[int, int, int]) -> None:
 
 
 def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
-    """Call the target; write {"value": ...}, {"raised": [...]} or {"lacks": ...} to `result`; re-raise exceptions."""
+    """Call the target; write its value and what it used, what it raised or lacks to `result`; re-raise exceptions."""
     sys.argv[:] = [spec["target"]]  # not the owner's argv: megatron's argument parser would read pytest's options
     open_streams()
     faulthandler.enable(2)
@@ -66,7 +69,9 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
             prove_nccl(spec["nccl"])
         if spec["gate"]:
             pass_gate(Path(spec["gate"]), result)
-        report = encode_value(body(rank, **spec["kwargs"]), spec["target"])
+        began = time.perf_counter()
+        value = body(rank, **spec["kwargs"])
+        report = encode_value(value, spec["target"], usage(time.perf_counter() - began))
     except LackError as lack:
         _send(result, json.dumps({"lacks": str(lack)}))
         return
@@ -160,10 +165,22 @@ def imported(target: str) -> Callable[..., Any]:
     return body
 
 
-def encode_value(value: Any, target: str) -> str:
+def usage(seconds: float, status: Path = Path("/proc/self/status")) -> dict[str, float]:
+    """Return what a body used: its seconds, and the peaks that the kernel and torch report, in MiB."""
+    used = {SECONDS: seconds}
+    with suppress(Exception):  # some kernels report no peak
+        used[MEMORY] = int(re.findall(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.M)[0]) / 2**10
+    with suppress(Exception):  # what can't be measured changes no result
+        card = sys.modules["torch"].cuda
+        if card.is_initialized():
+            used[GPU_MEMORY] = max(map(card.max_memory_allocated, range(card.device_count()))) / 2**20
+    return used
+
+
+def encode_value(value: Any, target: str, used: Mapping[str, float]) -> str:
     """Return the report of a body that returned `value`. Raises MatrixError if it is not JSON or too large."""
     try:
-        report = json.dumps({"value": value})
+        report = json.dumps({"value": value, "used": used})
     except (TypeError, ValueError) as error:
         raise MatrixError(f"{target} returned a value that is not JSON", got=error, expected="JSON or None") from error
     if len(report) > VALUE:

@@ -12,7 +12,7 @@ import selectors
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -97,6 +97,7 @@ class RankReport:
     value: Any = None
     chain: tuple[Raised, ...] = ()
     lacks: str = ""
+    used: Mapping[str, float] = field(default_factory=dict)
 
 
 def parse_report(line: bytes) -> RankReport | None:
@@ -104,7 +105,7 @@ def parse_report(line: bytes) -> RankReport | None:
     try:
         report = json.loads(line)
         if "value" in report:
-            return RankReport(returned=True, value=report["value"])
+            return RankReport(True, report["value"], used=decode(dict[str, float], report["used"]))
         if "raised" in report:
             return RankReport(chain=decode(tuple[Raised, ...], report["raised"]))
         return RankReport(lacks=decode(str, report["lacks"]))
@@ -150,6 +151,7 @@ class RankProcess:
             stopped=self.stopped,
             seconds=self.reported_at if report.chain else ended_at,
             value=report.value,
+            used=report.used,
             log=str(self.log.path),
             stacks=self.trace,
         )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from matrix.prove.bisection.odds import (
     BREAKS,
+    PAIRS,
     TRIES,
     Ending,
     JudgedRuns,
@@ -45,7 +46,7 @@ CLAIMS = frozenset({*BREAKS, StackEffect.FIXED, StackEffect.BETTER, StackEffect.
         ([A, B], [B, A], StackEffect.PRE_EXISTING, False),
         ([P, A], [A, P], StackEffect.FLAKY, False),
         ([P, P], [A, P], StackEffect.UNDECIDED, True),
-        ([P] * 9, [A, *[P] * 8], StackEffect.FLAKY, False),  # of 40 runs none would decide
+        ([P] * 29, [A, *[P] * 28], StackEffect.FLAKY, False),  # of 120 runs none would decide
         ([P] * 20, [*[A] * 10, *[P] * 10], StackEffect.NEW, False),
         ([A, P, A, P], [A] * 4, StackEffect.UNDECIDED, True),
         ([P], [N], StackEffect.INFRASTRUCTURE, True),
@@ -64,6 +65,28 @@ def test_runs_of_a_test_decide(old: list[RunEnd], new: list[RunEnd], change: Sta
     finding = judge_test(old, new, Proof())
 
     assert (finding.change, finding.again) == (change, again)
+
+
+def test_rare_break_among_many_is_new() -> None:
+    """It fails in 3 of 10 runs of the new stack alone, and needs more runs than a pair of numbers gets."""
+    old, new = list[RunEnd](), list[RunEnd]()
+    finding = judge_test([P], [A], Proof(300))
+    while finding.again:
+        old.append(P)
+        new.append(A if len(new) % 10 in (0, 4, 7) else P)
+        finding = judge_test(old, new, Proof(300))
+
+    assert finding.change is StackEffect.NEW
+    assert PAIRS < len(new) < 70
+
+
+def test_noise_ends_earlier_than_a_rate() -> None:
+    """What fails in each run in ever another way, and a number that leans to no side, run no further."""
+    others = [RunEnd(Ending.FAILED, f"ValueError: {number}") for number in range(2 * PAIRS)]
+    noise = [100.0 + 9 * (number % 3) for number in range(2 * PAIRS)]
+    for count, again in ((PAIRS - 1, True), (PAIRS, False)):
+        assert judge_test(others[:count], others[PAIRS : PAIRS + count], Proof()).again is again
+        assert judge_number(noise[:count], noise[1 : 1 + count], Proof(0, 1)).again is again
 
 
 def test_more_tests_demand_more_runs() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from matrix.ground.errors import MatrixError
 from matrix.kit.rank import LackError
-from matrix.prove.execution.ranks.rank_main import READY, VALUE, encode_value, imported, impose, pass_gate
+from matrix.prove.execution.ranks.rank_main import READY, VALUE, encode_value, imported, impose, pass_gate, usage
 from matrix.read.machine import cuda
 
 NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
@@ -51,7 +53,32 @@ def test_limit_that_fails_raises_lack_error(spec: dict[str, Any], message: str) 
 )
 def test_value_that_is_not_small_json_raises(value: Any, message: str) -> None:
     with pytest.raises(MatrixError, match=message):
-        encode_value(value, "module:body")
+        encode_value(value, "module:body", {})
+
+
+@pytest.mark.parametrize(
+    ("status", "card", "used"),
+    [
+        ("VmPeak:\t99 kB\nVmHWM:\t    2048 kB\n", None, {"memory": 2.0}),
+        ("Name:\tpython\n", None, {}),  # a kernel without peaks
+        ("", SimpleNamespace(is_initialized=lambda: False), {}),
+        (
+            "",
+            SimpleNamespace(
+                is_initialized=lambda: True, device_count=lambda: 2, max_memory_allocated=lambda device: device * 2**20
+            ),
+            {"gpu-memory": 1.0},
+        ),
+        ("", SimpleNamespace(is_initialized=lambda: True), {}),  # of a torch that can't report it
+    ],
+)
+def test_usage_has_what_the_machine_reports(
+    status: str, card: Any, used: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "status").write_text(status)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=card))
+
+    assert usage(1.5, tmp_path / "status") == {"seconds": 1.5, **used}
 
 
 def test_target_is_a_module_or_a_file(tmp_path: Path) -> None:

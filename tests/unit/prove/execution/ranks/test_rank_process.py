@@ -31,7 +31,7 @@ def almost(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 FRAMES = almost(file=st.text(max_size=9), line=st.integers(), function=st.text(max_size=9))
 CHAINS = st.lists(almost(type=st.just("TypeError"), message=st.text(), frames=st.lists(FRAMES, max_size=2)), max_size=2)
-REPORTS = st.one_of(almost(raised=CHAINS), almost(value=JSON), almost(lacks=st.text()), JSON)
+REPORTS = st.one_of(almost(raised=CHAINS), almost(value=JSON, used=JSON), almost(lacks=st.text()), JSON)
 
 
 @tries(50)
@@ -41,7 +41,7 @@ def test_any_report_gives_an_outcome(content: Any) -> None:
     report = parse_report(json.dumps(content).encode())
     if report is None:
         return
-    end = RankEnd(0, 0, report.chain, report.returned, value=report.value)
+    end = RankEnd(0, 0, report.chain, report.returned, value=report.value, used=report.used)
     outcome = classify([end], logs={0: ""}, traces={}, deadline_s=1.0, timed_out=False, oom_kills=0)
     judge(ENTRY, Expectation.BROKEN, outcome, (ENTRY,))
     stored = json.loads(json.dumps(encode(outcome)))

@@ -145,6 +145,7 @@ def test_preloaded_modules_exist_only_in_forks(describe: Describe, fresh: bool) 
 def test_ranks_share_a_folder(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
     outcome = supervisor.run(job("meet", world_size=3, fresh=fresh))
     assert [end.value for end in outcome.ranks] == [0, 1, 2]
+    assert all(0 < end.used["seconds"] < end.seconds and end.used["memory"] > 1 for end in outcome.ranks)
 
 
 def test_shared_folder_and_store_are_removed(describe: Describe) -> None:

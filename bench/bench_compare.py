@@ -308,11 +308,11 @@ def cases() -> None:
     right = 0
     for item in (item for item in answer["items"] if item["number"]):
         name = item["test"].partition(" ")[2]
-        right += item["change"] == OF_CASES.get(name, item["change"])
+        right += item["change"] == OF_CASES.get(name)
         ratio = " - ".join(f"{end:.3f}" for end in item["interval"])
         values = " -> ".join(f"{value:.4g}" for value in item["values"])
         print(f"| {name} | {OF_CASES.get(name, '')} | {item['change']} | {item['runs'][0]} | {values} | {ratio} |")
-    print(f"{right} of {sum(item['number'] for item in answer['items'])} as expected, {took:.0f} s")
+    print(f"{right} of {len(OF_CASES)} as expected, {took:.0f} s")
 
 
 def kills(count: int = 50) -> None:

@@ -109,11 +109,6 @@ class Proof:
     matters: float = 0.02
     most: int = MOST
 
-    @property
-    def pairs(self) -> int:
-        """Return the most runs where all of a stack agree, or vary by noise."""
-        return min(self.most, PAIRS)
-
     def odds(self, share: float) -> float:
         """Return the odds that a claim needs which may take this share of the error of its test or number."""
         return (self.tests + self.numbers) / (share * self.error)
@@ -165,7 +160,7 @@ def judge_test(old: Sequence[RunEnd], new: Sequence[RunEnd], proof: Proof) -> Ju
         change = StackEffect.INFRASTRUCTURE if left_out else StackEffect.NOT_RUN
         return JudgedRuns(change, failures, runs, text=text, again=bool(left_out) and rounds < TRIES)
     if failures == runs:
-        return _fails_always(sides, proof, again=rounds < proof.pairs)
+        return _fails_always(sides, proof, again=rounds < min(proof.most, PAIRS))
     if not any(failures):
         outside = [run for run in left_out if run not in sides[0] and run not in sides[1]]
         change = StackEffect.INFRASTRUCTURE if outside else StackEffect.NOTHING
@@ -242,7 +237,7 @@ def judge_number(
     within = len(pairs) >= LEAST_PAIRS and 1 - proof.matters < ends_of_ratio[0] and ends_of_ratio[1] < 1 + proof.matters
     if change is StackEffect.NOTHING and not within:
         change = StackEffect.UNDECIDED
-    again = change is StackEffect.UNDECIDED and len(pairs) < proof.pairs
+    again = change is StackEffect.UNDECIDED and len(pairs) < min(proof.most, PAIRS)
     return JudgedRuns(change, runs=runs, values=values, interval=ends_of_ratio, again=again)
 
 
@@ -259,7 +254,7 @@ def _constant(values: tuple[float, float], runs: tuple[int, int], proof: Proof, 
         moved = StackEffect.DRIFT if abs(math.expm1(min(ratio, 700))) < proof.matters else moved
         change = moved if certain else StackEffect.UNDECIDED
     interval = (math.exp(min(ratio, 700)),) * 2
-    again = change is StackEffect.UNDECIDED and max(runs) < proof.pairs
+    again = change is StackEffect.UNDECIDED and max(runs) < min(proof.most, PAIRS)
     return JudgedRuns(change, runs=runs, values=values, interval=interval, again=again)
 
 

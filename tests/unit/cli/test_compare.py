@@ -211,6 +211,7 @@ def test_numbers_of_cases_are_compared(compare: Any) -> None:
     (seconds,) = (item for item in items_of(out, "compare") if item["test"] == "break tp2 seconds")
     assert [round(value, -1) for value in seconds["values"]] == [100, 100]
     assert seconds["interval"][0] > 1.03
+    assert "a stand-in for those of a GPU" in json.loads(out)["known"][0]
 
 
 def test_both_numbers_are_of_one_machine(compare: Any) -> None:
@@ -237,7 +238,7 @@ def test_numbers_of_cases_are_not_continued_elsewhere(compare: Any, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("gpu-memory", "a case that has it: at level gpu"), ("step", "seconds or memory or gpu-memory")]
+    ("name", "text"), [("gpu-memory", "a case that has it: at level gpu"), ("step", "gpu-memory or memory or seconds")]
 )
 def test_number_that_no_case_has(name: str, text: str, compare: Any) -> None:
     status, _, err, _ = compare(f"--metric {name}", lambda *_: of_case(1.0))

@@ -56,7 +56,7 @@ def until_decided(
             return finding
 
 
-def test_with(rates: tuple[float, float], source: random.Random, tests: int, least: int = 1) -> JudgedRuns:
+def test_with(rates: tuple[float, float], source: random.Random, tests: int, least: int) -> JudgedRuns:
     def draw() -> tuple[RunEnd, RunEnd]:
         ends = [FAILED if source.random() < rate else PASSED for rate in rates]
         return ends[0], ends[1]
@@ -76,7 +76,7 @@ def equal_tests(comparisons: int = 1_000) -> None:
     source, claims, wrong = random.Random(58), Counter[str](), 0
     rates = (0.01, 0.05, 0.1, 0.2, 0.3, 0.3, 0.5, 0.7, 0.9, 0.99)
     for _ in range(comparisons):
-        findings = [test_with((rate, rate), source, 300) for rate in rates]
+        findings = [test_with((rate, rate), source, 300, 1) for rate in rates]
         claims.update(finding.change.value for finding in findings)
         wrong += any(finding.change in CLAIMS for finding in findings)
     print(f"| A/A, {comparisons} comparisons of 300 tests, ten flaky | {wrong} with any claim | {dict(claims)} |")
@@ -96,7 +96,7 @@ def true_changes(times: int = 400) -> None:
     for rates in ((0.0, 1.0), (0.0, 0.8), (0.0, 0.5), (0.0, 0.3), (0.3, 1.0), (0.3, 0.3)):
         for tests in (1, 10, 300):
             # Only comparisons in which the first round differs: what agrees is not repeated.
-            findings = [test_with(rates, source, tests) for _ in range(times)]
+            findings = [test_with(rates, source, tests, 1) for _ in range(times)]
             differing = [finding for finding in findings if finding.runs[0] > 1 or finding.change in CLAIMS]
             runs = statistics.median(finding.runs[0] for finding in differing or findings)
             counts = Counter(finding.change.value for finding in differing)

@@ -63,6 +63,10 @@ class Trial:
         """Return the case under each stack."""
         return self.subjects[0].planned(), self.subjects[1].planned()
 
+    def name_of(self, number: str) -> str:
+        """Return the name of one of its numbers among those of all trials."""
+        return number if self.own else f"{self.name} {number}"
+
     @property
     def same(self) -> bool:
         """Return whether both stacks are the same, so that their runs are of one case."""
@@ -228,14 +232,13 @@ class Turns:
         tests = [(trial, name, sides) for trial in self.trials for name, sides in self._ends(trial).items()]
         series = [(trial, name) for trial in self.trials for name in self.numbers]
         proof = self._proof(len(tests), len(series))
-        numbers = [(trial, name, self._number(trial, name, proof)) for trial, name in series]
+        numbers = [
+            JudgedTest(trial.name_of(name), trial, self._number(trial, name, proof), number=True)
+            for trial, name in series
+        ]
         return [
             *(JudgedTest(name, trial, judge_test(*sides, proof)) for trial, name, sides in tests),
-            *(
-                JudgedTest(name if trial.own else f"{trial.name} {name}", trial, finding, number=True)
-                for trial, name, finding in numbers
-                if trial.own or any(finding.runs)  # a case that passes under one stack alone has none
-            ),
+            *(test for test in numbers if test.trial.own or any(test.finding.runs)),  # a case may pass nowhere
         ]
 
     @property

@@ -17,6 +17,14 @@ NORMS: Final = ("norm.weight",)
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Weights and samples: a seed; `move`, where not 0, is a seed of the signs by which the weights are moved."""
+
+    seed: int
+    move: int = 0
+
+
+@dataclass(frozen=True)
 class Shard:
     """A parameter of a rank: its canonical name, its whole shape, and the flat index of each of its elements.
 
@@ -131,11 +139,14 @@ def context_positions(size: int, number: int, length: int) -> Any:
     return torch.cat([slices[number], slices[2 * size - 1 - number]])
 
 
-def initial(shard: Shard, seed: int) -> Any:
-    """Return the initial values of a shard: normal, neither zero nor one anywhere, so that each element matters."""
+def initial(shard: Shard, draw: Draw, unit: float = 0.0) -> Any:
+    """Return the initial values of a shard: normal, neither zero nor one anywhere, so that each element matters.
+
+    Where the draw has a move, each is one unit in the last place higher or lower; `unit` is that of 1.0.
+    """
     import torch
 
-    digest = hashlib.sha256(f"{seed} {shard.name}".encode()).digest()
+    digest = hashlib.sha256(f"{draw.seed} {shard.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
     values = torch.randn(shard.shape, generator=generator, dtype=torch.float64)
     if len(shard.shape) > 1:
@@ -144,4 +155,8 @@ def initial(shard: Shard, seed: int) -> Any:
         values = 1 + 0.1 * values
     else:
         values *= 0.1
+    if draw.move:
+        generator.manual_seed(int.from_bytes(digest[6:12], "little") + draw.move)
+        signs = torch.randint(0, 2, shard.shape, generator=generator) * 2 - 1
+        values += signs * torch.ldexp(torch.tensor(unit), values.frexp().exponent - 1)
     return values.flatten()[shard.index]

@@ -226,7 +226,7 @@ def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
-CPU: Final = (Device(), Device(dtype="bfloat16", moves=8))
+DEVICES: Final[Mapping[str, Device]] = {FLOAT64: Device(), "bfloat16": Device(dtype="bfloat16", moves=8)}
 KEPT: Final = 100  # references; each takes about 0.3 MiB
 OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "harness"}
 
@@ -245,8 +245,7 @@ class ParityTask:
         """Return the task of a line. Raises MatrixError for an impossible point, ValueError for no JSON."""
         row = json.loads(line)
         point = Point.of(row["point"]) if isinstance(row["point"], Mapping) else Point.parse(row["point"])
-        dtype = row.get("dtype", FLOAT64)
-        return cls(point, int(row.get("seed", 1)), float(row.get("deadline", DEADLINE_S)), dtype)
+        return cls(**{**row, "point": point})
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,6 @@ class ParityAnswer:
 class Comparisons:
     """Judges tasks. `references` are kept, by reference point, seed and dtype: many layouts share one."""
 
-    devices: Mapping[str, Device] = field(default_factory=lambda: {device.dtype: device for device in CPU})
     references: dict[tuple[Point, int, str], Any] = field(default_factory=dict)
 
     def judge(self, task: ParityTask) -> ParityAnswer:
@@ -275,7 +273,7 @@ class Comparisons:
             reference = self._reference(task)
             if isinstance(reference, ParityAnswer):
                 return reference
-            measured = measure(task.point, [Draw(task.seed)], task.deadline, self.devices[task.dtype])
+            measured = measure(task.point, [Draw(task.seed)], task.deadline, DEVICES[task.dtype])
             if isinstance(measured, ParityAnswer):
                 return measured
             differences = [row for ranks in measured[0] for row in layout_step.differences(reference.numbers, ranks)]
@@ -291,7 +289,7 @@ class Comparisons:
             return ParityAnswer("no number", text=str(error))
 
     def _reference(self, task: ParityTask) -> Any:
-        key, device = (task.point.reference(), task.seed, task.dtype), self.devices[task.dtype]
+        key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[task.dtype]
         if key not in self.references:
             draws = [Draw(task.seed, move) for move in range(1 + device.moves)]
             measured = measure(task.point.reference(), draws, task.deadline, device)

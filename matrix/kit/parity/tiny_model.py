@@ -44,14 +44,12 @@ PLAIN: Final[Mapping[str, Any]] = {
 class Device:
     """What computes. Layouts, weights, samples and the comparison are the same on each.
 
-    `kind` is torch's name, `dtype` that of parameters and activations. `moves` is the number of references with moved
-    weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance.
+    `backend` connects the ranks, `dtype` is that of parameters and activations. `moves` is the number of references
+    with moved weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance.
     """
 
-    kind: str = "cpu"
     backend: str = "gloo"
     dtype: str = FLOAT64
-    transformer_impl: str = "local"
     floor: float = TOLERANCE
     moves: int = 0
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import decode
@@ -140,22 +141,13 @@ NAMES = {
 }
 
 
-class Writer:
-    """Takes what upstream writes for TensorBoard."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-
-    def add_scalar(self, name: str, value: Any, *_: Any) -> None:
-        """Take one value."""
-        self.values[name] = float(value)
-
-
 def logged(point: Point, config: Any) -> dict[str, float]:
     """Return what this rank would write, by name. All ranks call it: upstream sums over them."""
     from megatron.core.transformer.moe import moe_utils
 
-    writer, scale = Writer(), 1 / point.count("micro_batches")
+    scalars: dict[str, float] = {}
+    writer = SimpleNamespace(add_scalar=lambda name, value, *_: scalars.update({name: float(value)}))
+    scale = 1 / point.count("micro_batches")
     names = [NAMES[str(point["balancing"])]] if point["balancing"] in NAMES else []
     names += ["z_loss"] if point["z_loss"] else []
     if point["experts"] and names and hasattr(moe_utils, "track_moe_metrics"):
@@ -173,7 +165,7 @@ def logged(point: Point, config: Any) -> dict[str, float]:
         from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
         MTPLossLoggingHelper.track_mtp_metrics(scale, 0, writer)
-    return writer.values
+    return scalars
 
 
 @dataclass

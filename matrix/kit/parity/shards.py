@@ -7,6 +7,7 @@ the whole shape, and are then sliced: every layout starts from the same model.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,10 +110,7 @@ def indices(shape: list[int]) -> Any:
     """Return the flat index of each element of a tensor of this shape."""
     import torch
 
-    count = 1
-    for size in shape:
-        count *= size
-    return torch.arange(count).view(shape)
+    return torch.arange(math.prod(shape)).view(shape)
 
 
 def part(whole: Any, dimension: int | None, size: int, number: int, pieces: int) -> Any:

@@ -53,18 +53,11 @@ class Device:
     floor: float = TOLERANCE
     moves: int = 0
 
-    @property
-    def precision(self) -> Any:
-        """The dtype as torch has it."""
-        import torch
-
-        return getattr(torch, self.dtype)
-
     def unit(self, name: str) -> float:
         """Return one unit in the last place of 1.0 as a parameter has it."""
         import torch
 
-        return float(torch.finfo(self.precision).eps)
+        return float(torch.finfo(getattr(torch, self.dtype)).eps)
 
 
 class UnsupportedError(Exception):
@@ -184,8 +177,10 @@ def _experts(point: Point) -> dict[str, Any]:
 
 
 def _precision(device: Device) -> dict[str, Any]:
-    half = device.dtype == "bfloat16"
-    return {"pipeline_dtype": device.precision, "params_dtype": device.precision, "bf16": half}
+    import torch
+
+    precision = getattr(torch, device.dtype)
+    return {"pipeline_dtype": precision, "params_dtype": precision, "bf16": precision is torch.bfloat16}
 
 
 def _layout(point: Point) -> dict[str, Any]:

@@ -39,8 +39,9 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
-    search = {"unaided": parsed.unaided, "covers": parsed.covers, "twice": parsed.twice, "dtype": parsed.dtype}
-    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, **search)
+    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype")}
+    given = possible(parsed.given)
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, given=given, **search)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]

@@ -229,7 +229,7 @@ class CoreResult:
 class ParityRun:
     """Judges points in cores. `say` receives progress, `clock` is in seconds. `unaided`: the catalog is not asked.
 
-    `covers` and `twice`: see CauseSearch.
+    `covers` and `twice`: see CauseSearch; `given`: see Space.
     """
 
     catalog: Catalog
@@ -241,6 +241,7 @@ class ParityRun:
     covers: int = 1
     twice: bool = False
     dtype: str = FLOAT64
+    given: Point = field(default_factory=Point)
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgeIn]]:
@@ -289,7 +290,7 @@ class ParityRun:
         try:
             with self.judging(source) as (cell, judge):
                 known = {} if self.unaided else known_layouts(self.catalog, cell)
-                space, over = Space(cell.release), lambda: self.clock() - started > seconds
+                space, over = Space(cell.release, given=self.given), lambda: self.clock() - started > seconds
                 exact = None if self.dtype == FLOAT64 else partial(judge, FLOAT64)
                 judged = partial(judge, self.dtype)
                 search = CauseSearch(judged, space, self.seed, over, known, self.covers, self.twice, exact)

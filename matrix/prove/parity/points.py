@@ -155,18 +155,20 @@ def _reaches(value: Value, needed: Value, name: str) -> bool:
 
 @dataclass
 class Space:
-    """The points that a release has, without those that contain a cause of `avoided`."""
+    """The points that a release has, with the choices of `given`, without those that contain a cause of `avoided`."""
 
     release: str
     avoided: list[Point] = field(default_factory=list)
+    given: Point = field(default_factory=Point)
 
     @cached_property
     def choices(self) -> dict[str, list[Value]]:
-        """The values of each factor that the release has."""
-        return {
+        """The values of each factor that the release has; of a given one its value alone."""
+        choices = {
             name: [value for value in factor.values if factor.supported(value, self.release)]
             for name, factor in factors().items()
         }
+        return choices | {name: [value] for name, value in self.given.chosen}
 
     def avoids(self, point: Point) -> bool:
         """Return whether the point contains an avoided cause."""
@@ -213,8 +215,8 @@ class Cover:
         self.uncovered -= set(map(frozenset, combinations(point.items(), 2)))
 
     def __iter__(self) -> Iterator[Point]:
-        """Yield the plain point, then the next best one, again and again."""
-        yield Point()
+        """Yield the plain point, or the given one, then the next best one, again and again."""
+        yield self.space.given
         while self._left:
             candidates = [point for _ in range(CANDIDATES) if (point := self._candidate())]
             if candidates:
@@ -229,7 +231,7 @@ class Cover:
         pair = self._random.choice(self._left)
         self._tries[pair] = self._tries.get(pair, 0) + 1
         fixed = dict(pair)
-        base = self.space.repaired(Point.of(fixed), fixed, self._random)
+        base = self.space.repaired(self.space.given.changed(**fixed), fixed, self._random)
         base = base and divided(self.space, base, fixed, self._random)
         point = base and denser(self.space, base, DENSITY, self._random)
         if point is None and self._tries[pair] >= TRIES:
@@ -320,7 +322,7 @@ class CauseSearch:
         causes = self._causes()
         for cause in causes:
             yield cause
-            if not cause.point.chosen:  # not even the plain point is equal: all others show the same
+            if not cause.point.chosen or contains(self.space.given, cause.point):  # all other points show the same
                 return
             if cause.certainty not in (Certainty.VANISHED, Certainty.NOISE):
                 self.space.avoided.append(cause.point)

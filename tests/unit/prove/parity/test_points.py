@@ -99,6 +99,21 @@ def test_denser_points_keep_what_was_chosen(seed: int) -> None:
     assert not dense.problems()
 
 
+@pytest.mark.parametrize("text", ["optimizer=adam resume=pp", "experts=4 tp=2 sequence_parallel=on"])
+def test_given_choices_are_in_every_point(text: str) -> None:
+    given = Point.parse(text)
+    points = taken(Cover(Space("0.19.2", given=given), 3), 25)
+    assert points[0] == given
+    assert all(contains(point, given) and not point.problems() for point in points[1:])
+    assert len(set(points)) > 20
+
+
+def test_given_choices_that_deviate_end_the_search() -> None:
+    numbers = count()
+    run = CauseSearch(Planted(), few_factors(given=SINKS), 1, lambda: next(numbers) > 100)
+    assert [cause.point for cause in run] == [SINKS]
+
+
 def test_repair_fails_where_the_fixed_factors_exclude_it() -> None:
     space = Space("0.19.2")
     assert space.repaired(Point.parse("tp=4 pp=4"), ("tp", "pp"), Random(1)) is None

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.ground.catalog import loading
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import FLOAT64, Point
 from matrix.prove.parity.campaigns import ParityRun
 from matrix.prove.parity.points import EQUAL
 
@@ -34,7 +34,7 @@ def main() -> int:
     run = ParityRun(loading.load(), parsed.out, parsed.first, lambda text: None)
     point = Point.parse(parsed.layout)
     with run.judging(parsed.mcore) as (_, judge):
-        rows = [judge(point, seed) for seed in range(parsed.first, parsed.first + parsed.seeds)]
+        rows = [judge(FLOAT64, point, seed) for seed in range(parsed.first, parsed.first + parsed.seeds)]
     print(f"megatron-core {parsed.mcore}, {str(point) or 'plain'}: {dict(Counter(row.outcome for row in rows))}")
     print(f"largest difference {max(row.largest for row in rows):.2g}")
     print(f"seconds of a comparison: median {statistics.median(row.seconds for row in rows):.2f}")

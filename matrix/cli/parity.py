@@ -14,7 +14,7 @@ from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import ExitStatus, MatrixError
-from matrix.kit.parity.factors import Deviation, Point
+from matrix.kit.parity.factors import FLOAT64, Deviation, Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last
@@ -39,8 +39,9 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
-    search = {"unaided": parsed.unaided, "covers": parsed.covers, "twice": parsed.twice}
-    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, **search)
+    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype")}
+    given = possible(parsed.given)
+    campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, given=given, **search)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
         points = [possible(text) for text in parsed.layout]
@@ -88,13 +89,14 @@ def possible(text: str) -> Point:
 
 VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}
 MOST = 3  # deviations of a point that are printed
-ORDER = (Certainty.CONFIRMED, Certainty.KNOWN, Certainty.VANISHED, Certainty.SUSPECTED, Certainty.UNDECIDED)
+ORDER = tuple(row for row in Certainty if row is not Certainty.REFUSED)
 
 
 def command_line(core: str, comparison: PointResult, environ: Mapping[str, str]) -> str:
     """Return the command that makes a comparison again."""
     command, layout = environ.get("MEGATRIX_COMMAND", "megatrix"), shlex.quote(str(comparison.point))
-    return f"{command} parity --mcore {shlex.quote(core)} --layout {layout} --seed {comparison.seed}"
+    dtype = f" --dtype {comparison.dtype}" * (comparison.dtype != FLOAT64)
+    return f"{command} parity --mcore {shlex.quote(core)} --layout {layout} --seed {comparison.seed}{dtype}"
 
 
 def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:

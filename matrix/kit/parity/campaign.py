@@ -3,8 +3,8 @@
     python -m matrix.kit.parity.campaign [STAND_INS] < points > outcomes
 
 STAND_INS is JSON: the arguments of matrix.kit.absent_packages.install, for releases that import packages unasked.
-Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60}; all but `point` may be missing. A line of
-stdout answers it: the `point` and the `seed`, the `outcome`, `deviations` and `seconds`.
+Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60, "dtype": "float64"}; all but `point` may be
+missing. A line of stdout answers it: `point`, `seed` and `dtype`, the `outcome`, `deviations` and `seconds`.
 
 ==========  ===========================================================================================
 outcome     meaning
@@ -13,6 +13,8 @@ equal       all numbers are those of one rank
 deviates    some are not: `deviations`
 refused     upstream's own exception: `text`
 timeout     no end within the deadline
+memory      there was not enough: `text`
+no number   the reference has infinity or NaN, whatever the layout has: `text`
 harness     this project's fault, or that of its stand-ins: `text`, `trace`
 ==========  ===========================================================================================
 
@@ -30,6 +32,7 @@ name                                          why megatron-core needs it
 torch.float32, torch.float, Tensor.float      the precision of gradients, of the router, of the optimizer's state
 Tensor.type                                   clipping and the distributed optimizer compare it with torch.cuda's names
 all_to_all_single, all_gather, reduce_scatter  gloo takes sizes as lists; and refuses tensors of different sizes
+torch.empty_like                              parallel loads of checkpoints receive what a peer has read
 torch.histc                                   routers before 0.11 count the tokens of experts: integers
 torch.cuda.Stream, Event, current_stream ...  overlaps, shared experts and dispatchers; one stream, all in order
 Tensor.record_stream, pin_memory              the same
@@ -45,7 +48,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,7 +57,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks
-from matrix.kit.parity.factors import Deviation, Leg, Point, Value, compare
+from matrix.kit.parity.factors import FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
+from matrix.kit.parity.shards import Draw
+from matrix.kit.parity.tiny_model import Device
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -80,6 +85,7 @@ def install_float64_device() -> None:
     torch.Tensor.type = _cuda_names(torch.Tensor.type)
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.empty_like = cpu_device._on_cpu(torch.empty_like)
     torch.histc = _counting_integers(torch.histc)
     torch.distributed.all_to_all_single = _with_lists(torch.distributed.all_to_all_single)
     torch.distributed.all_gather = _gathering_uneven(torch.distributed.all_gather)
@@ -203,19 +209,24 @@ class Stream:
 
 
 ONLY = Stream()
+CUDA_NAMES: Final = {
+    **dict.fromkeys(("torch.DoubleTensor", "torch.FloatTensor"), "torch.cuda.FloatTensor"),
+    "torch.BFloat16Tensor": "torch.cuda.BFloat16Tensor",
+}
 
 
 def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Tensor.type with the name of CUDA's float32 tensors for those of float64."""
+    """Return Tensor.type with the names of CUDA's tensors; float64 has that of float32."""
 
     def kind(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
         answer = original(tensor, *arguments, **keywords)
-        return "torch.cuda.FloatTensor" if answer in ("torch.DoubleTensor", "torch.FloatTensor") else answer
+        return CUDA_NAMES.get(answer, answer)
 
     return kind
 
 
 DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
+DEVICES: Final[Mapping[str, Device]] = {FLOAT64: Device(), "bfloat16": Device(dtype="bfloat16", moves=8)}
 KEPT: Final = 100  # references; each takes about 0.3 MiB
 OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "harness"}
 
@@ -227,13 +238,14 @@ class ParityTask:
     point: Point
     seed: int = 1
     deadline: float = DEADLINE_S
+    dtype: str = FLOAT64
 
     @classmethod
     def read(cls, line: str) -> ParityTask:
         """Return the task of a line. Raises MatrixError for an impossible point, ValueError for no JSON."""
         row = json.loads(line)
         point = Point.of(row["point"]) if isinstance(row["point"], Mapping) else Point.parse(row["point"])
-        return cls(point, int(row.get("seed", 1)), float(row.get("deadline", DEADLINE_S)))
+        return cls(**{**row, "point": point})
 
 
 @dataclass(frozen=True)
@@ -249,9 +261,9 @@ class ParityAnswer:
 
 @dataclass
 class Comparisons:
-    """Judges tasks. `references` are kept, by reference point and seed: many layouts share one."""
+    """Judges tasks. `references` are kept, by reference point, seed and dtype: many layouts share one."""
 
-    references: dict[tuple[Point, int], Any] = field(default_factory=dict)
+    references: dict[tuple[Point, int, str], Any] = field(default_factory=dict)
 
     def judge(self, task: ParityTask) -> ParityAnswer:
         """Return the answer to a task."""
@@ -261,11 +273,11 @@ class Comparisons:
             reference = self._reference(task)
             if isinstance(reference, ParityAnswer):
                 return reference
-            legs = measure(task.point, task.seed, task.deadline)
-            if isinstance(legs, ParityAnswer):
-                return legs
-            differences = [row for ranks in legs for row in layout_step.differences(reference, ranks)]
-            deviations = compare(differences)
+            measured = measure(task.point, [Draw(task.seed)], task.deadline, DEVICES[task.dtype])
+            if isinstance(measured, ParityAnswer):
+                return measured
+            differences = [row for ranks in measured[0] for row in layout_step.differences(reference.numbers, ranks)]
+            deviations = compare(differences, reference.tolerance)
             return ParityAnswer(
                 "deviates" if deviations else "equal",
                 deviations,
@@ -273,58 +285,80 @@ class Comparisons:
             )
         except layout_step.HarnessError as error:
             return ParityAnswer("harness", text=str(error))
+        except layout_step.NoNumberError as error:
+            return ParityAnswer("no number", text=str(error))
 
     def _reference(self, task: ParityTask) -> Any:
-        from matrix.kit.parity import layout_step
-
-        key = (task.point.reference(), task.seed)
+        key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[task.dtype]
         if key not in self.references:
-            numbers = measure(*key, task.deadline)
-            if not isinstance(numbers, ParityAnswer):
-                ((numbers,),) = numbers
-                layout_step.check_reference(numbers)
+            draws = [Draw(task.seed, move) for move in range(1 + device.moves)]
+            measured = measure(task.point.reference(), draws, task.deadline, device)
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
-            self.references[key] = numbers
+            refused = isinstance(measured, ParityAnswer)
+            self.references[key] = measured if refused else Reference.of(device.floor, measured)
         return self.references[key]
 
 
-def measure(point: Point, seed: int, deadline_s: float) -> Any:
-    """Return the numbers of each rank of each leg of a point, or the ParityAnswer why there are none."""
+@dataclass(frozen=True)
+class Reference:
+    """The numbers of one rank, and the tolerance that those with moved weights give."""
+
+    numbers: Any
+    tolerance: Tolerance
+
+    @classmethod
+    def of(cls, floor: float, measured: Any) -> Reference:
+        """Return that of the draws of one rank, the first without a move. Raises HarnessError for one without worth."""
+        from matrix.kit.parity import layout_step
+
+        numbers, *moved = (ranks[0] for (ranks,) in measured)
+        for reference in (numbers, *moved):
+            layout_step.check_reference(reference)
+        spread = (row for other in moved for row in layout_step.differences(numbers, [other]))
+        return cls(numbers, Tolerance.measured(floor, spread))
+
+
+def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Device) -> Any:
+    """Return the numbers of each rank of each leg of each draw of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
         for leg in point.legs:
-            if failures := forked(leg, seed, folder, deadline_s):
+            if failures := forked(leg, draws, folder, deadline_s, device):
                 first = failures[0]
                 return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
         return load_numbers(point, folder)
 
 
-def forked(leg: Leg, seed: int, folder: Path, deadline_s: float) -> list[forked_ranks.RankFailure]:
+def forked(
+    leg: Leg, draws: Sequence[Draw], folder: Path, deadline_s: float, device: Device
+) -> list[forked_ranks.RankFailure]:
     """Run the ranks of one leg; return their failures."""
-    return forked_ranks.run(leg.point.ranks, partial(save_numbers, leg, seed, folder), folder, deadline_s)
+    return forked_ranks.run(leg.point.ranks, partial(save_numbers, leg, draws, folder, device), folder, deadline_s)
 
 
 def load_numbers(point: Point, folder: Path) -> Any:
-    """Return the numbers that the ranks of each leg of a point saved."""
+    """Return, by draw and leg, the numbers that the ranks saved."""
     import torch
 
     def numbers(leg: Leg, rank: int) -> Any:
         return torch.load(folder / f"numbers-{leg.steps.start}-{rank}.pt", weights_only=False)
 
-    return [[numbers(leg, rank) for rank in range(leg.point.ranks)] for leg in point.legs]
+    by_leg = [zip(*(numbers(leg, rank) for rank in range(leg.point.ranks)), strict=True) for leg in point.legs]
+    return list(zip(*by_leg, strict=True))
 
 
-def save_numbers(leg: Leg, seed: int, folder: Path, rank: int) -> None:
-    """Be a rank of a leg: connect with the others through `folder`, train, and save the numbers there."""
+def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, rank: int) -> None:
+    """Be a rank of a leg: connect with the others through `folder`, train each draw, and save its numbers there."""
     import torch
 
-    from matrix.kit.parity import layout_step
+    from matrix.kit.parity import layout_step, tiny_model
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(leg.point.ranks)}
     store = torch.distributed.FileStore(str(folder / f"store-{leg.steps.start}"), leg.point.ranks)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=leg.point.ranks)
-    numbers = layout_step.run(leg, seed, folder / "checkpoint")
+    torch.distributed.init_process_group(device.backend, store=store, rank=rank, world_size=leg.point.ranks)
+    tiny_model.initialize(leg.point)
+    numbers = [layout_step.run(leg, draw, folder / f"checkpoint-{draw.seed}", device) for draw in draws]
     torch.save(numbers, folder / f"numbers-{leg.steps.start}-{rank}.pt")
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
@@ -352,7 +386,7 @@ def serve(lines: TextIO, answers: TextIO) -> None:
         started = time.monotonic()
         task = ParityTask.read(line)
         answer = campaign.judge(task)
-        row = {"point": dict(task.point.chosen), "seed": task.seed, **asdict(answer)}
+        row = {"point": dict(task.point.chosen), "seed": task.seed, "dtype": task.dtype, **asdict(answer)}
         row["seconds"] = round(time.monotonic() - started, 3)
         answers.write(json.dumps(row) + "\n")
         answers.flush()
@@ -391,18 +425,18 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
 
     prepare(rank.stand_ins)
 
+    device, draw = Device(), Draw(seed)
     reference, layout = rank.workdir / "reference", rank.workdir / "layout"
     layout.mkdir(exist_ok=True)
     if rank.rank == 0:
         reference.mkdir()
         for leg, folder in [(point.reference().legs[0], reference), *((leg, layout) for leg in point.legs[:-1])]:
-            if failures := forked(leg, seed, folder, REFERENCE_S):
+            if failures := forked(leg, [draw], folder, REFERENCE_S, device):
                 raise PointRefused(failures[0].text)
-    save_numbers(point.legs[-1], seed, layout, rank.rank)
-    ((expected,),) = load_numbers(point.reference(), reference)
-    layout_step.check_reference(expected)
+    save_numbers(point.legs[-1], [draw], layout, device, rank.rank)
+    expected = Reference.of(device.floor, load_numbers(point.reference(), reference)).numbers
     leave()
-    return compare(row for ranks in load_numbers(point, layout) for row in layout_step.differences(expected, ranks))
+    return compare(row for ranks in load_numbers(point, layout)[0] for row in layout_step.differences(expected, ranks))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ TABLE: Final = Path(__file__).with_name("factors.toml")
 MOST_RANKS: Final = 4
 GLOBAL_BATCH: Final = 8  # samples of a step
 STEPS: Final = 2
+FLOAT64: Final = "float64"
 # The layouts that write what another one resumes. Sequence parallel: some models are wrong without it.
 WRITERS: Final[Mapping[str, Mapping[str, Value]]] = {
     "one": {},
@@ -391,6 +393,7 @@ def _resumable(writer: Point, reader: Point) -> bool:
 # Equal layouts differ by up to 2e-13, and with Adam by 7.7e-10 of a parameter: gradients that are zero in theory,
 # noise of 1e-17, are divided by its epsilon of 1e-8. The smallest defect that was met is 4e-4.
 TOLERANCE: Final = 1e-7
+FACTOR: Final = 4.0  # spreads of a measured tolerance; equal layouts have up to 1.3 in bfloat16
 # A gradient that is zero in theory (a key's bias) is rounding noise: its scale is at least this part of the largest.
 FLOOR: Final = 1e-3
 # The order in which quantities depend on each other: the first that deviates is closest to the cause.
@@ -413,6 +416,11 @@ class Difference:
     difference: float
     scale: float
     ratio: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What its spread is measured of."""
+        return self.quantity, self.parameter, self.step
 
     @property
     def size(self) -> float:
@@ -440,12 +448,36 @@ class Deviation:
         return f"{name} deviates by {self.size:.3g}{ratio}, in step {self.step} on rank {ranks}"
 
 
-def compare(differences: Iterable[Difference], tolerance: float = TOLERANCE) -> tuple[Deviation, ...]:
+@dataclass(frozen=True)
+class Tolerance:
+    """What a difference may have: `floor`, or FACTOR times the spread of its quantity, parameter and step.
+
+    A spread is the largest difference of references from one whose weights are moved by one unit in the last place.
+    """
+
+    floor: float = TOLERANCE
+    spreads: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
+
+    @classmethod
+    def measured(cls, floor: float, moved: Iterable[Difference]) -> Tolerance:
+        """Return the tolerance of the differences of moved references."""
+        spreads: dict[tuple[str, str, int], float] = {}
+        for row in moved:
+            spreads[row.key] = max(row.size, spreads.get(row.key, 0.0))
+        return cls(floor, spreads)
+
+    def allows(self, difference: Difference) -> bool:
+        """Return whether it is within; what is not a number is not, nor what has no finite spread."""
+        spread = self.spreads.get(difference.key, 0.0)
+        return difference.size <= max(self.floor, FACTOR * spread) and math.isfinite(difference.size)
+
+
+def compare(differences: Iterable[Difference], tolerance: Tolerance = Tolerance()) -> tuple[Deviation, ...]:
     """Return the deviations of the first step that has one, in the order of QUANTITIES, the largest first.
 
     Later steps start from other parameters: their differences follow from those of the first.
     """
-    over = [difference for difference in differences if not difference.size <= tolerance]
+    over = [difference for difference in differences if not tolerance.allows(difference)]
     first = min((difference.step for difference in over), default=0)
     groups: dict[tuple[str, str], list[Difference]] = {}
     for difference in over:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from matrix.kit.parity.tiny_model import UnsupportedError
 
-ANSWERS: Final = ("harness", "upstream")  # origins of a failure that is the reason, whatever its peers raise
+ANSWERS: Final = ("harness", "memory", "upstream")  # origins of a failure that is the reason, whatever its peers raise
 GRACE_S: Final = (
     3.0  # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
 )
@@ -26,6 +26,9 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
 TRANSPORT: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
+CHECKPOINT: Final = f"{TRANSPORT}checkpoint{os.sep}"  # refuses what upstream gives it: no rank's connection is lost
+# Classes of torch and Python, and torch's text where the CPU has no memory left.
+OUT_OF_MEMORY: Final = ("OutOfMemoryError", "MemoryError", "can't allocate memory")
 ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
 
 
@@ -33,8 +36,8 @@ ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not imple
 class RankFailure:
     """Why a rank ended without its result.
 
-    `origin` is "upstream", "harness" (this project), "transport" (torch.distributed: mostly a peer that ended),
-    "killed" or "timeout".
+    `origin` is "upstream", "harness" (this project), "memory" (there is none left), "transport" (torch.distributed:
+    mostly a peer that ended), "killed" or "timeout".
     """
 
     rank: int
@@ -64,18 +67,23 @@ def run(
     finally:
         statuses = _end(pids)
     failures = [_failure(rank, status, folder, late) for rank, status in enumerate(statuses) if status]
-    order = ("harness", "upstream", "killed", "timeout", "transport")
+    order = ("harness", "memory", "upstream", "killed", "timeout", "transport")
     return sorted(failures, key=lambda row: (order.index(row.origin), row.rank))
 
 
 def origin(error: BaseException) -> str:
     """Return whose code raised an exception: of the innermost frame of this project, upstream or torch.distributed.
 
-    A kernel that the CPU lacks is the harness's fault.
+    A kernel that the CPU lacks is the harness's fault, memory that is missing nobody's.
     """
-    if ABSENT_KERNEL in str(error):
+    text = f"{type(error).__name__}: {error}"
+    if ABSENT_KERNEL in text:
         return "harness"
+    if any(words in text for words in OUT_OF_MEMORY):
+        return "memory"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if CHECKPOINT in frame.filename:
+            continue
         for part, name in ((TRANSPORT, "transport"), (UPSTREAM, "upstream"), (SELF, "harness")):
             if part in frame.filename:
                 return name

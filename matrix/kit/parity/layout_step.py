@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from matrix.ground.catalog.codec import decode
@@ -18,8 +19,8 @@ from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import Range
 from matrix.kit.parity import tiny_model
 from matrix.kit.parity.factors import FLOOR, GLOBAL_BATCH, STEPS, Difference, Leg, Point
-from matrix.kit.parity.shards import Shard, context_positions, initial, shards
-from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, accepted
+from matrix.kit.parity.shards import Draw, Shard, context_positions, initial, shards
+from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, Device, accepted, bare
 
 LOSSES: Final = Path(__file__).with_name("loss.toml")
 
@@ -83,7 +84,7 @@ def forward_step(losses: list[Any], point: Point, batches: Any, model: Any) -> A
     batch = next(batches)
     length = batch.tokens.shape[1]
     mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
-    masked = "loss_mask" in inspect.signature(model.module.forward).parameters  # multi-token prediction reads it
+    masked = "loss_mask" in inspect.signature(bare(model).forward).parameters  # multi-token prediction reads it
     options = {"loss_mask": batch.mask} if masked else {}
     output = model(batch.tokens, batch.positions, mask, labels=batch.labels, **options)
     return output, partial(masked_sum, losses, point, batch)
@@ -140,22 +141,13 @@ NAMES = {
 }
 
 
-class Writer:
-    """Takes what upstream writes for TensorBoard."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-
-    def add_scalar(self, name: str, value: Any, *_: Any) -> None:
-        """Take one value."""
-        self.values[name] = float(value)
-
-
 def logged(point: Point, config: Any) -> dict[str, float]:
     """Return what this rank would write, by name. All ranks call it: upstream sums over them."""
     from megatron.core.transformer.moe import moe_utils
 
-    writer, scale = Writer(), 1 / point.count("micro_batches")
+    scalars: dict[str, float] = {}
+    writer = SimpleNamespace(add_scalar=lambda name, value, *_: scalars.update({name: float(value)}))
+    scale = 1 / point.count("micro_batches")
     names = [NAMES[str(point["balancing"])]] if point["balancing"] in NAMES else []
     names += ["z_loss"] if point["z_loss"] else []
     if point["experts"] and names and hasattr(moe_utils, "track_moe_metrics"):
@@ -173,7 +165,7 @@ def logged(point: Point, config: Any) -> dict[str, float]:
         from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
         MTPLossLoggingHelper.track_mtp_metrics(scale, 0, writer)
-    return writer.values
+    return scalars
 
 
 @dataclass
@@ -182,7 +174,7 @@ class Step:
 
     `losses` are (places, values), see global_batch. `gradients` and `clipped` are (name, flat index, values) for each
     part of a parameter that this rank is responsible for, before and after clipping. `parameters` likewise, after the
-    update. `norm` is what the optimizer reports.
+    update, without the move of the weights. `norm` is what the optimizer reports.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -201,35 +193,45 @@ class Numbers:
     steps: dict[int, Step]
 
 
-def run(leg: Leg, seed: int, checkpoint: Path) -> Numbers:
-    """Initialise upstream's groups, build the model, train it. Needs a process group; once for each process.
+def run(leg: Leg, draw: Draw, checkpoint: Path, device: Device) -> Numbers:
+    """Build the model and train it. Needs upstream's groups of the layout.
 
     The steps after the first begin with loading the checkpoint; where steps are left, it is saved. What is loaded
     replaces weights of another seed.
     """
-    import torch
 
     point, steps = leg.point, leg.steps
-    tiny_model.initialize(point)
-    config = tiny_model.transformer_config(point)
+    config = tiny_model.transformer_config(point, device)
     chunks = tiny_model.model_chunks(point, config)
     tied = not point["untied"]
-    owned = [shard for wrapped in chunks for shard in shards(wrapped.module, config, tied=tied)]
-    with torch.no_grad():
-        for shard in owned:
-            shard.parameter.copy_(initial(shard, seed + steps.start))
-    optimizer = tiny_model.optimizer(point, chunks)
+    owned = [shard for wrapped in chunks for shard in shards(bare(wrapped), config, tied=tied)]
+    moves = [start(shard, replace(draw, seed=draw.seed + steps.start), device) for shard in owned]
+    optimizer = tiny_model.optimizer(point, config, chunks)
     prepare(config, chunks, optimizer, point)
     if steps.start:
         tiny_model.load(leg, chunks, optimizer, checkpoint)
     numbers = Numbers({shard.name: shard.shape for shard in owned}, {})
     for number in steps:
-        batches = [micro_batches(point, seed, number) for _ in chunks]
+        batches = [micro_batches(point, draw.seed, number) for _ in chunks]
         numbers.steps[number] = one_step(point, batches, chunks, optimizer, owned)
         numbers.steps[number].logged = logged(point, config)
+        if draw.move:
+            rows = zip(numbers.steps[number].parameters, moves, strict=True)
+            numbers.steps[number].parameters = [(name, index, values - move) for (name, index, values), move in rows]
     if steps.stop < STEPS:
         tiny_model.save(leg, chunks, optimizer, checkpoint)
     return numbers
+
+
+def start(shard: Shard, draw: Draw, device: Device) -> Any:
+    """Give a shard its initial values; return by how much a move changes them, flat."""
+    import torch
+
+    with torch.no_grad():
+        shard.parameter.copy_(initial(shard, replace(draw, move=0)))
+        plain = shard.parameter.detach().double().flatten()
+        shard.parameter.copy_(initial(shard, draw, device.unit(shard.name)))
+    return shard.parameter.detach().double().flatten() - plain
 
 
 def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> None:
@@ -270,10 +272,18 @@ def one_step(point: Point, batches: list[Any], chunks: list[Any], optimizer: Any
     if point["overlap_param_gather"]:
         for wrapped in chunks:
             wrapped.start_param_sync(force_sync=True)
-    step.parameters = [
-        (shard.name, shard.index.flatten(), shard.parameter.detach().flatten().clone()) for shard in owned
-    ]
+    step.parameters = list(parameters(owned, optimizer))
     return step
+
+
+def parameters(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the parameters of this rank; of those in half precision the part that its optimizer updates, in float32."""
+    for shard in owned:
+        values, (first, end) = shard.parameter, (0, shard.parameter.numel())
+        if values.element_size() < 4 and hasattr(values, "main_param"):
+            values, (first, end) = values.main_param, responsible(shard.parameter, optimizer)
+        if values is not None:
+            yield shard.name, shard.index.flatten()[first:end], values.detach().flatten().clone()
 
 
 def gradients(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -306,6 +316,10 @@ def shrunk(before: list[Any], after: list[Any]) -> float | None:
 Parts = list[tuple[int, Any, Any]]  # rank, flat index, values
 
 NOISE: Final = 1e-12  # a gradient that is zero in theory, such as of a bias of keys: it may move nothing
+
+
+class NoNumberError(Exception):
+    """The reference has a value that is not a number: whatever a layout has, nothing is compared."""
 
 
 class HarnessError(Exception):
@@ -349,11 +363,15 @@ def step_differences(
 
 
 def check_reference(reference: Numbers) -> None:
-    """Raise HarnessError where a comparison with this reference would show nothing."""
+    """Raise HarnessError or NoNumberError where a comparison with this reference would show nothing."""
     for number, step in reference.steps.items():
         losses = [float(value) for _, values in step.losses for value in values.flatten()]
-        if not all(map(math.isfinite, losses)) or max(losses) - min(losses) < FLOOR:
-            raise HarnessError(f"the loss of step {number} is flat, or not a number")
+        rows = [("loss", values) for _, values in step.losses]
+        rows += [(name, values) for name, _, values in (*step.gradients, *step.parameters)]
+        if name := next((name for name, values in rows if not bool(values.isfinite().all())), ""):
+            raise NoNumberError(f"{name} of step {number} of the reference is not a number")
+        if max(losses) - min(losses) < FLOOR:
+            raise HarnessError(f"the loss of step {number} is flat")
         if not any(float(values.abs().max()) > 0 for *_, values in step.gradients if values.numel()):
             raise HarnessError(f"all gradients of step {number} are zero")
     start, end = reference.steps[0], reference.steps[len(reference.steps) - 1]

@@ -7,6 +7,7 @@ the whole shape, and are then sliced: every layout starts from the same model.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,14 @@ from typing import Any, Final
 
 EXPERT: Final = ".local_experts."
 NORMS: Final = ("norm.weight",)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Weights and samples: a seed; `move`, where not 0, is a seed of the signs by which the weights are moved."""
+
+    seed: int
+    move: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,10 +110,7 @@ def indices(shape: list[int]) -> Any:
     """Return the flat index of each element of a tensor of this shape."""
     import torch
 
-    count = 1
-    for size in shape:
-        count *= size
-    return torch.arange(count).view(shape)
+    return torch.arange(math.prod(shape)).view(shape)
 
 
 def part(whole: Any, dimension: int | None, size: int, number: int, pieces: int) -> Any:
@@ -131,11 +137,14 @@ def context_positions(size: int, number: int, length: int) -> Any:
     return torch.cat([slices[number], slices[2 * size - 1 - number]])
 
 
-def initial(shard: Shard, seed: int) -> Any:
-    """Return the initial values of a shard: normal, neither zero nor one anywhere, so that each element matters."""
+def initial(shard: Shard, draw: Draw, unit: float = 0.0) -> Any:
+    """Return the initial values of a shard: normal, neither zero nor one anywhere, so that each element matters.
+
+    Where the draw has a move, each is one unit in the last place higher or lower; `unit` is that of 1.0.
+    """
     import torch
 
-    digest = hashlib.sha256(f"{seed} {shard.name}".encode()).digest()
+    digest = hashlib.sha256(f"{draw.seed} {shard.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
     values = torch.randn(shard.shape, generator=generator, dtype=torch.float64)
     if len(shard.shape) > 1:
@@ -144,4 +153,8 @@ def initial(shard: Shard, seed: int) -> Any:
         values = 1 + 0.1 * values
     else:
         values *= 0.1
+    if draw.move:
+        generator.manual_seed(int.from_bytes(digest[6:12], "little") + draw.move)
+        signs = torch.randint(0, 2, shard.shape, generator=generator) * 2 - 1
+        values += signs * torch.ldexp(torch.tensor(unit), values.frexp().exponent - 1)
     return values.flatten()[shard.index]

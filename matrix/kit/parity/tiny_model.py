@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.kit.parity.factors import Leg, Point
+from matrix.kit.parity.factors import FLOAT64, TOLERANCE, Leg, Point
 
 HIDDEN: Final = 16
 HEADS: Final = 4
@@ -37,6 +38,26 @@ PLAIN: Final[Mapping[str, Any]] = {
     "moe_aux_loss_coeff": 0.0,
     "attention_softmax_in_fp32": True,
 }
+
+
+@dataclass(frozen=True)
+class Device:
+    """What computes. Layouts, weights, samples and the comparison are the same on each.
+
+    `backend` connects the ranks, `dtype` is that of parameters and activations. `moves` is the number of references
+    with moved weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance.
+    """
+
+    backend: str = "gloo"
+    dtype: str = FLOAT64
+    floor: float = TOLERANCE
+    moves: int = 0
+
+    def unit(self, name: str) -> float:
+        """Return one unit in the last place of 1.0 as a parameter has it."""
+        import torch
+
+        return float(torch.finfo(getattr(torch, self.dtype)).eps)
 
 
 class UnsupportedError(Exception):
@@ -76,11 +97,11 @@ def accepted(function: Callable[..., Any], options: Mapping[str, Any], **plain: 
     return {name: value for name, value in options.items() if name in names}
 
 
-def transformer_config(point: Point) -> Any:
+def transformer_config(point: Point, device: Device) -> Any:
     """Return upstream's TransformerConfig of a point; MLATransformerConfig for latent attention."""
     from megatron.core.transformer import transformer_config as upstream
 
-    options = {**_shape(point), **_experts(point), **_layout(point)}
+    options = {**_shape(point), **_experts(point), **_layout(point), **_precision(device)}
     kind = upstream.TransformerConfig
     if point["attention"] == "mla":
         kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
@@ -155,9 +176,14 @@ def _experts(point: Point) -> dict[str, Any]:
     return mixture
 
 
-def _layout(point: Point) -> dict[str, Any]:
+def _precision(device: Device) -> dict[str, Any]:
     import torch
 
+    precision = getattr(torch, device.dtype)
+    return {"pipeline_dtype": precision, "params_dtype": precision, "bf16": precision is torch.bfloat16}
+
+
+def _layout(point: Point) -> dict[str, Any]:
     recompute: dict[str, Any] = {}
     if point["recompute"] != "none":
         recompute["recompute_granularity"] = point["recompute"]
@@ -175,8 +201,6 @@ def _layout(point: Point) -> dict[str, Any]:
         "expert_model_parallel_size": point.count("ep"),
         "expert_tensor_parallel_size": point.etp if point["experts"] else None,
         "sequence_parallel": point["sequence_parallel"],
-        "pipeline_dtype": torch.float64,
-        "params_dtype": torch.float64,
         # Gloo matches the sends and receives of a batch in their order, which two chunks of one rank do not share.
         "batch_p2p_comm": not interleaved,
         "overlap_p2p_comm": interleaved,
@@ -187,6 +211,7 @@ def _layout(point: Point) -> dict[str, Any]:
 def model_chunks(point: Point, config: Any) -> list[Any]:
     """Return the chunks of this rank, one for each of its virtual stages, in upstream's data parallel wrapper."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.transformer.module import Float16Module
 
     options = {
         "grad_reduce_in_fp32": True,
@@ -200,6 +225,8 @@ def model_chunks(point: Point, config: Any) -> list[Any]:
     wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, options, **ONE))
     count = point.count("vpp")
     chunks = [chunk(point, config, number if count > 1 else None) for number in range(count)]
+    if config.bf16:
+        chunks = [Float16Module(config, module) for module in chunks]
     return [
         DistributedDataParallel(config, wrapper, module, disable_bucketing=number > 0)
         for number, module in enumerate(chunks)
@@ -240,9 +267,13 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
     return model.to("cpu")
 
 
-def optimizer(point: Point, chunks: list[Any]) -> Any:
+def bare(wrapped: Any) -> Any:
+    """Return the GPTModel in a data parallel wrapper, and in that of half precision."""
+    return getattr(wrapped.module, "module", wrapped.module)
+
+
+def optimizer(point: Point, config: Any, chunks: list[Any]) -> Any:
     """Return upstream's optimizer of the chunks."""
-    import torch
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     options = {
@@ -253,10 +284,10 @@ def optimizer(point: Point, chunks: list[Any]) -> Any:
         "sgd_momentum": 0.9,
         "use_distributed_optimizer": point["distributed_optimizer"],
         "overlap_param_gather": point["overlap_param_gather"],
-        "params_dtype": torch.float64,
+        "params_dtype": config.params_dtype,
+        "bf16": config.bf16,
     }
-    config = OptimizerConfig(**accepted(OptimizerConfig, options))
-    return get_megatron_optimizer(config, chunks)
+    return get_megatron_optimizer(OptimizerConfig(**accepted(OptimizerConfig, options)), chunks)
 
 
 def save(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:

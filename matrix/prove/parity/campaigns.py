@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,7 +24,7 @@ from matrix.ground.catalog.model import Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.factors import Point
+from matrix.kit.parity.factors import FLOAT64, Point
 from matrix.prove.execution.engine import passed
 from matrix.prove.execution.engine import settings as cell_variables
 from matrix.prove.parity.points import (
@@ -32,7 +33,6 @@ from matrix.prove.parity.points import (
     REFUSED,
     Cause,
     CauseSearch,
-    JudgePoint,
     PointResult,
     PointResults,
     Space,
@@ -44,6 +44,7 @@ from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read import package_source, scratch
 from matrix.read.commands import python_module
 
+JudgeIn = Callable[[str, Point, int], PointResult]
 MODULE: Final = "matrix.kit.parity.campaign"
 IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they take 3 - 20 on a busy machine
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
@@ -124,11 +125,11 @@ class PointProcess:
     def __exit__(self, *error: object) -> None:
         self.end()
 
-    def judge(self, point: Point, seed: int) -> PointResult:
+    def judge(self, point: Point, seed: int, dtype: str = FLOAT64) -> PointResult:
         """Return the comparison of a point. Raises MatrixError when no process of this cell answers."""
         started = time.monotonic()
         process = self._process or self._start()
-        task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline}
+        task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline, "dtype": dtype}
         runs = 1 + len(point.legs)  # with the reference
         limit = runs * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)
         try:
@@ -151,7 +152,7 @@ class PointProcess:
                 "the process that judges points ends without an answer", where=str(self.log), got=str(point)
             )
         outcome, text = ("timeout", f"no answer within {limit:.0f} s") if late else ("crashed", "the process ended")
-        return PointResult(point, seed, outcome, text=text, seconds=time.monotonic() - started)
+        return PointResult(point, seed, outcome, text=text, seconds=time.monotonic() - started, dtype=dtype)
 
     def _start(self) -> subprocess.Popen[str]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +229,7 @@ class CoreResult:
 class ParityRun:
     """Judges points in cores. `say` receives progress, `clock` is in seconds. `unaided`: the catalog is not asked.
 
-    `covers` and `twice`: see CauseSearch.
+    `covers` and `twice`: see CauseSearch; `given`: see Space.
     """
 
     catalog: Catalog
@@ -239,20 +240,25 @@ class ParityRun:
     unaided: bool = False
     covers: int = 1
     twice: bool = False
+    dtype: str = FLOAT64
+    given: Point = field(default_factory=Point)
 
     @contextmanager
-    def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgePoint]]:
-        """Give the cell of a core, and what judges a point there, or knows its comparison from before."""
+    def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgeIn]]:
+        """Give the cell of a core, and what judges a point there in a dtype, or knows its comparison from before."""
         log = self.folder / f"{Path(source).name}.log"
         cell = core_cell(self.catalog, source, self.say)
-        comparisons = PointResults(self.folder, cell.release, f"{cell.base} {cell.identity}")
+        stores = {
+            dtype: PointResults(self.folder, cell.release, f"{cell.base} {cell.identity} {dtype}")
+            for dtype in dict.fromkeys((self.dtype, FLOAT64))
+        }
         with cell.judge(log) as process:
 
-            def judge(point: Point, seed: int) -> PointResult:
-                comparison = comparisons.get(point, seed)
+            def judge(dtype: str, point: Point, seed: int) -> PointResult:
+                comparison = stores[dtype].get(point, seed)
                 if comparison is None:
-                    comparison = process.judge(point, seed)
-                    comparisons.add(comparison)
+                    comparison = process.judge(point, seed, dtype)
+                    stores[dtype].add(comparison)
                     self.say(f"{source}  {comparison.kind[:70]:30}  {point}  [{comparison.seconds:.1f} s]")
                 return comparison
 
@@ -266,7 +272,9 @@ class ParityRun:
                 base = cell.base
                 for point in points:
                     lacking = PointResult(point, self.seed, REFUSED, text="this release has no such option")
-                    comparisons.append(judge(point, self.seed) if point.supported(cell.release) else lacking)
+                    comparisons.append(
+                        judge(self.dtype, point, self.seed) if point.supported(cell.release) else lacking
+                    )
         except MatrixError as error:
             problem = error.brief
         seconds = self.clock() - started
@@ -282,8 +290,10 @@ class ParityRun:
         try:
             with self.judging(source) as (cell, judge):
                 known = {} if self.unaided else known_layouts(self.catalog, cell)
-                space, over = Space(cell.release), lambda: self.clock() - started > seconds
-                search = CauseSearch(judge, space, self.seed, over, known, self.covers, self.twice)
+                space, over = Space(cell.release, given=self.given), lambda: self.clock() - started > seconds
+                exact = None if self.dtype == FLOAT64 else partial(judge, FLOAT64)
+                judged = partial(judge, self.dtype)
+                search = CauseSearch(judged, space, self.seed, over, known, self.covers, self.twice, exact)
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)

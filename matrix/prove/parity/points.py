@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from functools import cache, cached_property
@@ -25,7 +25,7 @@ from typing import Any, Final
 from matrix import PACKAGE
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.factors import Deviation, Point, Value, factors
+from matrix.kit.parity.factors import FLOAT64, Deviation, Point, Value, factors
 from matrix.prove.store.paths import make_folder, unwritable
 
 KIT: Final = PACKAGE / "kit"
@@ -49,6 +49,7 @@ class PointResult:
     trace: str = ""
     largest: float = 0.0
     seconds: float = 0.0
+    dtype: str = FLOAT64
 
     @property
     def kind(self) -> str:
@@ -154,18 +155,20 @@ def _reaches(value: Value, needed: Value, name: str) -> bool:
 
 @dataclass
 class Space:
-    """The points that a release has, without those that contain a cause of `avoided`."""
+    """The points that a release has, with the choices of `given`, without those that contain a cause of `avoided`."""
 
     release: str
     avoided: list[Point] = field(default_factory=list)
+    given: Point = field(default_factory=Point)
 
     @cached_property
     def choices(self) -> dict[str, list[Value]]:
-        """The values of each factor that the release has."""
-        return {
+        """The values of each factor that the release has; of a given one its value alone."""
+        choices = {
             name: [value for value in factor.values if factor.supported(value, self.release)]
             for name, factor in factors().items()
         }
+        return choices | {name: [value] for name, value in self.given.chosen}
 
     def avoids(self, point: Point) -> bool:
         """Return whether the point contains an avoided cause."""
@@ -212,8 +215,8 @@ class Cover:
         self.uncovered -= set(map(frozenset, combinations(point.items(), 2)))
 
     def __iter__(self) -> Iterator[Point]:
-        """Yield the plain point, then the next best one, again and again."""
-        yield Point()
+        """Yield the plain point, or the given one, then the next best one, again and again."""
+        yield self.space.given
         while self._left:
             candidates = [point for _ in range(CANDIDATES) if (point := self._candidate())]
             if candidates:
@@ -228,7 +231,7 @@ class Cover:
         pair = self._random.choice(self._left)
         self._tries[pair] = self._tries.get(pair, 0) + 1
         fixed = dict(pair)
-        base = self.space.repaired(Point.of(fixed), fixed, self._random)
+        base = self.space.repaired(self.space.given.changed(**fixed), fixed, self._random)
         base = base and divided(self.space, base, fixed, self._random)
         point = base and denser(self.space, base, DENSITY, self._random)
         if point is None and self._tries[pair] >= TRIES:
@@ -265,9 +268,10 @@ class Certainty(str, Enum):
     """What is known of a cause."""
 
     CONFIRMED = "confirmed"  # the smallest point deviates in the same quantity with other weights and data
-    SUSPECTED = "suspected"  # it did not
     KNOWN = "known"  # a layout of an entry of the catalog, which deviates as stated
     VANISHED = "vanished"  # such a layout is equal
+    SUSPECTED = "suspected"  # one seed alone, or the time ended
+    NOISE = "noise"  # rounding: with one seed alone, or neither in float64 nor under a second layout
     REFUSED = "refused"  # upstream's own error: no deviation
     UNDECIDED = "undecided"  # no answer, or the harness failed
 
@@ -298,7 +302,8 @@ class CauseSearch:
 
     `known` names the failure of the catalog for layouts that are stated to deviate. They are judged first, so that the
     points which follow have none of them. `covers`: so many covers are made, each with the next seed. `twice`: a point
-    counts as equal where it is with other weights and data, too.
+    counts as equal where it is with other weights and data, too. `exact` judges in float64 where `judge` measures its
+    tolerance.
     """
 
     judge: JudgePoint
@@ -308,6 +313,7 @@ class CauseSearch:
     known: Mapping[Point, str] = field(default_factory=dict)
     covers: int = 1
     twice: bool = False
+    exact: JudgePoint | None = None
     judged: int = 0
     equal: int = 0
     uncovered: int = 0  # pairs of the last cover
@@ -316,9 +322,9 @@ class CauseSearch:
         causes = self._causes()
         for cause in causes:
             yield cause
-            if not cause.point.chosen:  # not even the plain point is equal: all others show the same
+            if not cause.point.chosen or contains(self.space.given, cause.point):  # all other points show the same
                 return
-            if cause.certainty is not Certainty.VANISHED:
+            if cause.certainty not in (Certainty.VANISHED, Certainty.NOISE):
                 self.space.avoided.append(cause.point)
 
     def _causes(self) -> Iterator[Cause]:
@@ -365,15 +371,31 @@ class CauseSearch:
         if first.outcome == EQUAL:  # it is not equal with the second seed alone
             certainty = Certainty.SUSPECTED if comparison.outcome == DEVIATES else Certainty.UNDECIDED
             return Cause(point, certainty, comparison)
-        return Cause(small, self._certainty(first), first)
+        return Cause(small, self._certainty(first, point), first)
 
-    def _certainty(self, first: PointResult) -> Certainty:
+    def _certainty(self, first: PointResult, point: Point) -> Certainty:
         if first.outcome == REFUSED:
             return Certainty.REFUSED
         if first.outcome != DEVIATES:
             return Certainty.UNDECIDED
-        again = not self.over() and self._judge(first.point, True).kind == first.kind  # else it may not be the smallest
-        return Certainty.CONFIRMED if again else Certainty.SUSPECTED
+        again = None if self.over() else self._judge(first.point, True)  # else it may not be the smallest
+        return certainty(first, again, None if self.exact is None else self._elsewhere(first, point, self.exact))
+
+    def _elsewhere(self, first: PointResult, point: Point, exact: JudgePoint) -> Iterator[PointResult]:
+        yield from [self._judge(point)] * (point != first.point)  # it was shrunk from this one
+        yield exact(first.point, self.seed)
+
+
+def certainty(first: PointResult, again: PointResult | None, elsewhere: Iterable[PointResult] | None) -> Certainty:
+    """Return what is known of a deviation.
+
+    `again` is the comparison with other weights and data, None where the time ended. `elsewhere` are those of other
+    layouts, and that in float64; None where the deviation itself is of float64, in which rounding shows nothing.
+    """
+    if again is None or again.kind != first.kind:
+        return Certainty.SUSPECTED if again is None or elsewhere is None else Certainty.NOISE
+    shown = elsewhere is None or any(other.kind == first.kind for other in elsewhere)
+    return Certainty.CONFIRMED if shown else Certainty.NOISE
 
 
 def smallest(point: Point, shows: Callable[[Point], bool]) -> Point:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity import campaign
+from matrix.kit.parity import campaign, forked_ranks, layout_step
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
 from matrix.kit.parity.factors import Deviation, Point
+from matrix.kit.parity.shards import Draw
+from matrix.kit.parity.tiny_model import Device
 from matrix.kit.rank import Rank
 
 
@@ -45,15 +47,50 @@ def test_reference_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not run is not run again for another layout of the same model."""
     measured: list[Any] = []
 
-    def measure(point: Point, seed: int, deadline_s: float) -> ParityAnswer:
-        measured.append((str(point), seed))
+    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device) -> ParityAnswer:
+        measured.append((str(point), draws[0].seed, len(draws)))
         return ParityAnswer("refused", text="no")
 
     monkeypatch.setattr(campaign, "measure", measure)
     comparisons = Comparisons()
     for text, seed in (("tp=2 untied=on", 1), ("pp=2 untied=on", 1), ("pp=2 untied=on", 2)):
         assert comparisons.judge(ParityTask(Point.parse(text), seed)).outcome == "refused"
-    assert measured == [("untied=on", 1), ("untied=on", 2)]
+    assert measured == [("untied=on", 1, 1), ("untied=on", 2, 1)]
+    assert comparisons.judge(ParityTask(Point(), dtype="bfloat16")).outcome == "refused"
+    assert measured[-1] == ("layers=2", 1, 9)  # one, and eight with moved weights
+
+
+@pytest.mark.parametrize(
+    ("origin", "outcome"),
+    [
+        ("upstream", "refused"),
+        ("memory", "memory"),
+        ("timeout", "timeout"),
+        ("killed", "harness"),
+        ("transport", "harness"),
+        ("harness", "harness"),
+    ],
+)
+def test_layout_without_numbers_is_no_verdict(
+    origin: str, outcome: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    failure = forked_ranks.RankFailure(0, origin, "why", "where")
+    monkeypatch.setattr(campaign, "forked", lambda *_: [failure])
+    assert Comparisons().judge(ParityTask(Point())) == ParityAnswer(outcome, text="why", trace="where")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(layout_step.HarnessError, "harness"), (layout_step.NoNumberError, "no number")]
+)
+def test_reference_that_shows_nothing_is_no_verdict(
+    error: type[Exception], outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(floor: float, measured: Any) -> Any:
+        raise error("why")
+
+    monkeypatch.setattr(campaign, "measure", lambda *_: [])
+    monkeypatch.setattr(campaign.Reference, "of", refuse)
+    assert Comparisons().judge(ParityTask(Point())) == ParityAnswer(outcome, text="why")
 
 
 def rank(size: int) -> Rank:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.kit.parity.factors import QUANTITIES, TOLERANCE, Difference, compare
+from matrix.kit.parity.factors import FACTOR, QUANTITIES, TOLERANCE, Difference, Tolerance, compare
 
 DIFFERENCES = st.builds(
     Difference,
@@ -63,3 +64,38 @@ def test_not_a_number_deviates() -> None:
 def test_zero_is_compared_with_zero() -> None:
     assert compare([Difference("gradient", "w", 0, 0, 0.0, 0.0)]) == ()
     assert compare([Difference("gradient", "w", 0, 0, 1e-30, 0.0)])
+
+
+@pytest.mark.parametrize(
+    ("moved", "size", "allowed"),
+    [
+        ([], TOLERANCE, True),
+        ([], 2 * TOLERANCE, False),
+        ([0.01, 0.02], FACTOR * 0.02, True),
+        ([0.01, 0.02], FACTOR * 0.021, False),
+        ([0.0], TOLERANCE, True),
+        ([math.nan], 0.1, True),
+        ([math.nan], math.nan, False),
+        ([0.01], math.inf, False),
+    ],
+)
+def test_tolerance_is_a_multiple_of_the_spread(moved: list[float], size: float, allowed: bool) -> None:
+    """A spread without an end allows every finite difference: such a quantity decides nothing."""
+    tolerance = Tolerance.measured(TOLERANCE, [difference(size=row) for row in moved])
+    assert tolerance.allows(difference(size=size)) is allowed
+
+
+def test_spread_is_of_one_quantity_parameter_and_step() -> None:
+    tolerance = Tolerance.measured(TOLERANCE, [difference(size=0.5)])
+    others = [difference("loss", 0.5, name=""), difference(size=0.5, step=1), difference(size=0.5, name="v")]
+    assert [tolerance.allows(row) for row in (difference(size=0.5, rank=3), *others)] == [True, False, False, False]
+
+
+@given(st.lists(DIFFERENCES), st.lists(DIFFERENCES), DIFFERENCES)
+def test_moved_references_and_further_ones_are_allowed(
+    moved: list[Difference], further: list[Difference], row: Difference
+) -> None:
+    """Each further moved reference allows as much or more."""
+    tolerance, wider = (Tolerance.measured(TOLERANCE, rows) for rows in (moved, moved + further))
+    assert all(tolerance.allows(one) for one in moved if math.isfinite(one.size))
+    assert wider.allows(row) or not tolerance.allows(row)

@@ -12,6 +12,7 @@ def test_float64_has_the_name_of_cudas_float32() -> None:
     kind = campaign._cuda_names(lambda tensor, *_: tensor)
     assert kind("torch.DoubleTensor") == "torch.cuda.FloatTensor"
     assert kind("torch.LongTensor") == "torch.LongTensor"
+    assert kind("torch.BFloat16Tensor") == "torch.cuda.BFloat16Tensor"
 
 
 def test_sizes_of_an_exchange_become_lists() -> None:

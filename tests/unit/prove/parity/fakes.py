@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from matrix.kit.parity.factors import Deviation, Point, factors
+from matrix.kit.parity.factors import FLOAT64, Deviation, Point, factors
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, PointResult, Space, contains
 
 SINKS, REFUSAL = Point.parse("softmax=learnable tp=2"), Point.parse("recompute=full")
@@ -15,9 +15,9 @@ NORM = Deviation("norm", "", 1, 1e-3, 0.999, (0,))
 SOME = ("layers", "attention", "softmax", "bias", "experts", "recompute", "tp", "pp", "cp", "dp", "ep")
 
 
-def few_factors(release: str = "0.19.2") -> Space:
+def few_factors(release: str = "0.19.2", given: Point | None = None) -> Space:
     """Return the space in which the other factors have their defaults: a search of all of them takes seconds."""
-    space = Space(release)
+    space = Space(release, given=given or Point())
     for name in space.choices.keys() - {*SOME}:
         space.choices[name] = [factors()[name].default]
     return space
@@ -32,7 +32,7 @@ class Planted:
     seeds: tuple[int, ...] = ()  # with which alone they deviate; () for all
     asked: list[tuple[Point, int]] = field(default_factory=list)
 
-    def __call__(self, point: Point, seed: int) -> PointResult:
+    def __call__(self, point: Point, seed: int, dtype: str = FLOAT64) -> PointResult:
         self.asked.append((point, seed))
         if any(contains(point, cause) for cause in self.refused):
             return PointResult(point, seed, REFUSED, text="ImportError: no such package 1")

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.kit.parity.factors import MOST_RANKS, Point
+from matrix.kit.parity.factors import MOST_RANKS, Deviation, Point
 from matrix.prove.parity.points import (
+    DEVIATES,
+    EQUAL,
     SECOND_SEED,
     CauseSearch,
     Certainty,
@@ -19,6 +21,7 @@ from matrix.prove.parity.points import (
     JudgePoint,
     PointResult,
     Space,
+    certainty,
     contains,
     denser,
 )
@@ -96,6 +99,21 @@ def test_denser_points_keep_what_was_chosen(seed: int) -> None:
     assert not dense.problems()
 
 
+@pytest.mark.parametrize("text", ["optimizer=adam resume=pp", "experts=4 tp=2 sequence_parallel=on"])
+def test_given_choices_are_in_every_point(text: str) -> None:
+    given = Point.parse(text)
+    points = taken(Cover(Space("0.19.2", given=given), 3), 25)
+    assert points[0] == given
+    assert all(contains(point, given) and not point.problems() for point in points[1:])
+    assert len(set(points)) > 20
+
+
+def test_given_choices_that_deviate_end_the_search() -> None:
+    numbers = count()
+    run = CauseSearch(Planted(), few_factors(given=SINKS), 1, lambda: next(numbers) > 100)
+    assert [cause.point for cause in run] == [SINKS]
+
+
 def test_repair_fails_where_the_fixed_factors_exclude_it() -> None:
     space = Space("0.19.2")
     assert space.repaired(Point.parse("tp=4 pp=4"), ("tp", "pp"), Random(1)) is None
@@ -139,6 +157,62 @@ def test_second_seed_alone_makes_a_suspicion(twice: bool) -> None:
     causes = [cause for cause in search(Planted(seeds=(1 + SECOND_SEED,)), twice=twice) if cause.deviates]
     assert [cause.certainty for cause in causes] == [Certainty.SUSPECTED] * len(causes)
     assert bool(causes) is twice
+
+
+LOSS_ROW = PointResult(MLA, 1, DEVIATES, (LOSS,))
+NORM_ROW = PointResult(MLA, 1, DEVIATES, (NORM,))
+EQUAL_ROW = PointResult(MLA, 1, EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("again", "elsewhere", "known"),
+    [
+        (LOSS_ROW, None, Certainty.CONFIRMED),
+        (NORM_ROW, None, Certainty.SUSPECTED),
+        (EQUAL_ROW, None, Certainty.SUSPECTED),
+        (None, None, Certainty.SUSPECTED),
+        (LOSS_ROW, [LOSS_ROW], Certainty.CONFIRMED),
+        (LOSS_ROW, [EQUAL_ROW, LOSS_ROW], Certainty.CONFIRMED),
+        (LOSS_ROW, [EQUAL_ROW, NORM_ROW], Certainty.NOISE),
+        (LOSS_ROW, [], Certainty.NOISE),
+        (NORM_ROW, [LOSS_ROW], Certainty.NOISE),
+        (EQUAL_ROW, [LOSS_ROW], Certainty.NOISE),
+        (None, [LOSS_ROW], Certainty.SUSPECTED),
+    ],
+)
+def test_rounding_needs_two_seeds_and_another_way(
+    again: PointResult | None, elsewhere: list[PointResult] | None, known: Certainty
+) -> None:
+    assert certainty(LOSS_ROW, again, elsewhere) is known
+
+
+ROWS = st.sampled_from([LOSS_ROW, NORM_ROW, EQUAL_ROW])
+
+
+@given(ROWS, st.none() | ROWS, st.lists(ROWS))
+def test_what_is_shown_elsewhere_stays_shown(
+    first: PointResult, again: PointResult | None, elsewhere: list[PointResult]
+) -> None:
+    """No order and no further comparison makes noise of a deviation; one seed alone never is one."""
+    known = certainty(first, again, elsewhere)
+    assert known is certainty(first, again, elsewhere[::-1])
+    assert known is not Certainty.CONFIRMED or certainty(first, again, [*elsewhere, EQUAL_ROW]) is known
+    assert known is not Certainty.CONFIRMED or (again is not None and again.kind == first.kind)
+
+
+@pytest.mark.parametrize(
+    ("met", "exact", "known"),
+    [
+        (SINKS, {SINKS: NORM}, Certainty.CONFIRMED),
+        (SINKS, {}, Certainty.NOISE),
+        (SINKS, {SINKS: LOSS}, Certainty.NOISE),
+        (SINKS.changed(bias=True), {}, Certainty.CONFIRMED),
+    ],
+)
+def test_float64_or_second_layout_confirms(met: Point, exact: dict[Point, Deviation], known: Certainty) -> None:
+    judge = Planted()
+    cause = search(judge, exact=Planted(exact)).cause(met, judge(met, 1))
+    assert (cause.point, cause.certainty) == (SINKS, known)
 
 
 def test_known_layout_is_judged_first_and_then_avoided() -> None:

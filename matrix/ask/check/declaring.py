@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # not needed for files: 0.1 s
 FILE_S: Final = 20.0  # seconds of CPU time for a file with those that it names; the lock of a large monorepo takes 2
 Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
 KINDS: Final = (
-    "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
-    "Dockerfile, Containerfile, Apptainer's definition file, a shell or sbatch script, YAML of a job, or settings of "
-    "Megatron, NeMo or verl"
+    "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, pdm.lock, Pipfile.lock, pyproject.toml, "
+    "environment.yml, Dockerfile, Containerfile, Apptainer's definition file, a shell or sbatch script, YAML of a job, "
+    "or settings of Megatron, NeMo or verl"
 )
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", ".def", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -98,7 +98,7 @@ def reader_of(name: str, text: str, where: str) -> Reader:
     """Return the reader for a file by its name, then by its content. Raises MatrixError for an unknown kind."""
     low = name.lower()
     readers: dict[str, Reader] = {
-        r"(uv|poetry)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
+        r"(uv|poetry|pdm)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
         r"pipfile\.lock": read_pipfile_lock,
         r"pyproject\.toml": read_pyproject,
         r"(.*\.)?(docker|container)file(\..*)?": read_dockerfile,

@@ -117,13 +117,13 @@ def reader_of(name: str, text: str, where: str) -> Reader:
         return read_requirements
     if re.search(r"^FROM\s+\S+", text, re.MULTILINE):
         return read_dockerfile
-    raise MatrixError("not a file that declares a stack", got=where, expected=KINDS)
+    raise MatrixError("not a file that declares a stack", where=where, expected=KINDS)
 
 
 def _text(path: Path, where: str) -> str:
     content = read_regular(path)
     if b"\0" in content[:8192] and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise MatrixError("a binary file", got=where, expected=KINDS)
+        raise MatrixError("a binary file", where=where, expected=KINDS)
     return content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors="replace")
 
 
@@ -159,6 +159,10 @@ def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> l
 
     The versions replace those of each file. Raises MatrixError for a file that is missing and for an invalid version.
     """
+    if not all(words):
+        raise MatrixError(
+            "an empty word", got='""', expected="a file or versions", fix="set the variable, or leave the word out"
+        )
     paths = [word for word in words if is_file(word)]
     versions = " ".join(word for word in words if word not in paths)
     statements = parse_text(catalog, versions) if versions or not paths else []

@@ -104,7 +104,9 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
         if match is None and (image := image_of(catalog, word)):
             match = BOUND.fullmatch(f"{BASE}={image.id}")
         if match is None:
-            fix = f"megatrix show {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else None
+            fix = closest(word, catalog.bases, otherwise='name components, such as "mcore=0.9.0 torch=2.4.1"')
+            fix = f"megatrix show {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else fix
+            fix = "write it into a file: COMMAND > requirements.txt" if word == "-" else fix
             raise MatrixError("not a stack", got=word, expected=FORM, fix=fix)
         statement = _statement(catalog, word, *match.groups())
         if statement.name in statements:

@@ -360,8 +360,8 @@ def _requirement(text: str, place: Place) -> Declared:
         exact = (re.sub(r"^(\d+\.\d+\.\d+)\.\*$", r"\1", text) for text in pinned)
         version = next((text for text in exact if is_version(text) and parsed.specifier.contains(text, True)), "")
         limits = "" if version else str(parsed.specifier)
-    stated = replace(pin(parsed.name, version, place, limits), perhaps=machines != ALL)
-    return Declared(pins=(stated,) * bool(machines))
+    statement = replace(pin(parsed.name, version, place, limits), perhaps=machines != ALL)
+    return Declared(pins=(statement,) * bool(machines))
 
 
 def holds(marker: str, extra: str) -> frozenset[int]:

@@ -165,9 +165,9 @@ class Shell:
                 tuple((line_of(start), content) for start, content in documents),
                 operator,
                 Place(self.where, line_of(words[0].position)),
-                tuple(written),
+                tuple(outputs),
             )
-            for words, documents, operator, written in _commands(text)
+            for words, documents, operator, outputs in _commands(text)
         )
         if not self.depth:  # a function that nothing in the file calls may be called from elsewhere
             uncalled = [body for name, body in self.functions.items() if name not in self.called]
@@ -537,20 +537,20 @@ def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]], s
     """Yield the commands of a script as their words, the positions and texts of here-documents, the operator behind,
     and the files that they write."""
     scanner = _Scanner(text)
-    words, written = list[_Word](), list[str]()
+    words, outputs = list[_Word](), list[str]()
     while (token := scanner.next()) is not None:
         if isinstance(token, _Word):
             words.append(token)
         elif re.search("[<>]", token):
             file = scanner.next() if "&" not in token[1:] else None
-            written += [file.text] if isinstance(file, _Word) and ">" in token else []
+            outputs += [file.text] if isinstance(file, _Word) and ">" in token else []
         elif words:
-            yield words, scanner.taken_documents(), token, written
-            words, written = [], []
+            yield words, scanner.taken_documents(), token, outputs
+            words, outputs = [], []
         else:
             scanner.taken_documents()
     if words:
-        yield words, scanner.taken_documents(), "", written
+        yield words, scanner.taken_documents(), "", outputs
 
 
 class _Scanner:

@@ -10,7 +10,7 @@ from typing import Final
 from matrix.ask.history import commit_in_words, is_repair, repairs_of
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.stack import component_title
-from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.errors import ExitStatus, MatrixError, closest
 from matrix.ground.verdicts.text import one_line
 from matrix.read.history.index import UpstreamCommit, UpstreamHistory, histories, history_of
 from matrix.show.known import statement
@@ -57,9 +57,9 @@ def answer(what: str) -> Answer:
         return _of_commit(f"{commit['owner']}/{commit['name']}" if commit["owner"] else "", commit["id"])
     if release := _RELEASE.fullmatch(what):
         return _of_release(SHORT.get(release["name"].lower(), release["name"].lower()), release["version"])
-    raise MatrixError(
-        "nothing that can be shown", got=what, expected=FORMS, fix="megatrix catalog list has the entries"
-    )
+    ids = [failure.id for failure in loading.load().known_failures]
+    fix = closest(what, ids, otherwise="megatrix catalog list has the entries")
+    raise MatrixError("nothing that can be shown", got=what, expected=FORMS, fix=fix)
 
 
 def _of_project(repository: str) -> UpstreamHistory | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
@@ -89,11 +90,16 @@ def _bounded(part: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
 
 
-def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
-    """Return a "did you mean ...?" for `word`, or the first known words when none is close."""
-    options = sorted(set(known))
+def closest(word: str, known: Iterable[str], *, count: int = 3, otherwise: str = "") -> str:
+    """Return a "did you mean ...?" for `word`; when none is close, `otherwise` or the first known words."""
+    options = sorted(set(known), key=_natural)
     near = difflib.get_close_matches(word[:LONGEST], options, n=count, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
     listed = ", ".join(options[:12])
-    return f"one of: {listed}{', ...' if len(options) > 12 else ''}"
+    return otherwise or f"one of: {listed}{', ...' if len(options) > 12 else ''}"
+
+
+def _natural(word: str) -> list[tuple[int, str]]:
+    """Return what a word is sorted by: 2.9.0 comes before 2.10.0."""
+    return [(int(part), "") if part[0].isdecimal() else (-1, part) for part in re.findall(r"[0-9]{1,99}|[^0-9]+", word)]

@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # not needed for files: 0.1 s
 FILE_S: Final = 20.0  # seconds of CPU time for a file with those that it names; the lock of a large monorepo takes 2
 Reader = Callable[[str, str, Open], Declared]  # of a text, its path and what opens other files
 KINDS: Final = (
-    "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
-    "Dockerfile, Containerfile, Apptainer's definition file, a shell or sbatch script, YAML of a job, or settings of "
-    "Megatron, NeMo or verl"
+    "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, pdm.lock, Pipfile.lock, pyproject.toml, "
+    "environment.yml, Dockerfile, Containerfile, Apptainer's definition file, a shell or sbatch script, YAML of a job, "
+    "or settings of Megatron, NeMo or verl"
 )
 SUFFIXES: Final = (".txt", ".in", ".lock", ".toml", ".yml", ".yaml", ".sh", ".sbatch", ".slurm", ".def", "file")
 # Distributions that contain the Python of Transformer Engine, and its compiled parts: the first one counts.
@@ -98,7 +98,7 @@ def reader_of(name: str, text: str, where: str) -> Reader:
     """Return the reader for a file by its name, then by its content. Raises MatrixError for an unknown kind."""
     low = name.lower()
     readers: dict[str, Reader] = {
-        r"(uv|poetry)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
+        r"(uv|poetry|pdm)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
         r"pipfile\.lock": read_pipfile_lock,
         r"pyproject\.toml": read_pyproject,
         r"(.*\.)?(docker|container)file(\..*)?": read_dockerfile,
@@ -117,13 +117,13 @@ def reader_of(name: str, text: str, where: str) -> Reader:
         return read_requirements
     if re.search(r"^FROM\s+\S+", text, re.MULTILINE):
         return read_dockerfile
-    raise MatrixError("not a file that declares a stack", got=where, expected=KINDS)
+    raise MatrixError("not a file that declares a stack", where=where, expected=KINDS)
 
 
 def _text(path: Path, where: str) -> str:
     content = read_regular(path)
     if b"\0" in content[:8192] and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise MatrixError("a binary file", got=where, expected=KINDS)
+        raise MatrixError("a binary file", where=where, expected=KINDS)
     return content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors="replace")
 
 
@@ -159,6 +159,10 @@ def inputs(catalog: Catalog, words: Sequence[str], *, as_one: bool = False) -> l
 
     The versions replace those of each file. Raises MatrixError for a file that is missing and for an invalid version.
     """
+    if not all(words):
+        raise MatrixError(
+            "an empty word", got='""', expected="a file or versions", fix="set the variable, or leave the word out"
+        )
     paths = [word for word in words if is_file(word)]
     versions = " ".join(word for word in words if word not in paths)
     statements = parse_text(catalog, versions) if versions or not paths else []

@@ -50,6 +50,10 @@ def _logs(name: str, title: str) -> Iterator[tuple[RankLog, Iterator[str]]]:
     `title` is its name in the answer, "" where there is no other.
     """
     folder = Path(name)
+    if not name:
+        raise MatrixError(
+            "a log without a name", got='""', expected="a name: is a variable of the shell unset?", fix=FIX
+        )
     if name == "-":
         if sys.stdin is None:  # <&- in a shell
             raise MatrixError("standard input is closed", fix="COMMAND | megatrix match -")

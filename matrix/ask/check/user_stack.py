@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -104,7 +104,9 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
         if match is None and (image := image_of(catalog, word)):
             match = BOUND.fullmatch(f"{BASE}={image.id}")
         if match is None:
-            fix = f"megatrix show {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else None
+            fix = closest(word, catalog.bases, otherwise='name components, such as "mcore=0.9.0 torch=2.4.1"')
+            fix = f"megatrix show {word}" if re.search(r"(#|/issues/|/pull/)\d+$", word) else fix
+            fix = "write it into a file: COMMAND > requirements.txt" if word == "-" else fix
             raise MatrixError("not a stack", got=word, expected=FORM, fix=fix)
         statement = _statement(catalog, word, *match.groups())
         if statement.name in statements:
@@ -305,17 +307,24 @@ def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list
     stated: dict[str, Statement] = {}
     remarks = []
     for each in statements:
-        before = stated.get(each.name)
-        if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
-            if each.perhaps:
-                stated[each.name] = each.either(before.value)
-                continue
+        before = stated.get(each.name, each)
+        stated[each.name] = _after(before, each)
+        if stated[each.name] is each and UNKNOWN not in (before.value, each.value) and before.value != each.value:
             versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
             remarks.append(f"{component_title(each.name)}: {versions}; the later one counts")
-        keeps = each.value is UNKNOWN and not each.limits.endswith((REMOVED, NEWEST))
-        if not (before and isinstance(before.value, str) and keeps):
-            stated[each.name] = each
     return stated, remarks
+
+
+def _after(earlier: Statement, later: Statement) -> Statement:
+    """Return what is stated of a component after two statements: the later one, unless the earlier one may stay."""
+    value = earlier.limits if " or " in earlier.limits else earlier.value
+    if later.perhaps and UNKNOWN not in (later.value, value) and later.value != value:
+        return later.either(value)
+    if later.value is UNKNOWN and earlier.version and not later.limits.endswith((REMOVED, NEWEST)):
+        if later.limits.startswith("===") or _keeps_pin(later, earlier.version):
+            return earlier
+        return replace(later, limits=f"{earlier.version} or {later.limits}") if later.perhaps else later
+    return later
 
 
 def _from_image(base: Base, stated: Mapping[str, Statement]) -> dict[str, str]:

@@ -53,3 +53,8 @@ def test_check_points_an_issue_to_show(capsys: pytest.CaptureFixture[str]) -> No
     assert "megatrix show NVIDIA/Megatron-LM#1025" in capsys.readouterr().err
     assert main(["show", "NVIDIA/Megatron-LM#1025"]) == 0
     assert "workaround: " in capsys.readouterr().out
+
+
+def test_misspelt_entry_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "dcp-asertion"]) == 2
+    assert "did you mean dcp-assertion?" in capsys.readouterr().err

@@ -12,3 +12,14 @@ def test_a_value_of_megabytes_is_cut() -> None:
     assert len(str(error)) < 6 * LONGEST
     assert len(error.brief) < 6 * LONGEST
     assert "... (10,000,000 characters)" in error.brief
+
+
+def test_known_words_are_sorted_as_versions() -> None:
+    assert (
+        closest("x", ["2.10.0", "2.9.0", "torch-2.10", "torch-2.9"]) == "one of: torch-2.9, torch-2.10, 2.9.0, 2.10.0"
+    )
+
+
+def test_other_text_replaces_words_that_are_not_close() -> None:
+    assert closest("abc", ["abd"], otherwise="look") == "did you mean abd?"
+    assert closest("abc", ["xyz"], otherwise="look") == "look"

@@ -71,6 +71,8 @@ class _Stage:
     declared: Declared = field(default_factory=Declared)
     starts: dict[str, tuple[str, int]] = field(default_factory=dict)  # the last ENTRYPOINT and CMD, with their lines
     inherited: tuple[tuple[str, int], ...] = ()  # those of the stage before: an ENTRYPOINT drops its CMD
+    built_with: Mapping[str, str] = field(default_factory=dict)  # --build-arg: they replace the values of ARG
+    defaults: Mapping[str, list[str]] = field(default_factory=dict)  # ARG before the first FROM: a stage names them
 
     def follow(self, base: _Stage) -> None:
         """Start from another stage."""
@@ -87,6 +89,11 @@ class _Stage:
             instruction = instruction.upper()
         if instruction in ("ARG", "ENV"):
             self.declared += _assign(self.shell, operands, line, exported=instruction == "ENV")
+            if instruction == "ARG":
+                names = dict(word.partition("=")[::2] for word in operands.split())
+                defaults = {name: value for name, value in self.defaults.items() if names.get(name) == ""}
+                self.shell.variables |= defaults
+                self.shell.variables |= {name: [self.built_with[name]] for name in self.built_with.keys() & names}
         elif instruction == "RUN":
             self.declared += self._run(operands, line, stages)
         elif instruction in ("CMD", "ENTRYPOINT"):
@@ -100,6 +107,10 @@ class _Stage:
         elif instruction not in OTHERS:
             place = Place(self.shell.where, line)
             self.declared += not_read(UnreadKind.FILE, f"an instruction that is not known: {instruction[:40]}", place)
+
+    def has_environment_in(self, name: str) -> bool:
+        """Return whether an environment of Python is made in the stage, and this folder has the working one."""
+        return self.shell.installs.environments and not relpath(self.files.folder, name).startswith("..")
 
     def started(self) -> Declared:
         """Return what the stage declares, with the command that it starts."""
@@ -126,7 +137,7 @@ class _Stage:
                 source = next((fields[key] for key in ("source", "src") if key in fields), ".")
                 files.copy([source, target], self._source(fields.get("from", ""), stages))
         document = re.match(rf"(?ms){DOCUMENT.pattern}\n(.*?)^[ \t]{{0,99}}\1[ \t]{{0,99}}$", operands)
-        if document and not document[2].startswith("#!"):
+        if document and (not document[2].startswith("#!") or re.match(r"#!.{0,99}\b(ba|da|z)?sh\b", document[2])):
             return self._execute((), document[2], line + 1, files)
         return self._execute(_json_words(operands), operands, line, files)
 
@@ -140,7 +151,7 @@ class _Stage:
         names = quoted or self.shell.words(paths)
         origin = dict(flags).get("from", "")
         stage = stages.get(origin.lower())
-        if stage and any(ENVIRONMENT.search(name) for name in names[:-1]):
+        if stage and any(ENVIRONMENT.search(name) or stage.has_environment_in(name) for name in names[:-1]):
             self.declared += Declared(pins=stage.declared.pins, unread=stage.declared.unread)
         sources = [name if origin else name.lstrip("/") or "." for name in names[:-1]]
         self.files.copy([*sources, *names[-1:]], self._source(origin, stages))
@@ -161,12 +172,18 @@ class _Stage:
         return stage.files.open if stage else _unknown if origin else self.context
 
 
-def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
-    """Return what the last stage declares, with the stages that it starts from."""
+def read_dockerfile(
+    text: str, where: str, open_file: Open, built_with: Mapping[str, str] | None = None, target: str = ""
+) -> Declared:
+    """Return what the stage `target`, or the last one, declares, with the stages that it starts from.
+
+    `built_with` has the values that a build gives to ARG.
+    """
     require_at_most(LARGEST, len(text), "characters", where)
     open_file = _in_context(where, open_file)
     stages: dict[str, _Stage] = {}  # those before the current one
-    arguments = stage = _Stage(open_file, Shell(where, open_file))  # of ARG before the first FROM
+    values = built_with or {}
+    arguments = stage = _Stage(open_file, Shell(where, open_file), built_with=values)  # of ARG before the first FROM
     number, name = -1, ""
     for count, (line, instruction, operands) in enumerate(_instructions(text), start=1):
         require_at_most(MOST, count, "instructions", where)
@@ -175,9 +192,11 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
             continue
         if number >= 0:
             stages |= dict.fromkeys((str(number), name), stage)
-        shell = Shell(where, open_file, dict(arguments.shell.variables))
-        words = [word for word in shell.words(operands) if not word.startswith("--")] or [operands]
-        base, stage = stages.get(words[0].lower()), _Stage(open_file, shell)
+        if target.lower() in stages:
+            break
+        words = [word for word in arguments.shell.words(operands) if not word.startswith("--")] or [operands]
+        base = stages.get(words[0].lower())
+        stage = _Stage(open_file, Shell(where, open_file), built_with=values, defaults=arguments.shell.variables)
         if base:
             stage.follow(base)
         elif words[0] != "scratch":
@@ -253,7 +272,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
         while parts[-1].endswith("\\") and number < len(lines):
             following = lines[number].strip()
             number += 1
-            if not following.startswith("#"):  # a comment between continued lines
+            if following and not following.startswith("#"):  # a comment or nothing between continued lines
                 parts.append(following)
         whole = "\n".join(parts)
         for end in DOCUMENT.findall(whole):
@@ -262,5 +281,5 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
                 number += 1
                 if lines[number - 1].strip() == end:
                     break
-        instruction, _, operands = whole.partition(" ")
+        instruction, operands = (*whole.split(maxsplit=1), "")[:2]
         yield first + 1, instruction.upper(), operands.strip()

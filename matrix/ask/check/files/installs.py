@@ -47,6 +47,8 @@ EDITS: Final = COPIES | {"git", "patch", "sed", "tar", "unzip", "zipfile"}
 SITE: Final = re.compile(r"(?:site|dist)-packages(?:/(\w[\w.-]*))?")
 MODULES: Final = {"megatron": "megatron-core"}  # whose distribution has another name
 INSTALLS: Final = re.compile(r"\bpip\b.{0,99}\binstall\b")  # in a program of Python
+PIPED: Final = frozenset({"xargs", "parallel"})
+PIPED_INSTALL: Final = re.compile(r"\b(?:pip[\d.]*|conda|mamba) install\b|\buv add\b")
 REVISION: Final = frozenset({"-b", "--branch", "--revision"})
 
 
@@ -58,10 +60,15 @@ class Installs:
     clones: dict[str, str] = field(default_factory=dict)
     fetched: str = ""
     environments: bool = False  # an environment of Python is made
+    written: set[str] = field(default_factory=set)  # names of files that commands write, or change
 
     def read(self, words: Sequence[str], place: Place, open_file: Open) -> Declared | None:
         """Return what a command installs or removes, None for a command that does neither."""
         program, plain = basename(words[0]), [basename(word) for word in words[:8]]
+        if program in PIPED and PIPED_INSTALL.search(" ".join(words)):
+            return not_read(UnreadKind.PACKAGE, f"packages that {program} takes from a pipe", place)
+        if program == "sed" and any(word.startswith(("-i", "--in-place")) for word in words):
+            self.written.update(plain)
         if program in ("cd", "pushd", "popd"):
             self.folder = join(self.folder, *words[1:2]) if program != "popd" else ""
             return Declared()
@@ -89,6 +96,7 @@ class Installs:
         return not_read(UnreadKind.PACKAGE, "a program that runs pip", place) if _runs_pip(words) else None
 
     def _locked(self, name: str, read_lock: Reader, place: Place, open_file: Open) -> Declared:
+        self.environments = True
         return _read(read_lock, name, name, place, open_file)
 
     def _installed(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
@@ -103,6 +111,8 @@ class Installs:
             else:
                 requirements.append(word)
         packages = read_arguments(requirements, place, open_file)
+        changed = [word for word in requirements if basename(word) in self.written and open_file(word)]
+        packages += total(not_read(UnreadKind.FILE, f"{word}: a command changes it before", place) for word in changed)
         if not UPGRADES.isdisjoint(words):
             packages = replace(packages, pins=tuple(pin.upgraded() for pin in packages.pins))
         return total([packages, *projects])

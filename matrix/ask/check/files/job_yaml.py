@@ -133,6 +133,8 @@ class UnitPaths:
     image: str = ""
     dockerfile: str = ""
     context: str = ""
+    target: str = ""
+    arguments: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -301,7 +303,11 @@ class _Unit:
             for _, text in self._texts((path,)):
                 if number := re.search(r"(?<!\d)\d+$", text):
                     yield name, number[0]
-        for table in (node for path in self.paths.env for node in self.node.at(path)):
+        yield from self._named(self.paths.env)
+
+    def _named(self, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the names and values of tables, and of lists of NAME=VALUE, or of name and value."""
+        for table in (node for path in paths for node in self.node.at(path)):
             for key, node in table.items():
                 name, value = key, node.value
                 if isinstance(table.value, list) and isinstance(value, str):
@@ -332,7 +338,11 @@ class _Unit:
         path = normpath(join(context, "Dockerfile" if name == context else name))
         if (opened := self.open_file(path)) is None:
             return not_read(UnreadKind.FILE, f"{path} is missing", place)
-        return read_dockerfile(opened[1], opened[0], lambda other: self.open_file(normpath(join(context, other))))
+        target = "".join(text for _, text in self._texts(filter(None, (self.paths.target,))))
+        arguments = dict(self._named(self.paths.arguments))
+        return read_dockerfile(
+            opened[1], opened[0], lambda other: self.open_file(normpath(join(context, other))), arguments, target
+        )
 
     def _requirements(self) -> Iterator[Declared]:
         for place, line in self._texts(self.paths.pip):

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from posixpath import basename, dirname, join
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -33,8 +34,8 @@ from matrix.ask.check.files.declared import (
     total,
 )
 from matrix.ground.catalog.reach import OPEN_VALUE
-from matrix.ground.catalog.stack import Place
-from matrix.ground.catalog.versions import is_version
+from matrix.ground.catalog.stack import PYTHON, Place
+from matrix.ground.catalog.versions import is_version, parse
 from matrix.ground.errors import MatrixError
 
 try:
@@ -68,6 +69,7 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
         project.get("dependencies"),
         *_table(project.get("optional-dependencies")).values(),
         *_table(content.get("dependency-groups")).values(),
+        *_table(_table(_table(content.get("tool")).get("pdm")).get("dev-dependencies")).values(),
     ]
     lines = [line for group in groups for line in _texts(group)]
     declared = total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
@@ -78,9 +80,13 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
         if not names:
             return declared + not_read(UnreadKind.FILE, "dependencies that a program computes", Place(where))
         declared += total(read_arguments(["-r", str(name)], Place(where), open_file) for name in names)
-    poetry = _table(_table(tools.get("poetry")).get("dependencies"))
-    declared += Declared(pins=tuple(_of_poetry(name, value, where) for name, value in poetry.items()))
-    return _with_uv(declared, _table(tools.get("uv")), where, open_file)
+    poetry = _table(tools.get("poetry"))
+    for table in (poetry, {"dependencies": poetry.get("dev-dependencies")}, *_table(poetry.get("group")).values()):
+        dependencies = _table(_table(table).get("dependencies"))
+        declared += Declared(pins=tuple(_of_poetry(name, value, where) for name, value in dependencies.items()))
+    if "pixi" in tools:
+        declared += not_read(UnreadKind.FILE, "dependencies of pixi", Place(where))
+    return settled(_with_uv(declared, _table(tools.get("uv")), where, open_file))
 
 
 def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_file: Open) -> Declared:
@@ -116,6 +122,10 @@ def _of_source(name: str, source: Mapping[str, Any]) -> str:
 
 def _of_poetry(name: str, value: Any, where: str) -> Statement:
     """Return a dependency of [tool.poetry]; "^2.4" and other forms of its own leave the version open."""
+    if isinstance(value, dict) and "git" in value:
+        location = _of_source(name, value).partition(" @ ")[2]
+        release = from_location(location, Place(where))
+        return replace(release, name=canonicalize_name(name)) if release else pin(name, "", Place(where))
     text = str(value.get("version", "") if isinstance(value, dict) else value).removeprefix("==")
     return pin(name, text, Place(where), "" if is_version(text) else text)
 
@@ -134,7 +144,7 @@ def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
 
 def _complete(pins: Iterable[Statement], where: str) -> Declared:
     """Return what a lock declares, which names every package; one without any is not read."""
-    declared = Declared(pins=tuple(pins), complete=True)
+    declared = settled(Declared(pins=tuple(pins), complete=True))
     return (
         declared if declared.pins else not_read(UnreadKind.FILE, "a lock without packages that are read", Place(where))
     )
@@ -167,10 +177,13 @@ def read_conda(dependencies: Iterable[Any], where: str, open_file: Open, line: i
 
 
 def _conda(line: str, place: Place) -> Iterable[Statement]:
-    found = re.match(r"(?:[\w./-]+::)?([\w.-]+)\s{0,99}(?:==?\s{0,99}([\w.+!]+)(?:=[\w.*]+)?)?", line := line.strip())
-    if found:
-        limits = "" if found[2] else line[found.end() :].strip()
-        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", place, limits)
+    form = r"(?:[\w./-]+::)?([\w.-]+)\s{0,99}(?:(==?)\s{0,99}([\w.+!]+)(?:=[\w.*]+)?)?"
+    if found := re.match(form, line := line.strip()):
+        name, operator, version = CONDA.get(found[1].lower(), found[1]), found[2], (found[3] or "").rstrip(".")
+        # pytorch=2.4 is any 2.4.x; of Python, minors are known.
+        is_any = operator == "=" and name != PYTHON and re.fullmatch(r"\d+(\.\d+)?", version)
+        limits = f"=={version}.*" if is_any else "" if version else line[found.end() :].strip()
+        yield pin(name, "" if is_any else version, place, limits)
 
 
 def _toml(text: str, where: str) -> dict[str, Any]:
@@ -201,29 +214,34 @@ def _locked(
     """Yield the packages of Linux; of several builds of one package, that for CUDA comes last, and so counts."""
     found = []
     for one in packages:
-        if isinstance(one.get("name"), str) and _is_for_linux(one):
+        if isinstance(one.get("name"), str) and (machines := _machines(one)):
             name, version = one["name"], one["version"] if isinstance(one.get("version"), str) else ""
             place = Place(where, lines.get((name, version), 0))
-            found.append(pin(name, version, place))
+            found.append(replace(pin(name, version, place), perhaps=machines != ALL))
     return sorted(found, key=lambda one: "+cu" in one.version)
 
 
-def _is_for_linux(package: Mapping[str, Any]) -> bool:
-    """Return whether a variant of a package is installed on Linux, with any of the extras that its markers name."""
+def _machines(package: Mapping[str, Any]) -> frozenset[int]:
+    """Return the MACHINES that install a variant of a package, with any of the extras that its markers name."""
     markers = package.get("resolution-markers", [package.get(key, "") for key in ("marker", "markers")])
     texts = [one for one in markers if isinstance(one, str) and one] if isinstance(markers, list) else []
-    if not texts:
-        return True
     # A project's own extras and groups: which of them a user installs is not in the lock.
     extras = {"", *re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", " ".join(texts))}
-    return len(extras) * len(texts) > MOST_MARKERS or any(holds(text, extra) for text in texts for extra in extras)
+    if not texts or len(extras) * len(texts) > MOST_MARKERS:
+        return ALL
+    return frozenset().union(*(holds(text, extra) for text in texts for extra in extras))
 
 
 DEEPEST: Final = 20  # files that include each other, one in the other. Real projects nest two or three
 MOST_LINES: Final = 50_000  # requirements of one file: 2 s. Large environments have 1,000
-# Markers are evaluated for the machines that train. Their Python is not known: what another one has is left open.
-PYTHONS: Final = ("3.10", "3.11", "3.12", "3.13")
-LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+# Markers are evaluated for the machines that train, whose Python and processor are not known: not for this one.
+MACHINES: Final = [
+    {**LINUX, "python_version": python, "python_full_version": f"{python}.9", "platform_machine": processor}
+    for python in ("3.10", "3.11", "3.12", "3.13", "3.14")
+    for processor in ("x86_64", "aarch64")
+]
+ALL: Final = frozenset(range(len(MACHINES)))
 # Options of pip whose value is the next word.
 VALUED: Final = frozenset(
     {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-binary", "--only-binary"}
@@ -254,7 +272,7 @@ def read_requirements(text: str, where: str, open_file: Open, *, includes: dict[
         require_at_most(MOST_LINES, len(parts), "requirements", where)
         parts.append(read_arguments(line.split(), Place(where, number), open_file, includes=includes, line=line))
     includes[where] = False
-    return total(parts)
+    return settled(total(parts))
 
 
 def read_arguments(
@@ -330,28 +348,44 @@ def _requirement(text: str, place: Place) -> Declared:
         kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
         return not_read(UnreadKind.PACKAGE, f"{kind}: {text[:100]}", place)
     try:
-        if parsed.marker and not parsed.marker.evaluate(LINUX):
-            other = any(parsed.marker.evaluate({**LINUX, "python_version": version}) for version in PYTHONS)
-            return Declared(pins=(pin(parsed.name, "", place, f"only with {parsed.marker}"),) * other)
+        machines = evaluated(str(parsed.marker), "") if parsed.marker else ALL
     except ValueError:  # also of Python, for a number of 5,000 digits
         return not_read(UnreadKind.PACKAGE, f"a marker that can't be evaluated: {text[:100]}", place)
     if parsed.url:
         found = from_location(parsed.url, place)
         version, limits = (found.version, found.limits) if found else ("", "")
-        return Declared(pins=(pin(parsed.name, version, place, limits),))
-    pinned = (one.version for one in parsed.specifier if one.operator in ("==", "==="))
-    # ==2.8.0.* has no other release than 2.8.0; ==2.8.* may have.
-    exact = [text for text in (re.sub(r"^(\d+\.\d+\.\d+)\.\*$", r"\1", text) for text in pinned) if is_version(text)]
-    limits = "" if exact else str(parsed.specifier)
-    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", place, limits),))
+    else:
+        pinned = (one.version for one in parsed.specifier if one.operator in ("==", "==="))
+        # ==2.8.0.* has no other release than 2.8.0; ==2.8.* may have. ==2.8.0,!=2.8.0 has none.
+        exact = (re.sub(r"^(\d+\.\d+\.\d+)\.\*$", r"\1", text) for text in pinned)
+        version = next((text for text in exact if is_version(text) and parsed.specifier.contains(text, True)), "")
+        limits = "" if version else str(parsed.specifier)
+    statement = replace(pin(parsed.name, version, place, limits), perhaps=machines != ALL)
+    return Declared(pins=(statement,) * bool(machines))
 
 
-def holds(marker: str, extra: str) -> bool:
-    """Return whether a marker holds on a machine that trains, with an extra; one that can't be evaluated counts."""
+def holds(marker: str, extra: str) -> frozenset[int]:
+    """Return the MACHINES on which a marker holds, with an extra; all for one that can't be evaluated."""
     try:
-        return Marker(marker).evaluate({**LINUX, "extra": extra})
+        return evaluated(marker, extra)
     except (ValueError, RecursionError):
-        return True
+        return ALL
+
+
+@lru_cache(maxsize=1024)  # the packages of a lock share most of their markers
+def evaluated(marker: str, extra: str) -> frozenset[int]:
+    """Return the MACHINES on which a marker holds, with an extra. Raises ValueError, RecursionError."""
+    parsed = Marker(marker)
+    return frozenset(at for at, machine in enumerate(MACHINES) if parsed.evaluate({**machine, "extra": extra}))
+
+
+def settled(declared: Declared) -> Declared:
+    """Return what a file declares; of a package of which it states one release, that is installed on any machine."""
+    releases: dict[str, set[str]] = {}
+    for one in declared.pins:
+        releases.setdefault(one.name, set()).update([parse(one.version).public] if one.version else ())
+    pins = (replace(one, perhaps=one.perhaps and len(releases[one.name]) > 1) for one in declared.pins)
+    return replace(declared, pins=tuple(pins))
 
 
 def _of_wheel(text: str, place: Place) -> Statement | None:

@@ -121,6 +121,7 @@ class _Command:
     documents: tuple[tuple[int, str], ...]
     operator: str
     place: Place
+    written: tuple[str, ...] = ()  # the files of its redirections
 
     @property
     def defines(self) -> str:
@@ -164,8 +165,9 @@ class Shell:
                 tuple((line_of(start), content) for start, content in documents),
                 operator,
                 Place(self.where, line_of(words[0].position)),
+                tuple(outputs),
             )
-            for words, documents, operator in _commands(text)
+            for words, documents, operator, outputs in _commands(text)
         )
         if not self.depth:  # a function that nothing in the file calls may be called from elsewhere
             uncalled = [body for name, body in self.functions.items() if name not in self.called]
@@ -197,6 +199,7 @@ class Shell:
             declared = self._command(inner, command.place) if runs is not False else Declared()
             parts.append(declared if runs else _perhaps(declared))
             texts = [word.text for word in inner]
+            self.installs.written.update(map(basename, command.written))
             if runs is not False:
                 parts.append(_fetched(piped, texts, command.place))
             piped = texts if command.operator == "|" else []
@@ -303,6 +306,8 @@ class Shell:
             return Declared()
         if words[0] in self.functions:
             return self._invoke(words[0], rest)
+        if program == "eval":
+            return self._document(" ".join(rest), place.line)
         if program in COMPONENTS and ":" in rest:  # several commands of one step, each with options of its own
             colon = rest.index(":")
             further = [program, *rest[colon + 1 :]]
@@ -528,23 +533,24 @@ def _reads_input(words: Sequence[str]) -> bool:
     return basename(next((word for word in reversed(words) if not word.startswith("-")), "")) in SHELLS
 
 
-def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]], str]]:
-    """Yield the commands of a script as their words, the positions and texts of here-documents, the operator behind."""
+def _commands(text: str) -> Iterator[tuple[list[_Word], list[tuple[int, str]], str, list[str]]]:
+    """Yield the commands of a script as their words, the positions and texts of here-documents, the operator behind,
+    and the files that they write."""
     scanner = _Scanner(text)
-    words: list[_Word] = []
+    words, outputs = list[_Word](), list[str]()
     while (token := scanner.next()) is not None:
         if isinstance(token, _Word):
             words.append(token)
         elif re.search("[<>]", token):
-            if "&" not in token[1:]:
-                scanner.next()  # the file of a redirection
+            file = scanner.next() if "&" not in token[1:] else None
+            outputs += [file.text] if isinstance(file, _Word) and ">" in token else []
         elif words:
-            yield words, scanner.taken_documents(), token
-            words = []
+            yield words, scanner.taken_documents(), token, outputs
+            words, outputs = [], []
         else:
             scanner.taken_documents()
     if words:
-        yield words, scanner.taken_documents(), ""
+        yield words, scanner.taken_documents(), "", outputs
 
 
 class _Scanner:

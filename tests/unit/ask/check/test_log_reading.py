@@ -25,3 +25,11 @@ def test_log_is_compared_with_catalog_and_kinds(tmp_path: Path) -> None:
 def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="the log can't be read"):
         read_log(str(tmp_path / "none"))
+
+
+def test_log_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset variable of a shell names no log, and not those of the current folder."""
+    (tmp_path / "train.log").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MatrixError, match="a log without a name"):
+        read_log("")

@@ -507,3 +507,25 @@ def test_check_takes_the_words_of_fit(text: str, stated: list[tuple[str, object,
 def test_word_that_states_nothing_is_refused(text: str) -> None:
     with pytest.raises(MatrixError):
         parse_text(real(), text)
+
+
+@pytest.mark.parametrize(
+    ("limits", "perhaps", "expected"),
+    [
+        (">=2.4", False, ("2.4.1", "")),
+        (">=2.5", False, (UNKNOWN, ">=2.5")),
+        ("<2.4", False, (UNKNOWN, "<2.4")),
+        (">=2.5", True, (UNKNOWN, "2.4.1 or >=2.5")),
+    ],
+)
+def test_range_replaces_a_version_outside_of_it(limits: str, perhaps: bool, expected: tuple[Value, str]) -> None:
+    """As an installer does: pip install torch==2.4.1, then pip install 'torch>=2.5'."""
+    statements = [Statement(TORCH, "2.4.1", Place("a")), Statement(TORCH, UNKNOWN, Place("b"), limits, perhaps)]
+    found = build(real(), statements)
+    assert (found.stack[TORCH], found.limits.get(TORCH, "")) == expected
+
+
+def test_one_of_three_versions_is_not_known() -> None:
+    statements = [Statement(TORCH, version, Place("a"), perhaps=True) for version in ("2.4.1", "2.5.0", "2.6.0")]
+    found = build(real(), statements)
+    assert (found.stack[TORCH], found.limits[TORCH]) == (UNKNOWN, "2.4.1 or 2.5.0 or 2.6.0")

@@ -197,3 +197,32 @@ def test_context_is_above_a_folder_of_dockerfiles(where: str, opened: list[str])
     names = []
     read_dockerfile("FROM a\nCOPY r.txt /\nRUN pip install -r /r.txt", where, lambda name: names.append(name))
     assert names == opened
+
+
+@pytest.mark.parametrize(
+    ("declaration", "version"), [("", ""), ("ARG V", "1"), ("ARG V=2", "2"), ("ARG V\nENV V=3", "3"), ("ARG W V", "1")]
+)
+def test_argument_before_from_is_declared_again(declaration: str, version: str) -> None:
+    found = read(f"ARG V=1\nFROM a\n{declaration}\nRUN pip install torch==$V")
+    assert [one.version for one in found.pins] == [version] * bool(version)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RUN <<EOF\n#!/usr/bin/env bash\npip install torch==2.4.1\nEOF",
+        "RUN <<'EOF'\n#!/bin/sh -e\npip install torch==2.4.1\nEOF",
+        "RUN\tpip install torch==2.4.1",
+        "RUN pip install \\\n\n  torch==2.4.1",
+    ],
+)
+def test_every_form_of_run_installs(text: str) -> None:
+    found = read(f"FROM a\n{text}")
+    assert ([one.version for one in found.pins], found.unread) == (["2.4.1"], ())
+
+
+@pytest.mark.parametrize(("source", "copied"), [("/app", True), ("/", True), ("/app/.venv", True), ("/app/src", False)])
+def test_environment_in_a_copied_folder_counts(source: str, copied: bool) -> None:
+    lock = '[[package]]\nname = "torch"\nversion = "2.4.1"\n'
+    text = f"FROM a AS b\nWORKDIR /app\nCOPY uv.lock .\nRUN uv sync\nFROM a\nCOPY --from=b {source} /x"
+    assert len(read(text, **{"uv.lock": lock}).pins) == copied

@@ -170,3 +170,14 @@ def test_project_in_a_clone_is_not_missing(lines: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("line", ["apt-get install -y git", "ls", "git status", "git checkout main", "make install"])
 def test_other_commands_install_nothing(line: str) -> None:
     assert installed(line) == Declared()
+
+
+@pytest.mark.parametrize("line", ["xargs -n 1 pip install", "parallel pip install", "xargs conda install -y"])
+def test_packages_of_a_pipe_are_not_known(line: str) -> None:
+    (unread,) = installed(line).unread
+    assert unread.text == f"packages that {line.split()[0]} takes from a pipe"
+
+
+def test_file_changed_before_its_installation_is_not_known() -> None:
+    (unread,) = installed("sed -i /torch/d r.txt", "pip install -r r.txt").unread
+    assert unread.text == "r.txt: a command changes it before"

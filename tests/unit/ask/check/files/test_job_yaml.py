@@ -206,3 +206,18 @@ def test_scripts_under_one_key_all_count() -> None:
     text = f"{RESOURCE}    other:\n      train.sh: |\n        #!/bin/bash\n        pip install megatron-core==0.8.0\n"
     pins = read_yaml(text, "a.yaml", lambda _: None).pins
     assert [pin.name for pin in pins] == ["torch", "megatron-core"]
+
+
+@pytest.mark.parametrize(
+    ("build", "image"),
+    [
+        ("{context: .}", "b:1"),
+        ("{context: ., args: {TAG: 2}}", "b:2"),
+        ("{context: ., args: [TAG=2]}", "b:2"),
+        ("{context: ., target: first, args: {TAG: 2}}", "a:2"),
+    ],
+)
+def test_arguments_and_target_choose_an_image(build: str, image: str) -> None:
+    files = {"Dockerfile": "ARG TAG=1\nFROM a:$TAG AS First\nFROM b:$TAG\n"}
+    found = declared(f"{{services: {{x: {{build: {build}}}}}}}", files)
+    assert [one.reference for one in found.images] == [image]

@@ -51,6 +51,7 @@ PIPFILE = '{"default": {"torch": {"version": "==2.4.1"}, "local": {"path": "."}}
         ("uv.lock", UV, {"torch": "2.9.1+cu128", "my-project": ""}),
         ("pylock.gpu.toml", PYLOCK, {"megatron-core": "0.16.1"}),
         ("poetry.lock", POETRY, {"transformer-engine": "2.9.0"}),
+        ("pdm.lock", POETRY, {"transformer-engine": "2.9.0"}),
         (
             "pyproject.toml",
             PROJECT,
@@ -202,3 +203,56 @@ def test_damaged_settings_of_uv_are_left_out(settings: str) -> None:
     text = f'project.dependencies = ["torch==2.9.1"]\ntool.uv = {settings}'
     found = reader_of("pyproject.toml", text, "p")(text, "p", lambda _: None)
     assert [(one.name, one.version) for one in found.pins] == [("torch", "2.9.1")]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "marker", "operators"),
+    [
+        ("uv.lock", "resolution-markers", "[\"python_full_version {} '3.12'\"]", ("<", ">=")),
+        ("uv.lock", "resolution-markers", "[\"platform_machine {} 'aarch64'\"]", ("==", "!=")),
+        ("poetry.lock", "markers", "'python_version {} \"3.12\"'", ("<", ">=")),
+        ("pylock.toml", "marker", "'python_version {} \"3.12\"'", ("<", ">=")),
+    ],
+)
+def test_release_of_each_machine_may_count(name: str, key: str, marker: str, operators: tuple[str, str]) -> None:
+    """The Python of this machine is not that of the job."""
+    table = "packages" if name == "pylock.toml" else "package"
+    forks = zip(("2.8.0", "2.9.1"), operators, strict=True)
+    text = "".join(f'[[{table}]]\nname="torch"\nversion="{one}"\n{key} = {marker.format(how)}\n' for one, how in forks)
+
+    found = reader_of(name, text, name)(text, name, lambda _: None)
+
+    assert [(one.version, one.perhaps) for one in found.pins] == [("2.8.0", True), ("2.9.1", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "limits"),
+    [("pytorch=2.4", "", "==2.4.*"), ("pytorch=2.4.*", "", "==2.4.*"), ("pytorch==2.4", "2.4", "")],
+)
+def test_single_equals_sign_of_conda_is_a_range(line: str, version: str, limits: str) -> None:
+    text = f"dependencies: ['{line}', python=3.11]"
+    torch, python = reader_of("environment.yml", text, "e.yml")(text, "e.yml", lambda _: None).pins
+    assert (torch.version, torch.limits, python.version) == (version, limits, "3.11")
+
+
+GROUPS = """
+[tool.poetry.dependencies]
+megatron-core = { git = "https://github.com/NVIDIA/Megatron-LM.git", tag = "core_v0.8.0" }
+[tool.poetry.group.train.dependencies]
+transformer-engine = "1.9.0"
+[tool.poetry.dev-dependencies]
+torch = "2.4.1"
+[tool.pdm.dev-dependencies]
+more = ["numpy==1.26.4"]
+"""
+
+
+def test_groups_of_poetry_and_pdm_count() -> None:
+    expected = {"megatron-core": "0.8.0", "transformer-engine": "1.9.0", "torch": "2.4.1", "numpy": "1.26.4"}
+    assert versions("pyproject.toml", GROUPS) == expected
+
+
+def test_packages_of_pixi_are_not_read() -> None:
+    text = '[tool.pixi.dependencies]\npytorch = "==2.4.1"\n'
+    (unread,) = reader_of("pyproject.toml", text, "p")(text, "p", lambda _: None).unread
+    assert unread.text == "dependencies of pixi"

@@ -198,3 +198,26 @@ def test_secret_of_a_line_is_masked(line: str) -> None:
     (unread,) = read_requirements(line, "r.txt", nothing).unread
     assert "hunter2" not in unread.text
     assert "[masked]" in unread.text
+
+
+def stated(text: str) -> list[tuple[str, str, bool]]:
+    return [(one.version, one.limits, one.perhaps) for one in read_requirements(text, "r.txt", nothing).pins]
+
+
+@pytest.mark.parametrize(
+    ("marker", "other"),
+    [
+        ("python_version < '3.11'", "python_version >= '3.11'"),
+        ("python_full_version < '3.13'", "python_full_version >= '3.13'"),
+        ("platform_machine == 'aarch64'", "platform_machine != 'aarch64'"),
+    ],
+)
+def test_machine_of_a_marker_is_not_known(marker: str, other: str) -> None:
+    """The answer does not depend on the Python and the processor of this machine."""
+    text = f"torch==2.4.1; {marker}\ntorch==2.5.0; {other}\nnumpy==1.26.4; {marker}"
+
+    assert stated(text) == [("2.4.1", "", True), ("2.5.0", "", True), ("1.26.4", "", False)]
+
+
+def test_excluded_version_is_not_stated() -> None:
+    assert stated("torch==2.4.1,!=2.4.1\nte==2.0,!=2.1") == [("", "!=2.4.1,==2.4.1", False), ("2.0", "", False)]

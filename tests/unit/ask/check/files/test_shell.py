@@ -258,3 +258,13 @@ def test_definition_of_apptainer_is_read() -> None:
     assert [(image.reference, image.place.line) for image in declared.images] == [
         ("nvcr.io/nvidia/pytorch:24.05-py3", 2)
     ]
+
+
+def test_text_of_eval_is_read() -> None:
+    assert [one.version for one in read('eval "pip install torch==2.4.1"').pins] == ["2.4.1"]
+
+
+@pytest.mark.parametrize("line", ["echo a==1 >> r.txt", "grep -v a b.txt > r.txt"])
+def test_written_requirements_are_not_known(line: str) -> None:
+    found = read_script(f"{line}\npip install -r r.txt", "job.sh", {"r.txt": ("r.txt", "torch==2.4.1")}.get)
+    assert [one.text for one in found.unread] == ["r.txt: a command changes it before"]

@@ -56,6 +56,14 @@ def test_no_upstream_frame_has_no_history() -> None:
     assert positions([Frame("", 1, "load")]) == []
 
 
+def test_error_of_a_called_program_has_no_history() -> None:
+    """Megatron-LM calls the program's loss function: none of its commits mends that."""
+    step = Frame("/env/megatron/core/pipeline_parallel/schedules.py", 286, "forward_step")
+    own = Raised("IndexError", "too many indices", (step, Frame("/job/loss.py", 4, "loss_func")))
+    library = Raised("IndexError", "too many indices", (step, Frame("/env/site-packages/torch/a.py", 4, "index")))
+    assert [bool(offered(error, {}, {})) for error in (own, library)] == [False, True]
+
+
 PLANNER = "/env/torch/distributed/checkpoint/default_planner.py"
 
 

@@ -56,7 +56,7 @@ def test_no_upstream_frame_has_no_history() -> None:
     assert positions([Frame("", 1, "load")]) == []
 
 
-def test_error_of_a_called_program_has_no_history() -> None:
+def test_error_of_a_program_has_no_history() -> None:
     """Megatron-LM calls the program's loss function: none of its commits mends that."""
     step = Frame("/env/megatron/core/pipeline_parallel/schedules.py", 286, "forward_step")
     own = Raised("IndexError", "too many indices", (step, Frame("/job/loss.py", 4, "loss_func")))

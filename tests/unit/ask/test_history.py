@@ -170,6 +170,16 @@ def test_fix_is_later_than_the_earliest_release() -> None:
     assert "5ab481cb45" not in [fix.commit.id for fix in offer.fixes]
 
 
+def test_line_of_a_long_function_shows_no_release() -> None:
+    """The line is in no release: seven others of 0.17.0 have its hash, of 8 bits."""
+    source = "args.main_grads_dtype = dtype_map[args.main_grads_dtype]"
+    frame = LoggedFrame("/job/Megatron-LM/megatron/training/arguments.py", 405, "validate_args", source)
+    offer = offered(Raised("KeyError", "torch.float32", (frame,)), {}, {})
+    assert offer is not None
+    assert offer.earliest == ""
+    assert offer.fixes[0].commit.id == "4d4621ba08"
+
+
 def test_function_that_no_commit_has_is_not_compared() -> None:
     """The other functions of its file are of other releases."""
     file = "/fork/megatron/core/transformer/utils.py"

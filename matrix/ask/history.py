@@ -54,6 +54,8 @@ _COPIED: Final = re.compile(
 )
 _ID: Final = re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,40}\b")
 _HOLE: Final = re.compile(r"\{\}")
+# Of installed packages and Python's library, also where a log shortens the path.
+_PACKAGED: Final = re.compile(r"-packages/|/lib/python3|^<|(?:^|/)(?:torch|triton|apex|flash_attn|deep_ep|numpy)/")
 OF_ARGUMENTS: Final = ("TypeError", "AttributeError")  # errors that the caller's arguments may cause
 TEXT: Final = 12  # characters of a message's constant text, without which it identifies nothing
 
@@ -213,7 +215,7 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
     `stated` are the versions that the log names, `known` those inferred from all of its tracebacks.
     """
     stack = positions(raised.frames)
-    if not stack:
+    if not stack or (_is_of_program(raised, stack[-1]) and raised.type not in OF_ARGUMENTS):
         return None
     history = stack[-1].history
     project = [position for position in stack if position.history is history]
@@ -268,6 +270,11 @@ def likeliest(raised: Iterable[Raised], stacks: Sequence[Stack]) -> str:
         if offers:
             return in_words(max(offers, key=lambda offer: offer.score))
     return ""
+
+
+def _is_of_program(raised: Raised, upstream: UpstreamFrame) -> bool:
+    """Return whether upstream calls back a program of its own, which raises: no change of the caller mends that."""
+    return raised.frames[-1] is not upstream.frame and not _PACKAGED.search(raised.frames[-1].file)
 
 
 def _functions(

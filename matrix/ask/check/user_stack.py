@@ -271,7 +271,7 @@ def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: 
         version, title = statement.version, component_title(name)
         if name in RECORDED:
             if version and (why := _unrecorded(catalog, name, version)):
-                fix = closest(version, recorded(catalog, name), count=1)
+                fix = _beside(version, recorded(catalog, name))
                 yield Unread(UnreadKind.VERSION, f"{title} {version} {why}", statement.place, fix)
             elif name in unstated:
                 limits = f" ({statement.limits.replace('===', '')})" * bool(statement.limits)
@@ -386,6 +386,12 @@ def unrecorded(catalog: Catalog, stack: Stack) -> dict[str, str]:
         if version and (why := _unrecorded(catalog, component, version)):
             reasons[component] = f"{component_title(component)} {version} {why}"
     return reasons
+
+
+def _beside(version: str, releases: Sequence[str]) -> str:
+    """Return which releases may be meant: the last before a version that is none, and the first after it."""
+    place = sum(parse(release) < parse(version) for release in releases)
+    return f"did you mean {' or '.join(releases[max(0, place - 1) : place + 1])}?"
 
 
 def _unrecorded(catalog: Catalog, component: str, version: str) -> str:

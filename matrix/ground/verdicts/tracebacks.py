@@ -194,6 +194,7 @@ class Tracebacks:
         self._foreign = self._lines = self._chain = 0
         self._linked = False
         self._open: LoggedException | None = None  # its message may continue on the next line
+        self._above: LoggedException | None = None  # of the line above frames that have no first line
         self._width = self._printed = 0  # characters of Rich's console, and of the last line of the open message
         self._box: Rich | None = None
         self._pytest = Pytest()
@@ -201,7 +202,7 @@ class Tracebacks:
     @property
     def innermost(self) -> Frame | None:
         """Return the last frame of a traceback whose exception is missing so far, None outside of one."""
-        return self._frames[-1] if self._frames and not self._foreign else None
+        return self._frames[-1] if self._frames and not self._foreign and not self._above else None
 
     def take(self, number: int, text: str) -> Iterator[LoggedException]:
         """Process a line without its log's prefix; yield the exceptions that are complete with it."""
@@ -230,12 +231,22 @@ class Tracebacks:
         if pending := self._open:
             self._open = None
             yield pending
+        yield from self._upside_down()
         if error := self._pytest.close():
             yield from self._of_pytest(error)
+
+    def _upside_down(self) -> Iterator[LoggedException]:
+        """Yield the exception above frames that no exception follows: people quote the error first."""
+        if self._above and self._frames:
+            self._chain += 1
+            raised = replace(self._above.raised, frames=tuple(self._frames))
+            yield replace(self._above, chain=self._chain, raised=raised, alone=False)
+        self._frames = self._above = None
 
     def _start(self, frames: list[Frame], *, linked: bool, headed: bool, margin: str = "") -> None:
         self._chain += not linked
         self._frames, self._headed, self._margin, self._width = frames, headed, margin, 0
+        self._above = None if headed else self._above
         self._foreign = self._lines = 0
         self._linked = False
 
@@ -256,7 +267,7 @@ class Tracebacks:
             self._foreign += 1
             # Without its first line, frames may be those of a printed stack, which no exception follows.
             if self._foreign > (FOREIGN_LINES if self._headed else 0):
-                self._frames = None
+                yield from self._upside_down()
         if self._lines > LINES:
             self._frames = None
 
@@ -273,7 +284,9 @@ class Tracebacks:
             margin = text[: max(text.index("File") - 2, 0)]
             self._start([outermost], linked=self._linked, headed=False, margin=margin)
             self._bare = text.startswith("File")
-        elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
+            return
+        self._above = None
+        if any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
             raised = _RAISED.match(alone["text"])
             if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):
                 self._chain += 1
@@ -296,6 +309,7 @@ class Tracebacks:
     ) -> Iterator[LoggedException]:
         message = (raised["message"] or "").rstrip()
         logged = LoggedException(number, self._chain, Raised(raised["type"], message, frames), alone)
+        self._above = logged if alone else None
         self._printed = len(raised[0].rstrip())
         if raised["colon"]:
             yield from self._complete(logged)

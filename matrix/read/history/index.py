@@ -27,6 +27,7 @@ EPOCH: Final = date(1970, 1, 1)
 MADE: Final = 1  # kinds of a change, beside 0
 REMOVED: Final = 2
 NAMESAKES: Final = 3  # functions of one name in a file, which name none of them
+LONG: Final = 100  # lines of a function, of all releases: a hash has 255 values, so of more it shows little
 # Packages whose sources are in another folder of their project.
 FOLDERS: Final = {"megatron/bridge/": "src/", "megatron_fsdp/": "megatron/core/distributed/fsdp/src/"}
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
@@ -91,14 +92,18 @@ class SourceFile:
         return int(self._content["paths"].get(path, "0"), 16)
 
     def having(self, function: str, source: str) -> int:
-        """Return the releases in which a function of this name has a printed source line, as bits; "" for any line."""
-        releases = offset = 0
+        """Return the releases in which a function of this name has a printed source line, as bits; "" for any line.
+
+        Of a long function all count: another line of it has the same hash by chance.
+        """
+        releases = with_line = offset = size = 0
         for count, name, bits in zip(*self._content["runs"], strict=True):
-            hashes = self._hashes[offset : offset + count]
-            if self.names[name].rpartition(".")[2] == function and (not source or hash_of_line(source) in hashes):
+            if self.names[name].rpartition(".")[2] == function:
                 releases |= self._sets[bits]
+                size += count
+                with_line |= self._sets[bits] if hash_of_line(source) in self._hashes[offset : offset + count] else 0
             offset += count
-        return releases
+        return with_line if source and size <= LONG else releases
 
     def line(self, release: int, number: int) -> SourceLine | None:
         """Return a line of the file in a release, both by number, None where it has fewer."""

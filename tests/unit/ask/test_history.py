@@ -56,6 +56,14 @@ def test_no_upstream_frame_has_no_history() -> None:
     assert positions([Frame("", 1, "load")]) == []
 
 
+def test_error_of_a_program_has_no_history() -> None:
+    """Megatron-LM calls the program's loss function: none of its commits mends that."""
+    step = Frame("/env/megatron/core/pipeline_parallel/schedules.py", 286, "forward_step")
+    own = Raised("IndexError", "too many indices", (step, Frame("/job/loss.py", 4, "loss_func")))
+    library = Raised("IndexError", "too many indices", (step, Frame("/env/site-packages/torch/a.py", 4, "index")))
+    assert [bool(offered(error, {}, {})) for error in (own, library)] == [False, True]
+
+
 PLANNER = "/env/torch/distributed/checkpoint/default_planner.py"
 
 
@@ -160,6 +168,16 @@ def test_fix_is_later_than_the_earliest_release() -> None:
     assert offer is not None
     assert (offer.releases, offer.earliest) == ((), "0.16.0")
     assert "5ab481cb45" not in [fix.commit.id for fix in offer.fixes]
+
+
+def test_line_of_a_long_function_shows_no_release() -> None:
+    """The line is in no release: seven others of 0.17.0 have its hash, of 8 bits."""
+    source = "args.main_grads_dtype = dtype_map[args.main_grads_dtype]"
+    frame = LoggedFrame("/job/Megatron-LM/megatron/training/arguments.py", 405, "validate_args", source)
+    offer = offered(Raised("KeyError", "torch.float32", (frame,)), {}, {})
+    assert offer is not None
+    assert offer.earliest == ""
+    assert offer.fixes[0].commit.id == "4d4621ba08"
 
 
 def test_function_that_no_commit_has_is_not_compared() -> None:

@@ -154,6 +154,12 @@ def test_an_invalid_stack_is_an_error(text: str, message: str) -> None:
         stack(text)
 
 
+@pytest.mark.parametrize(("text", "fix"), [("mcore=0.8.7", "0.8.0 or 0.9.0"), ("mcore=0.1.0", "0.5.0")])
+def test_unknown_version_has_its_neighbours(text: str, fix: str) -> None:
+    """Digits in common are no sign: 0.11.2 is nearer to 0.11.0 than to 0.19.2."""
+    assert [part.fix for part in stack(text).unread] == [f"did you mean {fix}?"]
+
+
 def test_later_statement_replaces_an_earlier_one() -> None:
     found = build(real(), [Statement(TORCH, "2.4.1", Place("a", 1)), Statement(TORCH, "2.5.1", Place("b", 2))])
     assert (found.stack[TORCH], found.place(TORCH)) == ("2.5.1", Place("b", 2))

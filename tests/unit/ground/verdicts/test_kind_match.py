@@ -301,6 +301,7 @@ def test_call_through_a_module_is_of_its_caller() -> None:
         (CORE, "raise RuntimeError(", "RuntimeError: this path needs b", "refused-by-stack", "this path needs b"),
         (CORE, "raise error", "RuntimeError: this path needs b", "", ""),
         (OTHER, "raise RuntimeError(", "RuntimeError: this path needs b", "", ""),
+        (CORE, "raise InstantiationError(", "InstantiationError: Error in call to target 'a.B': KeyError", "", ""),
         (CORE, "raise ImportError(", "ImportError: Please install b", "package-not-installed", "Please install b"),
         (
             MODULE,

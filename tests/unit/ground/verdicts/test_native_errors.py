@@ -54,6 +54,24 @@ def answers(log: str) -> str:
             "nccl-warning",
             "firewall",
         ),
+        (
+            WARN.format("misc/ibvwrap.cc:182", "Call to ibv_reg_mr_iova2 failed with error Invalid argument"),
+            "nccl-warning",
+            "nvidia_peermem",
+        ),
+        (
+            WARN.format("misc/ibvwrap.cc:182", "Call to ibv_reg_mr failed with error Cannot allocate memory"),
+            "nccl-warning",
+            "memlock",
+        ),
+        ("Invalid handle. Cannot load symbol cublasLtCreate", "shared-object-missing", "cublasLt: its library"),
+        (
+            "DeepEP timeout check failed: rank = 1, thread = 0, value = 0)\n"
+            "DeepEP timeout check failed: rank = 1, thread = 3, value = 1024)\n"
+            "DeepEP timeout check failed: rank = 2, thread = 3, value = 1024)",
+            "deepep-barrier",
+            "rank 1 of the group waits for rank 3",
+        ),
         ("[Fri Nov 27 10:11:12 2026] NVRM: Xid (PCI:0000:1b:00): 79, pid=7, name=python, GPU", "gpu-xid", "PCIe"),
     ],
 )
@@ -102,6 +120,35 @@ def test_uncaught_exception_of_cxx_has_its_kind() -> None:
     assert [clue.line for clue in reading.clues] == [2]
     assert kinds(TERMINATE) == []
     assert ILLEGAL in read(TERMINATE).unknown[0].what
+
+
+ATTENTION: Final = (
+    "/b/fused_attn_f16.cu:534 in function f: cuDNN Error: execute(p) failed with message: err {} != CUDA_SUCCESS"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "part"),
+    [
+        (f"RuntimeError: {ATTENTION.format(700)}", "illegal-memory-access", ""),
+        (f"RuntimeError: {ATTENTION.format(1)}", "attention-kernel-error", "err 1 != CUDA_SUCCESS"),
+        (
+            "RuntimeError: /b/gemm.cu:5 in function g: cuBLAS Error: the function failed to run",
+            "cublas-error",
+            "failed to run",
+        ),
+        (
+            "RuntimeError: /b/gemm.cu:5 in function g: Assertion failed. Unable to find suitable cuBLAS GEMM algorithm",
+            "cublas-error",
+            "MXFP8 has no kernels for 12.0",
+        ),
+        ("RuntimeError: /b/gemm.cu:5 in function g: Assertion failed: rows", "te-native-error", "rows"),
+    ],
+)
+def test_error_of_a_library_has_its_kind(error: str, kind: str, part: str) -> None:
+    """CUDA's error 700 is of an earlier kernel, whichever library reports it."""
+    assert kinds(f"{STARTED}{error}\n") == [kind]
+    assert part in answers(f"{STARTED}{error}\n")
 
 
 LAST_ERROR: Final = (

@@ -63,6 +63,22 @@ def test_last_line_alone_may_be_a_quote() -> None:
     assert (logged.line, logged.alone, logged.raised.frames) == (2, True, ())
 
 
+@pytest.mark.parametrize("behind", [[], ["and then nothing"]])
+def test_error_above_its_frame_has_it(behind: list[str]) -> None:
+    """People quote the error first, and its place below."""
+    logged = read("ValueError: no file", FRAME, *behind)[-1]
+    assert (logged.line, logged.alone, logged.raised.frames) == (1, False, (LoggedFrame("a.py", 3, "save"),))
+
+
+def test_frames_may_be_of_the_next_error() -> None:
+    assert [logged.alone for logged in read("ValueError: no file", HEAD, FRAME)] == [True]
+    errors = read("ValueError: no file", FRAME, "KeyError: 'a'")
+    assert [(logged.raised.type, len(logged.raised.frames)) for logged in errors] == [
+        ("ValueError", 0),
+        ("KeyError", 1),
+    ]
+
+
 def test_type_of_unusual_name_must_be_known() -> None:
     assert read("Unpicklable: a module") == []
     assert len(read("Unpicklable: a module", types=("Unpicklable",))) == 1

@@ -226,8 +226,7 @@ EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = {
         ),
     },
     "matrix/prove/bisection/ends.py": {
-        "learned: final_line = next((line for line in "
-        'reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
+        "of_log: final_line = next((line for line in reversed(lines) if line.strip()), None)": (
             "None is as empty as a text without characters"
         ),
         "of_exception: frame_text = None": "None is as empty as a text without characters",

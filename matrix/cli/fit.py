@@ -45,8 +45,8 @@ def fit_command(parsed: argparse.Namespace) -> int:
 def resolution(recorded: Recorded, fitting: FittingSet) -> Resolution:
     """Return how the index resolves a set: its wheels, what built packages require, and what goes beside them."""
     requires = {row.package: row.requires for row in recorded.builds.source_build}
-    wheels = [f"{each.package}=={each.version}" for each in fitting.installed if each.way == "wheel"]
-    built = [text for each in fitting.installed if each.way != "wheel" for text in requires.get(each.package, ())]
+    wheels = [f"{part.package}=={part.version}" for part in fitting.installed if part.way == "wheel"]
+    built = [text for part in fitting.installed if part.way != "wheel" for text in requires.get(part.package, ())]
     return resolve([*wheels, *built, *fitting.beside], fitting.versions[PYTHON])
 
 
@@ -137,7 +137,7 @@ def _options(fitting: FittingSet) -> Iterator[Part]:
     """Yield the known breaks that need an option or a condition, first those without which no set fits."""
     yield table([(text(("but:", "bold yellow")), caveat) for caveat in fitting.caveats])
     standings = (Standing.WITH_OPTIONS, Standing.SILENT)
-    ids = [str(one.failure.id) for standing in standings for one in fitting.result.of(standing)]
+    ids = [str(failure.failure.id) for standing in standings for failure in fitting.result.of(standing)]
     if ids:
         yield table([(f"with certain options {len(ids)} known failures:", ", ".join(ids))])
 
@@ -157,8 +157,8 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 def _installation(fitting: FittingSet, constraints_file: Path | None) -> Iterator[Part]:
     rows = [
-        (f"{each.package} {each.version}", each.way, "; ".join(filter(None, [each.needs, each.minutes])))
-        for each in fitting.installed
+        (f"{part.package} {part.version}", part.way, "; ".join(filter(None, [part.needs, part.minutes])))
+        for part in fitting.installed
     ]
     yield table(rows, gap=2)
     yield ""
@@ -170,24 +170,24 @@ def install_lines(fitting: FittingSet, constraints_file: Path | None = None) -> 
     """Yield the commands that install a set into a new environment."""
     option = f" -c {constraints_file}" if constraints_file else ""
     yield f"uv venv --seed --python {fitting.versions[PYTHON]} fit && . fit/bin/activate"
-    wheels = [each for each in fitting.installed if each.way == "wheel" and each.backend == INDEX]
-    for each in fitting.installed:
-        if each.package == TORCH and each.backend != INDEX:
-            yield f"uv pip install --torch-backend={each.backend} {each.package}=={each.version}"
+    wheels = [part for part in fitting.installed if part.way == "wheel" and part.backend == INDEX]
+    for part in fitting.installed:
+        if part.package == TORCH and part.backend != INDEX:
+            yield f"uv pip install --torch-backend={part.backend} {part.package}=={part.version}"
     if wheels:
         yield f"pip install{option} {_requirements(wheels)}{''.join(f' {text!r}' for text in fitting.beside)}"
-    if newer := [each for each in fitting.installed if each.way == UPGRADE]:
+    if newer := [part for part in fitting.installed if part.way == UPGRADE]:
         yield f"pip install --no-deps {_requirements(newer)}"
-    if built := [each for each in fitting.installed if each.way in ("build", "attached wheel")]:
+    if built := [part for part in fitting.installed if part.way in ("build", "attached wheel")]:
         yield "pip install ninja packaging setuptools wheel pybind11"
         yield f"pip install --no-build-isolation --no-cache-dir{option} {_requirements(built)}"
-    for each in fitting.installed:
-        if each.way == "clone":
-            yield f"pip install --no-build-isolation git+{each.backend}"
+    for part in fitting.installed:
+        if part.way == "clone":
+            yield f"pip install --no-build-isolation git+{part.backend}"
 
 
 def _requirements(installed: Iterable[Installed]) -> str:
-    return " ".join(f"{each.package}=={each.version}" for each in installed)
+    return " ".join(f"{part.package}=={part.version}" for part in installed)
 
 
 def constraints(answer: FitAnswer, resolved: Resolution | None) -> str:
@@ -196,7 +196,7 @@ def constraints(answer: FitAnswer, resolved: Resolution | None) -> str:
         return ""
     own = {pin.partition("==")[0]: pin for pin in answer.best.pins}
     lines = [f"# {answer.verdict.value}: {summary(answer.best)}", f"# {resolved_text(resolved)}", *own.values()]
-    backend = any(each.package == TORCH and each.backend != INDEX for each in answer.best.installed)
+    backend = any(part.package == TORCH and part.backend != INDEX for part in answer.best.installed)
     for pin in resolved.pins if resolved else ():
         name = pin.partition("==")[0].strip()
         library = name.startswith(("nvidia-", "cuda-", "triton"))  # of the index's torch, not of another CUDA's
@@ -212,12 +212,12 @@ def to_json(answer: FitAnswer, resolved: Resolution | None) -> dict[str, Any]:
         "wishes": [answer.wishes.text(name) for name in _limiting(answer)],
         "best": _set_json(answer.best) if answer.best else None,
         "held_back": [
-            {**vars(each), "newer": list(each.newer), "reason": _reason_json(each.reason)} for each in answer.held_back
+            {**vars(held), "newer": list(held.newer), "reason": _reason_json(held.reason)} for held in answer.held_back
         ],
         "reasons": list(map(_reason_json, answer.reasons)),
         "alternatives": [
-            {"without": list(one.dropped), "remark": one.remark, "set": _set_json(one.fitting)}
-            for one in answer.alternatives
+            {"without": list(alternative.dropped), "remark": alternative.remark, "set": _set_json(alternative.fitting)}
+            for alternative in answer.alternatives
         ],
         "unknown": list(answer.unknown),
         "index": resolved_text(resolved),
@@ -235,17 +235,17 @@ def _set_json(fitting: FittingSet) -> dict[str, Any]:
     return {
         "versions": fitting.versions,
         "chosen": {
-            axis: {"version": str(one), "evidence": [dict(vars(item)) for item in fitting.evidence[axis]]}
-            for axis, one in fitting.chosen.items()
+            axis: {"version": str(candidate), "evidence": [dict(vars(item)) for item in fitting.evidence[axis]]}
+            for axis, candidate in fitting.chosen.items()
         },
-        "installed": [dict(vars(each)) for each in fitting.installed],
+        "installed": [dict(vars(part)) for part in fitting.installed],
         "image": {**vars(image), "has_all": image.has_all} if image else None,
         "install": list(install_lines(fitting)),
         "caveats": list(fitting.caveats),
         "check": fitting.result.answer.value,
         "with_options": [
-            str(one.failure.id)
+            str(failure.failure.id)
             for standing in (Standing.WITH_OPTIONS, Standing.SILENT)
-            for one in fitting.result.of(standing)
+            for failure in fitting.result.of(standing)
         ],
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +40,7 @@ TYPES: Final = {"int": int, "float": float, "path": Path, "share": share}
 DEFAULTS: Final[Mapping[str, Callable[[], Any]]] = {
     "$MEGATRIX_OUT": out_folder,
     "$CORES": lambda: os.cpu_count() or 1,
-    "$MACHINE": platform.machine,
+    "$MACHINE": lambda: os.uname().machine,
 }
 
 

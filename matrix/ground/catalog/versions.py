@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, Specifier
@@ -186,14 +187,7 @@ def minor(version: str) -> str:
 def format_ranges(some: Iterable[str], known: Sequence[str]) -> str:
     """Write versions as spans of the `known` ones: "1.0.0 .. 1.8.0, 2.2.0"; unknown versions follow."""
     selected = set(some)
-    runs: list[list[str]] = []
-    previous = -2
-    for index, version in enumerate(known):
-        if version in selected:
-            if index != previous + 1:
-                runs.append([])
-            runs[-1].append(version)
-            previous = index
+    runs = [[*run] for is_selected, run in groupby(known, selected.__contains__) if is_selected]
     unknown = sorted(selected - set(known), key=lambda text: (is_version(text), text))
     texts = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
     return ", ".join([*texts, *unknown])

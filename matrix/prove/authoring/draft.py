@@ -33,6 +33,7 @@ from matrix.ground.verdicts.kind_match import PACKAGES, KindSighting
 from matrix.ground.verdicts.log_match import LogFault, Reading, match
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.text import MASKED, mask, one_line, visible
+from matrix.prove.bisection import ends
 from matrix.prove.store.paths import write_whole
 from matrix.read.api.provider import MEGATRON_CORE
 from matrix.read.api.recording import defining_module, releases_with, spans
@@ -149,17 +150,6 @@ def _json_object(source: Path) -> dict[str, Any]:
 
 BASE_OF_DRAFTS: Final = "torch-2.13.0"  # the newest on which every megatron-core of the matrix was measured
 LONGEST: Final = 200  # characters of a message in a signature: what comes after them differs from run to run
-# What differs between runs of the same failure, and the expression that matches all of it.
-_VOLATILE: Final = re.compile(
-    rf"(?P<secret>{re.escape(MASKED)})"
-    r"|(?P<address>0x[0-9a-fA-F]+)|(?P<path>(?<![\w.])/[^\s'\",:;()]+)|(?P<number>(?<![\w.])\d[\d.,]{0,99}(?![\w.]))"
-)
-_GENERAL: Final = {
-    "secret": ".{1,500}",
-    "address": "0x[0-9a-fA-F]+",
-    "path": r"""[^\s'",:;()]+""",
-    "number": r"[\d.,]+",
-}
 _ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]{0,512}|unknown location)\)$")
 _PACKAGE_ROOT: Final = re.compile(r"^.*(?:-packages/|(?=megatron/|transformer_engine/))")
 _UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
@@ -285,12 +275,8 @@ def generalised(message: str) -> str:
     Python ends "cannot import name" with the path of the module, which differs by machine, and threads often lack.
     """
     text = mask(visible(_ORIGIN.sub("", message.partition("\n")[0])))[:LONGEST]
-    parts, end = [], 0
-    for volatile in _VOLATILE.finditer(text):
-        parts += [re.escape(text[end : volatile.start()]), _GENERAL[str(volatile.lastgroup)]]
-        end = volatile.end()
-    pattern = "".join([*parts, re.escape(text[end:])]).replace("\\ ", " ")
-    return f"^{pattern}" + "$" * (text == message and not text.startswith("cannot import name "))
+    pattern = ends.generalised(text).replace(re.escape(MASKED), ".{1,500}")
+    return f"^{pattern}" + "$" * (text.rstrip() == message and not text.startswith("cannot import name "))
 
 
 @dataclass(frozen=True)

@@ -273,9 +273,8 @@ def learned(outcome: Outcome) -> Signature | None:
         return of_exception(outcome.chain[0])
     if outcome.signal is not None:
         return Signature(Identifier(NAME), signal=outcome.signal, stack=crashed_in(outcome))
-    final_line = next((line for line in reversed(outcome.evidence.split("\n")) if line.strip()), "")
-    pattern = Pattern(f"(?m)^{generalised(final_line)}") if final_line else None
-    return Signature(Identifier(NAME), exit_code=outcome.exit_code, log=pattern)
+    printed = of_log((), outcome.evidence.split("\n")) or Signature(Identifier(NAME))
+    return replace(printed, exit_code=outcome.exit_code)
 
 
 def of_log(printed: Sequence[Raised], lines: Sequence[str]) -> Signature | None:

@@ -77,85 +77,77 @@ class CaseContext:
 
 
 @dataclass(frozen=True)
-class ReproductionRequest:
-    """One planned case of a failure in its context. `catalog` holds all failures, which other signatures belong to."""
+class Reproduction:
+    """One planned case of a failure in its context: by `read` at level contract, by `run_job` at the others.
+
+    `entries` are all failures of the catalog, which other signatures belong to.
+    """
 
     planned: Planned
     failure: Failure
-    catalog: tuple[Failure, ...]
+    entries: tuple[Failure, ...]
     context: CaseContext
-
-
-class Reproduction:
-    """One planned case, ready to run: by `read` at level contract, by `run_job` at the others."""
-
-    def __init__(
-        self,
-        request: ReproductionRequest,
-        run_job: Callable[[RankJob], Outcome],
-        journal: RecordSink,
-        read: Callable[[], Outcome],
-    ) -> None:
-        self.planned, self.failure, self._context = request.planned, request.failure, request.context
-        self._request, self._run_job, self._read, self._journal = request, run_job, read, journal
+    run_job: Callable[[RankJob], Outcome]
+    journal: RecordSink
+    read: Callable[[], Outcome]
 
     def run(self) -> Record:
         """Run or read the case, judge the outcome, store the record and return it."""
-        started = self._journal.started(self.planned.key)
-        if self._context.unavailable:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._context.unavailable)
+        started = self.journal.started(self.planned.key)
+        if self.context.unavailable:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, self.context.unavailable)
         elif self.planned.level is Level.CONTRACT:
             try:
-                outcome = self._read()
+                outcome = self.read()
             except MatrixError as error:  # one of both APIs can't be read, e.g. of a release that is not recorded
                 outcome = Outcome(OutcomeKind.UNAVAILABLE, error.brief)
         else:
             outcome = self._outcome_run()
-        record = make_record(self.planned, outcome, self._judged(outcome), self._context, started)
-        self._journal.result(record)
+        record = make_record(self.planned, outcome, self._judged(outcome), self.context, started)
+        self.journal.result(record)
         return record
 
     def debug(self) -> None:
         """Run rank 0 of the case, which ran and is red, in this process; raise what it raises. Nothing is recorded."""
         if writer := self.planned.writer:
-            provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
+            provide_checkpoint(self.context.checkpoint, partial(self._write, writer))
         supervisor.debug(self.job)
 
     @property
     def job(self) -> RankJob:
         """Return the rank job of the case."""
         case = self.failure.case_named(self.planned.case)
-        return self._job(self.planned, case.function, self._context.path)
+        return self._job(self.planned, case.function, self.context.path)
 
     def _job(self, planned: Planned, function: tuple[str, str], path: tuple[str, ...]) -> RankJob:
         """Return the job of a function (module, name) in a cell with the overlays `path`."""
-        case, placement = self.failure.case_named(planned.case), self._context.placement
+        case, placement = self.failure.case_named(planned.case), self.context.placement
         return RankJob(
             target=f"{function[0] if case.run == PARITY else f'{self.failure.folder / function[0]}.py'}:{function[1]}",
             kwargs=case.arguments,
             world_size=planned.ranks,
             path=path,
             env={},
-            deadline_s=max(self._context.deadline_s, case.deadline),
-            log_dir=self._context.log_dir,
+            deadline_s=max(self.context.deadline_s, case.deadline),
+            log_dir=self.context.log_dir,
             limits=case.limits,
             launcher=planned.launcher,
             device="cuda" if planned.level is Level.GPU else "cpu",
             hidden=hidden(case, planned),
             stand_ins=stand_ins(self.failure, case, planned),
-            clones=self._context.clones,
+            clones=self.context.clones,
             backend=placement.backend,
-            checkpoint=self._context.checkpoint,
+            checkpoint=self.context.checkpoint,
             gpus=placement.gpus,
             nccl=placement.nccl.version if placement.nccl else "",
-            libraries=self._context.libraries,
-            fresh=bool(self._context.libraries),
+            libraries=self.context.libraries,
+            fresh=bool(self.context.libraries),
         )
 
     def _write(self, writer: Planned, folder: Path) -> Outcome:
         """Write the checkpoint that the case reads into `folder`, in the cell of its writer."""
-        job = self._job(writer, self.failure.case_named(self.planned.case).writer, self._context.writer_path)
-        return self._run_job(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
+        job = self._job(writer, self.failure.case_named(self.planned.case).writer, self.context.writer_path)
+        return self.run_job(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
 
     def _outcome_run(self) -> Outcome:
         """Run the job; run it once more in new interpreters if the outcome is red and the first were not new.
@@ -164,25 +156,25 @@ class Reproduction:
         the race of another entry shows nothing about this case: there the second run counts, and the record says so.
         """
         if writer := self.planned.writer:
-            missing = provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
+            missing = provide_checkpoint(self.context.checkpoint, partial(self._write, writer))
             if missing:
                 return missing
         job = self.job
-        outcome = self._run_job(job)
-        races = {entry.id for entry in self._request.catalog if entry.race}
+        outcome = self.run_job(job)
+        races = {entry.id for entry in self.entries if entry.race}
         if (race := self._judged(outcome).other) in races:
             note = f"ran again: the first run ended in the race {race}: {brief(outcome)}"
-            outcome = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
+            outcome = self.run_job(replace(job, fresh=True, log_dir=job.log_dir / "after-race"))
             return replace(outcome, attempts=(*outcome.attempts, note))
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
-            fresh = self._run_job(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
+            fresh = self.run_job(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"
             note = f"run again in fresh interpreters: {difference}: {brief(fresh)}"
             outcome = replace(outcome, attempts=(*outcome.attempts, note))
         return outcome
 
     def _judged(self, outcome: Outcome) -> Judgement:
-        return judge(self.failure, self.planned.expectation, outcome, self._request.catalog)
+        return judge(self.failure, self.planned.expectation, outcome, self.entries)
 
 
 def provide_checkpoint(folder: Path, write: Callable[[Path], Outcome]) -> Outcome | None:

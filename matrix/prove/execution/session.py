@@ -24,7 +24,7 @@ from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
-from matrix.prove.execution.reproduction import Reproduction, ReproductionRequest
+from matrix.prove.execution.reproduction import Reproduction
 from matrix.prove.planning.packing import Demand, ranks_of_value
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
@@ -139,9 +139,7 @@ class Session:
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
 
-        return Reproduction(
-            ReproductionRequest(planned, failure, catalog.failures, context), run_job, self.journal, read
-        )
+        return Reproduction(planned, failure, catalog.failures, context, run_job, self.journal, read)
 
     @property
     def summary(self) -> list[str]:

@@ -160,7 +160,7 @@ def availability(
     """Return the availability of cases. `machines` is what the machine offers at each level."""
     missing: Counter[Kind] = Counter()
     basis: Counter[Basis] = Counter()
-    placed: dict[str, list[Placement]] = {}
+    placements: list[Placement] = []
     demands: dict[str, list[Demand]] = {}
     builds: dict[tuple[str, str], TeBuild] = {}
     for item in items:
@@ -177,10 +177,9 @@ def availability(
         if isinstance(placement, Placement):
             estimate = durations.estimate(item)
             basis[estimate.basis] += 1
-            placed.setdefault(item.cell.base, []).append(placement)
+            placements.append(placement)
             demand = Demand(placement.gpus, estimate.seconds, case.limits.memory or 0, case.part(placement.gpus))
             demands.setdefault(item.cell.base, []).append(demand)
-    placements = [placement for of_base in placed.values() for placement in of_base]
     return Availability(
         len(items),
         len(placements),

@@ -29,7 +29,7 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.kit.rank import LackError, Rank
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.descendants import end_below
-from matrix.prove.execution.ranks.forkserver import Forkserver, import_path
+from matrix.prove.execution.ranks.forkserver import Forkserver, environment, import_path
 from matrix.prove.execution.ranks.forkserver_child import FRESH
 from matrix.prove.execution.ranks.overlay_server import OverlayServers
 from matrix.prove.execution.ranks.rank_group import RankGroup
@@ -176,19 +176,14 @@ def debug(job: RankJob) -> Any:
 @contextmanager
 def _as_rank(spec: dict[str, Any], target: str) -> Iterator[dict[str, Any]]:
     """Set the variables, the arguments and sys.path of a rank for the length of a block."""
-    environ, arguments, path = dict(os.environ), sys.argv[:], sys.path[:]
-    terminal = {name: environ[name] for name in TERMINAL if name in environ}
-
-    def become(variables: dict[str, str], words: list[str], folders: list[str]) -> None:
-        os.environ.clear()
-        os.environ.update(variables)
-        sys.argv[:], sys.path[:] = words, folders
-
-    become(spec["env"] | terminal, [target], spec["path"])
-    try:
-        yield spec
-    finally:
-        become(environ, arguments, path)
+    arguments, path = sys.argv[:], sys.path[:]
+    terminal = {name: os.environ[name] for name in TERMINAL if name in os.environ}
+    with environment(spec["env"] | terminal):
+        sys.argv[:], sys.path[:] = [target], spec["path"]
+        try:
+            yield spec
+        finally:
+            sys.argv[:], sys.path[:] = arguments, path
 
 
 @contextmanager

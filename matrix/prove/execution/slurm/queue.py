@@ -207,16 +207,6 @@ class Polling:
         self.sleep(self.seconds)
 
 
-@dataclass(frozen=True)
-class ArrayJob:
-    """An array to submit: its tasks run with `python`. Without a name it has the next number."""
-
-    part: ArraySpec
-    resources: ResourceRequest
-    python: Path
-    name: str = ""
-
-
 class Queue:
     """The jobs of the run in `folder`; progress and problems are appended to `log`."""
 
@@ -230,10 +220,11 @@ class Queue:
         self._ended: dict[str, Task] = {}
         self._before = {task.id for task in self.tasks() if not task.live}  # submitted by an earlier process
 
-    def submit(self, job: ArrayJob, environ: Mapping[str, str]) -> None:
-        """Submit an array."""
-        part, resources = job.part, job.resources
-        name = job.name or f"{len(list(self.parts.glob('[0-9]*.json'))):04d}"
+    def submit(
+        self, part: ArraySpec, resources: ResourceRequest, python: Path, environ: Mapping[str, str], name: str = ""
+    ) -> None:
+        """Submit an array, whose tasks run with `python`. Without a name it has the next number."""
+        name = name or f"{len(list(self.parts.glob('[0-9]*.json'))):04d}"
         path = self.parts / f"{name}.json"
         write_whole(path, json.dumps(encode(part)) + "\n")
         options = (
@@ -247,7 +238,7 @@ class Queue:
             *resources.options,
         )
         # exec makes the step daemon the parent of the task, so that the task ends with it.
-        task = python_module(job.python, "matrix.prove.execution.slurm.task", str(path), folder=project.folder())
+        task = python_module(python, "matrix.prove.execution.slurm.task", str(path), folder=project.folder())
         script = f"#!/bin/sh\nexec {shlex.join(task)}\n"
         settings = {
             **environ,

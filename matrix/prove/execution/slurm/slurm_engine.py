@@ -22,7 +22,7 @@ from matrix.prove.execution import inside
 from matrix.prove.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.prove.execution.relay import Sender
 from matrix.prove.execution.reproduction import not_run
-from matrix.prove.execution.slurm.queue import ArrayJob, ArraySpec, ClusterSite, Polling, Queue, ResourceRequest, arrays
+from matrix.prove.execution.slurm.queue import ArraySpec, ClusterSite, Polling, Queue, ResourceRequest, arrays
 from matrix.prove.execution.slurm.task import answer, reported_contents
 from matrix.prove.provision import case_overlays as provision
 from matrix.prove.provision import host
@@ -194,7 +194,7 @@ class _Batch:
     def _submit(self, resources: ResourceRequest, part: ArraySpec, name: str = "") -> None:
         contents = None if part.image else self._maker.installed(resources.base)
         python = (contents and contents.path) or Path(sys.executable)
-        self.queue.submit(ArrayJob(part, resources, python, name), self._environ)
+        self.queue.submit(part, resources, python, self._environ, name)
 
     def record_lost(self, lost: Sequence[Planned], why: Mapping[str, str]) -> None:
         """Record each case without a result as not reached: how its task ended, or `why` by base without a task."""

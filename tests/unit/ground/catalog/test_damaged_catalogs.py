@@ -18,7 +18,7 @@ from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.loading import FACTS, load
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
-from matrix.prove.execution.reproduction import CaseContext, Reproduction, ReproductionRequest
+from matrix.prove.execution.reproduction import CaseContext, Reproduction
 from matrix.prove.planning.night import night, pairwise
 from tests.profiles import tries
 from tests.unit.catalogs import copy_of_facts, plan_entry
@@ -85,8 +85,8 @@ def plan_and_describe(known: Catalog) -> None:
         json.dumps(plan_entry(item))
         entry = known.failure(item.failure)
         if item.reproducible and item.level is not Level.CONTRACT:
-            request = ReproductionRequest(item, entry, known.failures, CaseContext())
-            assert Reproduction(request, None, None, None).job.world_size > 0  # type: ignore[arg-type]
+            reproduction = Reproduction(item, entry, known.failures, CaseContext(), None, None, None)  # type: ignore[arg-type]
+            assert reproduction.job.world_size > 0
 
 
 @tries(20)

@@ -45,9 +45,9 @@ def drafted(log: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("message", "pattern"),
     [
-        ("size 4, rank 13", r"^size [\d.,]+ rank [\d.,]+$"),
+        ("size 4, rank 13", r"^size [\d.:e+-]+, rank [\d.:e+-]+$"),
         ("at 0xAf09 of float8", "^at 0x[0-9a-fA-F]+ of float8$"),
-        ("no /a/b-1.pt: gone", r"""^no [^\s'",:;()]+: gone$"""),
+        ("no /a/b-1.pt: gone", r"^no [\w.~+/-]+: gone$"),
         ("expected (a*b)", r"^expected \(a\*b\)$"),
         ("first\nsecond", "^first"),
         ("cannot import name 'a' from 'b'", "^cannot import name 'a' from 'b'"),

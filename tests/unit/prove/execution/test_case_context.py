@@ -53,13 +53,13 @@ def test_invalid_deadline_raises() -> None:
 
 def test_case_that_needs_a_missing_helper_is_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current = fallback(folder, monkeypatch, CaseNeed.DATASET_HELPER)
-    assert current.reproduction(CASE)._context.unavailable == (
+    assert current.reproduction(CASE).context.unavailable == (
         "no compiled dataset helper: no wheel; Python 3.10 can run it: pip install uv && uv python install 3.10"
     )
 
 
 def test_other_case_runs_with_a_note(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = fallback(folder, monkeypatch).reproduction(CASE)._context
+    context = fallback(folder, monkeypatch).reproduction(CASE).context
     assert (context.unavailable, context.notes) == (
         "",
         ("no compiled dataset helper: no wheel", "ran on Python 3.12.1, not 3.10"),
@@ -78,7 +78,7 @@ def test_case_without_its_gpus_is_unavailable(folder: Path) -> None:
 def test_overlays_in_an_image_come_from_a_file(folder: Path) -> None:
     overlay = Overlay(folder / "mcore", "ab", {"megatron-core": "0.8.0"})
     current = provided(folder, Provision((overlay,)))
-    context = current.reproduction(CASE)._context
+    context = current.reproduction(CASE).context
     assert context.path == (str(folder / "mcore"),)
     assert (context.resolved or {})["image"] == "sha256:ab"
 
@@ -182,7 +182,7 @@ def test_mps_is_for_cases_without_a_crash(
     monkeypatch.setattr(installation, "load", lambda: catalog(entry, wheels=(wheels("2.4.0"),)))
     current, _ = on_gpus(folder, 1)
     current.options = replace(current.options, mps=True)
-    context = current.reproduction(replace(ON_GPUS, expectation=Expectation.BROKEN))._context
+    context = current.reproduction(replace(ON_GPUS, expectation=Expectation.BROKEN)).context
     current.close()
     assert (context.resolved or {})["MPS"] == mps
     assert f"2 ranks share 1 GPU over NCCL 2.32.3, preloaded; {note}" in context.notes
@@ -200,7 +200,7 @@ def test_image_shares_over_the_wheel_of_its_file(folder: Path, monkeypatch: pyte
         current.options = Options("ngc-24.07", folder, overlays=folder / "overlays.json", image="sha256:ab")
         current.installation = replace(current.installation, base="ngc-24.07")
         case_here = planned(known, base="ngc-24.07", level=Level.GPU, ranks=2, gpus=2)
-        context = current.reproduction(case_here)._context
+        context = current.reproduction(case_here).context
         current.close()
         library = str(folder / "nccl" / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
         assert (context.placement.backend, context.libraries) == (backend, (library,) * (backend == "nccl"))
@@ -215,7 +215,7 @@ def test_without_the_wheel_ranks_share_over_gloo(
     monkeypatch.setattr(installation, "load", lambda: known)
     monkeypatch.setattr(case_context, "Overlays", lambda root: Wheels(folder, "no index"))
     current, _ = on_gpus(folder, 1)
-    context = current.reproduction(ON_GPUS)._context
+    context = current.reproduction(ON_GPUS).context
     current.close()
     assert (context.unavailable, context.placement.backend, context.libraries) == (lack, "gloo", ())
     assert ("gloo in place of NCCL: 2 ranks share 1 GPU; no index" in context.notes) is (not lack)

@@ -20,7 +20,6 @@ from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.reproduction import (
     CaseContext,
     Reproduction,
-    ReproductionRequest,
     brief,
     explain_red,
     hidden,
@@ -71,7 +70,7 @@ class Bench:
 
 def run(bench: Bench, item: Planned = BROKEN, context: CaseContext | None = None) -> Record:
     context = context or CaseContext(log_dir=Path("logs"))
-    record = Reproduction(ReproductionRequest(item, THIS, (THIS, OTHER), context), bench.run, bench, unread).run()
+    record = Reproduction(item, THIS, (THIS, OTHER), context, bench.run, bench, unread).run()
     assert [record] == bench.kept
     return record
 
@@ -140,7 +139,10 @@ def test_stand_ins_apply_wherever_ranks_run(level: Level) -> None:
 def test_deadline_of_a_case_is_a_minimum() -> None:
     for deadline, expected in ((0, 120.0), (900, 900.0)):
         item = Reproduction(
-            ReproductionRequest(WORKS, replace(THIS, case=(replace(CASE, deadline=deadline),)), (), CaseContext()),
+            WORKS,
+            replace(THIS, case=(replace(CASE, deadline=deadline),)),
+            (),
+            CaseContext(),
             Bench().run,
             Bench(),
             unread,
@@ -162,7 +164,7 @@ def test_arguments_and_limits_are_in_the_job() -> None:
 
 def test_function_of_another_module_is_the_target() -> None:
     other = replace(THIS, case=(replace(CASE, run="loop:train"),))
-    made = Reproduction(ReproductionRequest(WORKS, other, (other,), CaseContext()), Bench().run, Bench(), unread)
+    made = Reproduction(WORKS, other, (other,), CaseContext(), Bench().run, Bench(), unread)
     assert made.job.target == "failures/this/loop.py:train"
 
 
@@ -229,7 +231,7 @@ def test_the_run_after_a_race_is_judged(race: bool, item: Planned, second: Outco
     bench = Bench(shown(OTHER), second)
     catalog = (THIS, replace(OTHER, race=race))
     context = CaseContext(log_dir=Path("logs"))
-    record = Reproduction(ReproductionRequest(item, THIS, catalog, context), bench.run, bench, unread).run()
+    record = Reproduction(item, THIS, catalog, context, bench.run, bench, unread).run()
     assert bench.events[1:] == ["run", "run fresh", "result"]
     assert record.verdict is verdict
     assert ("ran again: the first run ended in the race other: rank 0 raised: other" in record.notes) is race
@@ -239,7 +241,7 @@ def test_a_fresh_process_is_not_repeated() -> None:
     """A case without preload only starts another process: a second run would be the same."""
     bench = Bench(STRANGE)
     own = replace(THIS, case=(replace(CASE, preload=False),))
-    record = Reproduction(ReproductionRequest(BROKEN, own, (own,), CaseContext()), bench.run, bench, unread).run()
+    record = Reproduction(BROKEN, own, (own,), CaseContext(), bench.run, bench, unread).run()
     assert bench.events[1:] == ["run", "result"]
     assert record.outcome.attempts == ()
 
@@ -300,14 +302,14 @@ def test_brief_is_one_line(outcome: Outcome, line: str) -> None:
 
 def test_nothing_runs_where_the_case_is_unavailable() -> None:
     bench = Bench()
-    request = ReproductionRequest(BROKEN, THIS, (THIS,), CaseContext(unavailable="no"))
-    Reproduction(request, bench.run, bench, unread).run()
+    request = (BROKEN, THIS, (THIS,), CaseContext(unavailable="no"))
+    Reproduction(*request, bench.run, bench, unread).run()
     assert [event.partition(" ")[0] for event in bench.events] == ["started", "result"]
 
 
 def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
     item = replace(BROKEN, level=Level.CONTRACT)
-    return Reproduction(ReproductionRequest(item, THIS, (THIS, OTHER), CaseContext()), bench.run, bench, check).run()
+    return Reproduction(item, THIS, (THIS, OTHER), CaseContext(), bench.run, bench, check).run()
 
 
 def test_read_outcome_is_judged_like_a_run() -> None:
@@ -340,7 +342,7 @@ def run_reading(bench: Bench, folder: Path) -> Record:
     context = CaseContext(
         path=("reader",), writer_path=("writer",), checkpoint=folder / "checkpoint", log_dir=folder / "logs"
     )
-    return Reproduction(ReproductionRequest(item, entry, (entry,), context), bench.run, bench, unread).run()
+    return Reproduction(item, entry, (entry,), context, bench.run, bench, unread).run()
 
 
 def test_the_writer_runs_before_the_reader(tmp_path: Path) -> None:

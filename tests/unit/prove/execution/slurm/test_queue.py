@@ -10,14 +10,14 @@ import pytest
 from matrix.ground.cases.machine_requirements import offered
 from matrix.ground.catalog.failure import Level
 from matrix.prove.execution.slurm.client import Commands, Task
-from matrix.prove.execution.slurm.queue import ArrayJob, ArraySpec, ClusterSite, Polling, Queue, ResourceRequest
+from matrix.prove.execution.slurm.queue import ArraySpec, ClusterSite, Polling, Queue, ResourceRequest
 from matrix.prove.execution.slurm.slurm_engine import mask_logs
 from tests.unit.catalogs import planned, real
 from tests.unit.engines import HOST
 from tests.unit.prove.execution.slurm.memory import KNOWN, Cluster
 
 RESOURCES = ResourceRequest("torch-2.4.0", Level.CPU, 0, (), 2)
-JOB = ArrayJob(ArraySpec((("a b c cpu",), ("d e f cpu",))), RESOURCES, Path("/env/bin/python"))
+JOB = (ArraySpec((("a b c cpu",), ("d e f cpu",))), RESOURCES, Path("/env/bin/python"))
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def queue_of(cluster: Cluster, folder: Path) -> Queue:
 
 def test_submitted_array_is_found_by_its_name(cluster: Cluster, tmp_path: Path) -> None:
     queue = queue_of(cluster, tmp_path / "1-night")
-    queue.submit(JOB, {"HOME": "/home"})
-    queue.submit(ArrayJob(JOB.part, RESOURCES, JOB.python, "ask-debian-13"), {})
+    queue.submit(*JOB, {"HOME": "/home"})
+    queue.submit(*JOB, {}, "ask-debian-13")
     assert [queue.part_name(task) for task in queue.live()] == ["0000"] * 2 + ["ask-debian-13"] * 2
     assert [queue.keys(task) for task in queue_of(cluster, tmp_path / "1-night").live()][:2] == [
         ["a b c cpu"],
@@ -47,7 +47,7 @@ def test_submitted_array_is_found_by_its_name(cluster: Cluster, tmp_path: Path) 
 
 
 def test_job_has_its_limits(cluster: Cluster, tmp_path: Path) -> None:
-    queue_of(cluster, tmp_path / "1-night").submit(JOB, {"MEGATRIX_DEADLINE": "60"})
+    queue_of(cluster, tmp_path / "1-night").submit(*JOB, {"MEGATRIX_DEADLINE": "60"})
     (command,) = (command for command in cluster.commands if "--parsable" in command)
     expected = {"--array=0-1", "--requeue", "--cpus-per-task=2", "--time=12", "--job-name=megatrix-1-night-0000"}
     assert expected <= {*command}
@@ -55,7 +55,7 @@ def test_job_has_its_limits(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_only_tasks_of_this_submitter_are_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     queue = queue_of(cluster, tmp_path / "1-night")
-    queue.submit(JOB, {})
+    queue.submit(*JOB, {})
     cluster.ends = lambda job, index: "CANCELLED"
     queue.live()
     assert queue.cancelled() == {"a b c cpu", "d e f cpu"}

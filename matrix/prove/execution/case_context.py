@@ -28,6 +28,7 @@ from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Lack, Planned
+from matrix.ground.verdicts.record import MACHINE
 from matrix.prove.execution.cache_key import case_key
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.ranks import mpirun, shared_gpu
@@ -178,7 +179,7 @@ class CaseContexts:
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self._run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self._options.deadline_s,
-            resolved=resolved.packages(overlays),
+            resolved=resolved.packages(overlays) | self._machine(planned),
             content=content,
             notes=(*self._notes(case, planned, overlays), *resolved.notes(self._catalog, planned)),
             reproduce=reproduce_line(planned, os.environ),
@@ -190,6 +191,9 @@ class CaseContexts:
             placement=placement,
             libraries=libraries,
         )
+
+    def _machine(self, planned: Planned) -> dict[str, str]:
+        return {MACHINE: self._host.text} if planned.level is Level.GPU else {}
 
     def _placed(self, case: Case, planned: Planned) -> tuple[Placement, tuple[str, ...], str]:
         """Return the GPUs of a case, what its ranks load before torch, and what it lacks or "".

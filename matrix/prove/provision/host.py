@@ -17,6 +17,7 @@ suffice. Without a path, the clone that `megatrix sources fetch` made is used (m
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from matrix.ground.cases.machine_requirements import BaseOffer, unmet
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
@@ -124,6 +125,16 @@ class LocalSite:
 
     machine: Machine
     user_mode: Callable[[], Cuda] = field(default=hardware.user_mode, compare=False)
+
+    @property
+    def text(self) -> str:
+        """Return the GPUs, the driver, the cores and the memory of this machine: its name in records of level gpu."""
+        gpus = Counter(
+            f"{gpu.name}, SM {gpu.sm}{', multicast' * bool(gpu.multicast)}" for gpu in self.offers(Level.GPU).gpus or ()
+        )
+        cards = ", ".join(f"{count} x {kind}" for kind, count in gpus.items()) or "no GPU"
+        memory = f", {self.machine.memory / GIB:.0f} GiB" if self.machine.memory else ""
+        return f"{cards}; driver {self.machine.driver or 'unknown'}; {os.cpu_count()} cores{memory}"
 
     def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
         """Return what a case requires and its base or this machine does not offer, None where it can run."""

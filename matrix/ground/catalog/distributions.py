@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.machine import Toolkit
+from matrix.ground.catalog.machine import Compiled, Toolkit
 from matrix.ground.catalog.schema import Pattern, Size, VersionText, read_toml
 from matrix.ground.catalog.versions import NONE, Range, minor, parse
 
@@ -272,10 +272,15 @@ def jobs(cores: int, memory: int | None) -> int:
     return max(1, cores if memory is None else min(cores, memory // te_builds().extension.memory))
 
 
-def minutes(te: str, jobs: int) -> float | None:
-    """Return how long a build is expected to take; None where CUDA sources are compiled, which nobody measured."""
-    recorded = te_builds().extension
-    return None if te in recorded.cuda_sources else recorded.minutes / jobs
+def minutes(jobs: int) -> float:
+    """Return how long a build is expected to take, for one compute capability."""
+    return te_builds().extension.minutes / jobs
+
+
+def is_compiled(te: str, toolkit: Toolkit | None, compiled: Collection[Compiled]) -> bool:
+    """Return whether a release is in a bundle with the extension for this torch, whose CUDA may be unknown yet."""
+    toolkit = toolkit or Toolkit()
+    return any(build == Compiled.of(te, toolkit.torch or "", toolkit.cuda or build.cuda) for build in compiled)
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,8 @@ class Work:
         waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
             if request.resume:
-                here = site.text if isinstance(site, host.LocalSite) else None
-                for planned in self._run.unavailable(here):
+                machine = site.text if isinstance(site, host.LocalSite) else None
+                for planned in self._run.unavailable(machine):
                     if not immediate.unavailable(planned):
                         journal.started(planned.key)
             for planned in self._run.pending():

@@ -61,14 +61,19 @@ def with_host(
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 
-def cases_here(catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level]) -> list[Planned]:
-    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
+def cases_here(
+    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level], compiled: Collection[str] = ()
+) -> list[Planned]:
+    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any.
+
+    `compiled` are the releases of Transformer Engine that a bundle has for its torch.
+    """
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
     reader = base
     if base == HOST and isinstance(catalog.base(base), ReaderBase):
         reader = catalog.readers[0].id  # failures name the reader of the catalog
         levels = [level for level in levels if level is Level.CONTRACT]
-    cases = of_base(catalog, reader, levels, core=core, engine=engine)
+    cases = of_base(catalog, reader, levels, core=core, engine=engine, compiled=compiled)
     cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
     if not cases:
         raise MatrixError(
@@ -93,11 +98,15 @@ class PackageSource:
 
 @dataclass(frozen=True)
 class InstalledBase:
-    """The environment of this process: `packages` (name -> version), minor of Python, container label."""
+    """The environment of this process: `packages` (name -> version), minor of Python, container label.
+
+    `compiled` are the releases of Transformer Engine that its bundle has for its torch.
+    """
 
     packages: Mapping[str, str]
     python: str
     label: str = ""
+    compiled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,7 @@ def cases_of_environment(
         )
     base = installed()
     catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
-    return cases_here(catalog_with_host, HOST, base.packages, request.levels)
+    return cases_here(catalog_with_host, HOST, base.packages, request.levels, base.compiled)
 
 
 def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:

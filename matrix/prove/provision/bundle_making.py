@@ -250,7 +250,7 @@ class Maker:
         hashes = {} if contents.sm else {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
-            of_bundle = name in bundle_folder.TOPMOST or name.startswith(("wheels/", "sources/"))
+            of_bundle = name in bundle_folder.TOPMOST or name.partition("/")[0] in bundle_folder.FOLDERS
             if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
                 yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 

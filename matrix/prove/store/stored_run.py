@@ -140,8 +140,8 @@ class StoredRun:
         results = self.journals.read().results
 
         def settled(record: Record | None) -> bool:
-            here = machine is None or not record or record.resolved.get(MACHINE, machine) == machine
-            return not record or record.verdict is not Verdict.UNAVAILABLE or bool(record.started and here)
+            repeated = machine is None or not record or record.resolved.get(MACHINE, machine) == machine
+            return not record or record.verdict is not Verdict.UNAVAILABLE or bool(record.started and repeated)
 
         return [case for case in self.planned if not settled(results.get(case.key))]
 

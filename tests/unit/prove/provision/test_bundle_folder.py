@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.machine import Cuda, Gpu
+from matrix.ground.catalog.machine import COMPILED, Cuda, Gpu
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
@@ -306,6 +306,15 @@ def test_settings_of_the_machine_do_not_leak() -> None:
     assert variables["MEGATRIX_PYTHON"] == "3.12"
     assert variables["MEGATRIX_MEGATRON_LM"] == "/b/sources/megatron-lm"
     assert variables.get("UV") != "/usr/bin/uv"
+    assert COMPILED not in variables
+
+
+def test_extensions_of_a_bundle_are_named() -> None:
+    files = {"compiled/te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4/a.whl": BundleFile(0, "")}
+    assert (
+        bundle_folder.variables(Path("/b"), Bundle("1", "gpu", "3.12", "host", "x86_64", files=files), {})[COMPILED]
+        == "/b/compiled"
+    )
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b"])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import sysconfig
 import tempfile
@@ -238,7 +239,10 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
                 install(distributions.te_builds().extension.tools, Path(tools))
                 (Path(tools) / "sitecustomize.py").write_text(script("no_download"), encoding="utf-8")
-                ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
+                environment = _environment(build, Path(tools))
+                if build.archs:
+                    _lay_nvcc(Path(environment["PYTORCH_NVCC"]), Path(environment["CUDA_HOME"]), build.archs)
+                ended = run(_command(build, python, folder), environment=environment)
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
                         raise _unbuilt(build, ended)
@@ -359,10 +363,18 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
         **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),
+        **({"PYTORCH_NVCC": str(tools / "nvcc")} if build.archs else {}),
         "CUDA_HOME": home,
         "PATH": os.pathsep.join([str(tools / "bin"), site.get("PATH", ""), f"{home}/bin"]),
         "PYTHONPATH": str(tools),
     }
+
+
+def _lay_nvcc(path: Path, home: Path, archs: str) -> None:
+    """Write an nvcc that compiles for these compute capabilities alone, as torch takes it for an extension."""
+    flags = " ".join(f"-gencode arch=compute_{arch},code=sm_{arch}" for arch in archs.split(";"))
+    path.write_text(script("nvcc").format(nvcc=shlex.quote(str(home / "bin" / "nvcc")), archs=flags), encoding="utf-8")
+    path.chmod(0o755)
 
 
 def _unbuilt(build: ReleaseBuild, ended: CommandResult, fix: str | None = None) -> MatrixError:

@@ -259,6 +259,25 @@ def test_variables_of_the_site_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert pip.environment["NVTE_CUDA_ARCHS"] == "90"
 
 
+def test_extension_is_compiled_for_its_gpus_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.9 and 1.10 name three compute capabilities in their setup.py, and read no variable."""
+    nvcc, printed = tmp_path / "cuda" / "bin" / "nvcc", list[str]()
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    words = ["-c", "a b.cu", "-gencode", "arch=compute_70,code=sm_70", "-gencode", "arch=compute_90,code=sm_90", "-O3"]
+
+    def pip(command: Sequence[str], *, environment: Mapping[str, str] | None = None, **_: object) -> CommandResult:
+        printed[:] = run([(environment or {})["PYTORCH_NVCC"], *words]).out.splitlines()
+        return CommandResult(1, REFUSED)
+
+    with pytest.raises(MatrixError):
+        te_wheels.provide(replace(BUILD, archs="90;100"), PYTHON, pip, install, tmp_path)
+    archs = ["-gencode", "arch=compute_90,code=sm_90", "-gencode", "arch=compute_100,code=sm_100"]
+    assert printed == ["-c", "a b.cu", "-O3", *archs]
+
+
 def test_script_of_nvcc_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder has no headers: the default toolkit has."""
     for folder in ("bin", "cuda/bin"):

@@ -18,7 +18,7 @@ from matrix.ground.errors import ExitStatus
 from matrix.prove.execution import interrupt
 from matrix.prove.planning.case_request import Supplies, bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_folder import Bundle
-from matrix.prove.provision.bundle_making import GB, Maker, described, requested
+from matrix.prove.provision.bundle_making import GB, Maker, described, requested, room
 from matrix.prove.provision.overlays import install_for
 from matrix.prove.provision.te_wheels import Compilation, compilation, machine_memory
 from matrix.read import scratch
@@ -37,17 +37,19 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     unseen = parsed.dry_run and Path(tempfile.mkdtemp(dir=scratch.folder()))  # deleted at exit
     maker = Maker(unseen or parsed.out.absolute(), warn)
     request = requested(parsed.level, parsed.python, parsed.base, parsed.select, parsed.sm)
+    needed = supplies(catalog, cases, compiled=bool(parsed.compile))
+    extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
     maker.begin(request)
     warn(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
-    contents = maker.contents(request, base, needed := supplies(catalog, cases))
-    extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
+    contents = maker.contents(request, base, needed)
     for line in (*described(contents), *(extensions.lines if extensions else ())):
         warn(line)
     if parsed.dry_run:
         return ExitStatus.GOOD
     maker.check_space(contents, split)
     if extensions:
-        extensions.into(parsed.out.absolute() / "compiled", run, partial(install_for, parsed.python, run), warn)
+        with room(parsed.out):
+            extensions.into(parsed.out.absolute() / "compiled", run, partial(install_for, parsed.python, run), warn)
     bundle = maker.make(request, contents, revisions(catalog), split)
     deviation = 100 * (contents.size - bundle.size) / bundle.size
     size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began

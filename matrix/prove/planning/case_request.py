@@ -383,17 +383,19 @@ def selection(base: str, expression: str = "") -> str:
     return f"base=={base} and ({expression})" if expression else f"base=={base}"
 
 
-def supplies(catalog: Catalog, cases: Iterable[Planned]) -> Supplies:
+def supplies(catalog: Catalog, cases: Iterable[Planned], *, compiled: bool = False) -> Supplies:
     """Return what these cases, and those that write their checkpoints, need besides their base.
 
-    A host has the Transformer Engine of its cases; that of another writer is built there, as in a base of wheels. Ranks
-    that share its GPU load an NCCL of the major version of its CUDA, which is not known here.
+    A host has the Transformer Engine of its cases, unless the bundle has it, `compiled`; that of another writer is
+    built there, as in a base of wheels. Ranks that share its GPU load an NCCL of the major version of its CUDA, which
+    is not known here.
     """
     releases, clones, builds = set[tuple[str, str]](), set[str](), set[str]()
     for item in cases:
         offer = offered(catalog, item.cell.base)
         if item.cell.base == HOST:
-            offer = BaseOffer(HOST, te=item.cell.stack.version(TE), measured=True, toolkit=Toolkit())
+            te = NONE if compiled else item.cell.stack.version(TE)
+            offer = BaseOffer(HOST, te=te, measured=True, toolkit=Toolkit())
         if item.level is Level.GPU and item.ranks > 1 and offer.toolkit:
             releases |= {(wheel.package, wheel.version) for wheel in nccl_sharing().wheel}
         for part in filter(None, (item, item.writer)):

@@ -199,7 +199,7 @@ class Maker:
         self, request: Bundle, contents: BundleContents, revisions: Mapping[str, Iterable[str]], split: int
     ) -> Bundle:
         """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
-        with _room(self._folder):
+        with room(self._folder):
             wheel = contents.project
             self._download(contents)
             sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
@@ -287,7 +287,7 @@ class Progress:
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def room(folder: Path) -> Iterator[None]:
     """Raise MatrixError for a full disk in place of OSError."""
     try:
         yield

@@ -213,11 +213,10 @@ class ReleaseParts:
     """What a build takes from the package index, as requirements.
 
     `wheels` are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
-    `tools` are wheels that the build alone uses, and `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
+    `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
     """
 
     wheels: tuple[str, ...]
-    tools: tuple[str, ...]
     source: str
 
 
@@ -257,7 +256,7 @@ def requirements(te: str, cuda: str) -> ReleaseParts:
     """Return what a base with this CUDA of torch needs from the package index for a release."""
     extension, declared = te_builds().extension, (one for one in te_builds().requirement if te in one.versions)
     wheels = (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *(one.package for one in declared))
-    return ReleaseParts(wheels, extension.tools, f"{extension.package}=={te}")
+    return ReleaseParts(wheels, f"{extension.package}=={te}")
 
 
 def architectures(te: str, sms: Collection[str]) -> str:

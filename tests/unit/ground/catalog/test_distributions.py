@@ -130,7 +130,13 @@ def test_a_build_needs_wheels_and_a_source() -> None:
     parts = distributions.requirements("2.18.0", "13.0")
     assert parts.wheels[:2] == ("transformer-engine==2.18.0", "transformer-engine-cu13==2.18.0")
     assert parts.source == "transformer-engine-torch==2.18.0"
-    assert {tool.partition(">")[0] for tool in parts.tools} == {"pip", "setuptools", "wheel", "ninja", "pybind11"}
+    assert {tool.partition(">")[0] for tool in distributions.te_builds().extension.tools} == {
+        "pip",
+        "setuptools",
+        "wheel",
+        "ninja",
+        "pybind11",
+    }
 
 
 @pytest.mark.parametrize(

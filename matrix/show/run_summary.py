@@ -192,24 +192,17 @@ def _by_machine(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _machine(name: str, ran: Sequence[Record]) -> str:
-    """Return the line of a machine: its cases, the minutes in which one ran, the minutes of its GPUs that they held."""
+    """Return the line of a machine: its cases, and the minutes in which one of them ran."""
     busy = end = 0.0
     for began, seconds in sorted((_seconds(record.started), record.outcome.seconds) for record in ran):
         busy += max(began + seconds - max(began, end), 0.0)
         end = max(end, began + seconds)
-    used = sum(held(record) * record.outcome.seconds for record in ran)
-    return f"{name}: {len(ran)} cases in {busy / 60:.0f} minutes, {used / 60:.0f} GPU-minutes"
+    return f"{name}: {len(ran)} cases in {busy / 60:.0f} minutes"
 
 
 def _seconds(time: str) -> float:
     """Return a time of a record in seconds; before Python 3.11 fromisoformat refuses "Z"."""
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
-
-
-def held(record: Record) -> int:
-    """Return the number of GPUs that a case held, from the fact "2 of 8 x NVIDIA H100, SM 9.0"."""
-    count = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
-    return int(count[1]) if count else 0
 
 
 def bases(numbers: Mapping[str, int], records: Sequence[Record]) -> list[list[str]]:

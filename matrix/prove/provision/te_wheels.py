@@ -268,13 +268,10 @@ class Compilation:
     @property
     def lines(self) -> list[str]:
         """Return what is about to be compiled, and a line for each reason for which releases are not."""
-        names: dict[str, list[str]] = {}
-        for te, why in self.lacks.items():
-            names.setdefault(why, []).append(te)
         built = f"{', '.join(self.releases) or 'none'}; about {self.minutes:.0f} minutes"
-        return [f"Transformer Engine compiled here: {built}"] + [
-            f"not compiled: Transformer Engine {', '.join(releases)}: {why}" for why, releases in names.items()
-        ]
+        reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
+        refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
+        return [f"Transformer Engine compiled here: {built}", *refused]
 
     def into(self, folder: Path, run: Runner, install: Install, say: Callable[[str], None]) -> None:
         """Put the wheels into a folder, each built once for all bundles. Raises MatrixError where one can't be."""

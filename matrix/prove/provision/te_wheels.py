@@ -293,7 +293,8 @@ def compilation(
     """
     python, torch, sm = machine
     version, cuda = environment.packages.get("torch", NONE), environment.torch_cuda
-    if environment.minor != python or version != (torch or version) or cuda in (None, NONE):
+    fits = torch in ("", version, version.partition("+cu")[0])
+    if environment.minor != python or not fits or cuda in (None, NONE):
         raise MatrixError(
             "--compile needs a virtual environment with the Python and the torch of the machine",
             got=f"{environment.path or 'no environment'}: Python {environment.minor or NONE}, torch {version}",

@@ -181,7 +181,7 @@ def _shown(problems: Sequence[str]) -> str:
 
 def _foreign(folder: Path, bundle: Bundle) -> Iterator[str]:
     """Yield the links, and the files that the bundle does not list, where pip, uv, git and Python read files."""
-    listed = {str(folder / name) for name in bundle.files}
+    listed = {str(path) for name in bundle.files for path in (folder / name, (folder / name).parent)}
     listed |= {str(part_of(folder / name, i)) for name, file in bundle.files.items() for i in range(len(file.parts))}
     inner = (Path(top, name) for tree in FOLDERS for top, *two in os.walk(folder / tree) for name in chain(*two))
     for path in chain((folder / name for name in (*FOLDERS, *TOPMOST)), inner):

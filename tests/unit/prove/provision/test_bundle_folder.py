@@ -309,12 +309,18 @@ def test_settings_of_the_machine_do_not_leak() -> None:
     assert COMPILED not in variables
 
 
-def test_extensions_of_a_bundle_are_named() -> None:
-    files = {"compiled/te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4/a.whl": BundleFile(0, "")}
-    assert (
-        bundle_folder.variables(Path("/b"), Bundle("1", "gpu", "3.12", "host", "x86_64", files=files), {})[COMPILED]
-        == "/b/compiled"
-    )
+def test_extensions_of_a_bundle_are_named(folder: Path) -> None:
+    """The folder of each is the bundle's; no other one is."""
+    name = "compiled/te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4/a.whl"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).touch()
+    content = bundle_folder.read(folder)
+    files = {**content.files, name: BundleFile(0, bundle_folder.digest(folder / name))}
+    bundle_folder.write(folder, replace(content, files=files))
+    content = bundle_folder.verified(folder)
+    assert bundle_folder.variables(folder, content, {})[COMPILED] == f"{folder}/compiled"
+    (folder / "compiled/te-1.10.0-torch-2.4.0-cuda-12.1-nvcc-12.4").mkdir()
+    assert error_of(folder).what == "this folder has what is not of the bundle"
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b"])

@@ -143,7 +143,17 @@ PLUGIN: Final = (
     "printf '[pytest11]\\ntheirs = theirs\\n' > theirs-1.dist-info/entry_points.txt; "
     "printf 'Name: theirs\\nVersion: 1\\n' > theirs-1.dist-info/METADATA; cd $OLDPWD; "
 )
-# What a host may have: variables of the command, and what a shell runs before it. {new} is an empty folder.
+# A virtual environment of a Python, which may be of one itself, as start.py of a bundle makes it for its host.
+ENVIRONMENT: Final = """
+import os, sys
+from pathlib import Path
+from matrix.prove.provision.bundle_folder import make_environment
+make_environment(Path(sys.argv[1]), os.environ, visible=True)
+"""
+PLUGINS: Final = "pytest-benchmark pytest-cov pytest-randomly pytest-sugar pytest-timeout anyio"
+NESTED: Final = f"$PYTHON -c {shlex.quote(ENVIRONMENT)} {{new}}/venv && PYTHON={{new}}/venv/bin/python && "
+# What a host may have: variables of the command, and what a shell runs before it. {new} is an empty folder, $PYTHON the
+# interpreter of the command.
 HOSTS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     **{name: ({name: value}, "") for name, value in {
         "PYTHONOPTIMIZE": "2", "PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1",
@@ -153,10 +163,18 @@ HOSTS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
         "PYTEST_THEME": "none", "LC_ALL": "C", "LANG": "tr_TR.UTF-8", "TZ": "Pacific/Kiritimati", "TERM": "dumb",
         "COLUMNS": "1", "NO_COLOR": "1", "RANK": "3", "WORLD_SIZE": "8", "SLURM_JOB_ID": "1",
         "OMPI_COMM_WORLD_RANK": "1", "MASTER_ADDR": "unknown.invalid", "CUDA_VISIBLE_DEVICES": "7",
-        "OMP_NUM_THREADS": "0", "LD_LIBRARY_PATH": "{new}",
+        "OMP_NUM_THREADS": "0", "MKL_NUM_THREADS": "3", "TORCHINDUCTOR_COMPILE_THREADS": "4",
+        "LD_LIBRARY_PATH": "{new}",
+        "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "none0", "CUDA_HOME": "{new}", "CUDA_LAUNCH_BLOCKING": "1",
+        "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": "{new}", "UV_PYTHON_PREFERENCE": "only-system",
         "XDG_CACHE_HOME": "{new}/cache", "UV_OFFLINE": "1", "UV_CACHE_DIR": "{new}/uv",
         "PIP_INDEX_URL": "file:///nonexistent", "GIT_DIR": "{new}/nowhere", "HTTPS_PROXY": "http://127.0.0.1:9",
     }.items()},
+    "a Python of a virtual environment": ({}, NESTED),
+    "plugins of pytest": ({}, f"{NESTED}$PYTHON -m pip install --quiet {PLUGINS} && "),
+    "no compiler, uv or git": ({}, "mkdir {new}/bin; ln -s $(command -v sh env python3) {new}/bin; PATH={new}/bin; "),
+    "a small /tmp": ({"TMPDIR": "{new}"}, "mount -t tmpfs -o size=2m tmpfs {new} && "),
+    "a read-only home": ({"HOME": "{new}"}, "mount --bind {new} {new} && mount -o remount,bind,ro {new} && "),
     "no HOME": ({"HOME": "/nonexistent"}, ""),
     "64 open files": ({}, "ulimit -Sn 64; "),
     "umask 077": ({}, "umask 077; "),
@@ -179,9 +197,11 @@ def hosts(tries: int, seed: int, folder: Path) -> Failures:
         home = folder / f"host-{number}"
         home.mkdir()
         environ = {variable: value.replace("{new}", str(home)) for variable, value in variables.items()}
-        command = f"{before}exec {shlex.join([*MATRIX, *RUN, '--out', str(home / 'out')])}"
-        own = {**os.environ, **environ}
-        done = subprocess.run(["sh", "-c", command], cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+        words = shlex.join(["-m", "matrix", *RUN, "--out", str(folder / f"out-{number}")])
+        command = ["sh", "-c", f"{before.replace('{new}', str(home))}exec $PYTHON {words}"]
+        own = {**os.environ, **environ, "PYTHON": sys.executable}
+        inside = ["unshare", "--mount", *command] if "mount " in before else command
+        done = subprocess.run(inside, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
         held = expected and done.returncode == 0 and verdicts(done.stdout) == expected
         yield "" if held else f"{name}: status {done.returncode}: {done.stderr[-300:]}"
 

@@ -11,6 +11,7 @@ from typing import Final
 from matrix.cli import results
 from matrix.cli.usage import add_arguments
 from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.machine import Compiled
 from matrix.ground.catalog.model import HOST, LABEL, Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -69,7 +70,7 @@ def environment_cases(known: Catalog) -> tuple[Catalog, list[Planned]]:
     """Return the catalog with the environment of this process as the base `host`, and the cases there."""
     base = _installed()
     catalog = with_host(known, base.packages, base.python, base.label)
-    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level))
+    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level), base.compiled)
 
 
 def _inspected(field: str, text: str) -> PackageSource:
@@ -82,7 +83,9 @@ def _inspected(field: str, text: str) -> PackageSource:
 
 def _installed() -> InstalledBase:
     environment = installed.current()
-    return InstalledBase(environment.packages, environment.minor, os.environ.get(LABEL, ""))
+    torch, cuda = environment.packages.get("torch", ""), environment.torch_cuda or ""
+    compiled = tuple(build.te for build in installed.compiled() if build == Compiled.of(build.te, torch, cuda))
+    return InstalledBase(environment.packages, environment.minor, os.environ.get(LABEL, ""), compiled)
 
 
 # A folder in the output folder: a run that is red by design stays out of the history of nights.

@@ -97,8 +97,7 @@ def counts(found: Availability) -> Iterator[Part]:
     if Basis.DEFAULT in found.basis:
         yield Prose(f"default of a case: {DEFAULT_TEXT}")
     for build in found.builds:
-        expected = f"about {build.minutes:.0f} minutes" if build.minutes else "CUDA sources, never measured"
-        yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: {expected}")
+        yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: about {build.minutes:.0f} minutes")
     if found.shared:
         yield Prose(f"in {found.shared} of them ranks share a GPU, in {found.gloo} on gloo in place of NCCL")
     yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())

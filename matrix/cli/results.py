@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from matrix.ground.catalog.failure import GIB, Level
+from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -94,16 +94,8 @@ def opening(
     if any(item.level is Level.GPU for item in (waiting or planned)):
         counts = Counter(item.failure for item in waiting).most_common()
         entries = [f"cases by entry: {', '.join(f'{name} {count}' for name, count in counts)}"] if counts else []
-        lines = [machine_line(host.look()), *entries, *lines, *most_with(unavailable_cases)]
+        lines = [f"machine: {host.look().text}", *entries, *lines, *most_with(unavailable_cases)]
     return [Prose(line) for line in lines]
-
-
-def machine_line(here: host.LocalSite) -> str:
-    """Return the GPUs, the driver, the cores and the memory of this machine."""
-    gpus = Counter(f"{gpu.name}, SM {gpu.sm}" for gpu in here.offers(Level.GPU).gpus or ())
-    cards = ", ".join(f"{count} x {kind}" for kind, count in gpus.items()) or "no GPU"
-    memory = f", {here.machine.memory / GIB:.0f} GiB" if here.machine.memory else ""
-    return f"machine: {cards}; driver {here.machine.driver or 'unknown'}; {os.cpu_count()} cores{memory}"
 
 
 def most_with(unavailable_cases: Sequence[Record]) -> list[str]:
@@ -120,12 +112,10 @@ def lacking_gpu() -> str:
 
 def write_gpu_results(folder: Path, finished: Night) -> Path:
     """Write the page of a run at level gpu; return its path."""
-    machine = host.look()
-    gpus = machine.offers(Level.GPU).gpus or ()
-    path = folder / run_summary.name(finished, gpus)
+    path = folder / run_summary.name(finished)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(run_summary.page(finished, gpus, machine.machine.driver or "unknown"), encoding="utf-8")
+        path.write_text(run_summary.page(finished), encoding="utf-8")
     except OSError as error:
         raise unwritable(path, error) from error
     return path

@@ -18,7 +18,7 @@ from matrix.ground.catalog.loading import evidence_of, night_of
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import GPUS, MCORE, SM, TE, TORCH, Cell
 from matrix.ground.verdicts.planned import ReasonKind
-from matrix.ground.verdicts.record import Record, Verdict
+from matrix.ground.verdicts.record import MACHINE, Record, Verdict
 from matrix.ground.verdicts.text import one_line, tail
 from matrix.ground.verdicts.trend import Flakes, PastResult, Pasts, flakes, turns
 from matrix.prove.authoring.examples import SHOWS, read, scrubbed
@@ -235,6 +235,7 @@ def cell_page(
 def _facts(records: Sequence[Record]) -> dict[str, str]:
     cell = records[0].cell
     resolved = {name: version for record in records for name, version in record.resolved.items()}
+    resolved.pop(MACHINE, "")  # each record states its own
     facts = {
         "base": f"{cell.base}, torch {cell.stack[TORCH]}",
         "Megatron": str(cell.stack[MCORE]),

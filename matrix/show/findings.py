@@ -24,7 +24,7 @@ from matrix.ask.check.answer import CheckAnswer, CheckResult
 from matrix.ask.check.rulings import BREAKS, Standing
 from matrix.ground.catalog.stack import BASE, MCORE, TE, TORCH, Place
 from matrix.ground.catalog.versions import format_ranges
-from matrix.ground.verdicts.record import SILENT, Record
+from matrix.ground.verdicts.record import MACHINE, SILENT, Record
 from matrix.ground.verdicts.text import one_line, tail, visible
 from matrix.prove.store.stored_run import Night
 from matrix.read.api.finding import BREAKING, Finding, FindingKind
@@ -183,6 +183,7 @@ def _case(record: Record, classname: str) -> Element:
         "expectation": record.expectation.value,
         "verdict": record.verdict.value,
         "cached_from": record.cached_from,
+        MACHINE: record.resolved.get(MACHINE, ""),
     }
     properties = [_element("property", {"name": fact, "value": value}) for fact, value in facts.items() if value]
     seconds = f"{record.outcome.seconds:.3f}"

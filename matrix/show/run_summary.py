@@ -13,9 +13,8 @@ from datetime import datetime
 from typing import Final
 
 from matrix.ground.catalog.failure import Level
-from matrix.ground.catalog.machine import Gpu
 from matrix.ground.catalog.stack import MCORE
-from matrix.ground.verdicts.record import SILENT, Record, Verdict
+from matrix.ground.verdicts.record import MACHINE, SILENT, Record, Verdict
 from matrix.ground.verdicts.text import one_line, visible
 from matrix.ground.verdicts.trend import PastResult
 from matrix.prove.store.stored_run import Night
@@ -158,54 +157,66 @@ SHARING: Final = ("ranks per GPU", "NCCL transport", "NCCL CTAs", "MPS")  # of a
 FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend", *SHARING)
 
 
-def name(night: Night, gpus: Sequence[Gpu]) -> str:
-    """Return the name of the file: 2026-01-31-8x-nvidia-h100.md."""
-    models = Counter(gpu.name for gpu in gpus)
-    text = " ".join(f"{count}x {model}" for model, count in models.items())
-    return f"{night.began[:10]}-{re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')}.md"
+def name(night: Night) -> str:
+    """Return the name of the file, with the GPUs of its machines: 2026-01-31-8-x-nvidia-h100.md."""
+    cards = dict.fromkeys(machine.partition(", SM")[0] for machine in _by_machine(night.records))
+    return f"{night.began[:10]}-{re.sub(r'[^a-z0-9]+', '-', ' '.join(cards).lower()).strip('-') or 'nothing-ran'}.md"
 
 
-def page(night: Night, gpus: Sequence[Gpu], driver: str) -> str:
-    """Return the page: the machine, the packages of each base, the verdicts of each failure, the summary of the run."""
-    kinds = Counter(f"{gpu.name}, SM {gpu.sm}{', multicast' if gpu.multicast else ''}" for gpu in gpus)
-    ran = [record for record in night.records if record.verdict not in SILENT]
-    used = sum(held(record) * record.outcome.seconds for record in ran)
-    took = (datetime.fromisoformat(night.ended) - datetime.fromisoformat(night.began)).total_seconds() if ran else 0.0
-    share = f", {used / (len(gpus) * took):.0%} of those of the machine" if took and gpus else ""
-    facts = [
-        f"- GPUs: {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}",
-        f"- kernel driver: {driver}",
-        f"- {len(ran)} of {len(night.records)} cases ran in {took / 60:.0f} minutes; "
-        f"{used / 60:.0f} GPU-minutes{share}",
-    ]
-    counts = Counter((record.failure, record.verdict) for record in night.records)
-    failures = [
-        [code(failure), *(str(counts[failure, verdict] or "") for verdict in WORST_FIRST)]
-        for failure in dict.fromkeys(record.failure for record in night.records)
-    ]
+def page(night: Night) -> str:
+    """Return the page: the machines, the packages of each base, the verdicts of each failure, the summary of the run.
+
+    A run that was resumed on another machine has several; each row names those of its cases by their numbers.
+    """
+    machines = _by_machine(night.records)
+    numbers = {record.key: number for number, ran in enumerate(machines.values(), 1) for record in ran}
+    failures = []
+    for failure, records in group_by(lambda record: record.failure, night.records).items():
+        counts = Counter(record.verdict for record in records)
+        failures.append([code(failure), _of(numbers, records), *(str(counts[word] or "") for word in WORST_FIRST)])
     parts = [
         f"# Level gpu, {night.began[:10]}",
-        "\n".join(facts),
-        markdown_table(["base", "cases", *FACTS], bases(ran)),
-        markdown_table(["failure", *(verdict.value for verdict in WORST_FIRST)], failures),
+        "\n".join(f"{number}. {_machine(*machine)}" for number, machine in enumerate(machines.items(), 1)),
+        f"{len(numbers)} of {len(night.records)} cases ran.",
+        markdown_table(["base", "machine", "cases", *FACTS], bases(numbers, night.records)),
+        markdown_table(["failure", "machine", *(verdict.value for verdict in WORST_FIRST)], failures),
         job_summary(night, changes(night.records, {})),
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def held(record: Record) -> int:
-    """Return the number of GPUs that a case held, from the fact "2 of 8 x NVIDIA H100, SM 9.0"."""
-    count = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
-    return int(count[1]) if count else 0
+def _by_machine(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return the cases that ran by the machine of their records."""
+    ran = (record for record in records if record.verdict not in SILENT)
+    return group_by(lambda record: record.resolved.get(MACHINE, "unknown"), ran)
 
 
-def bases(ran: Sequence[Record]) -> list[list[str]]:
-    """Return a row for each base: the number of its cases, and the values of FACTS."""
-    rows = []
-    for base, records in group_by(lambda record: record.cell.base, ran).items():
-        values = (dict.fromkeys(run.resolved[fact] for run in records if fact in run.resolved) for fact in FACTS)
-        rows.append([code(base), str(len(records)), *(", ".join(value) or "-" for value in values)])
+def _machine(name: str, ran: Sequence[Record]) -> str:
+    """Return the line of a machine: its cases, and the minutes in which one of them ran."""
+    busy = end = 0.0
+    for began, seconds in sorted((_seconds(record.started), record.outcome.seconds) for record in ran):
+        busy += max(began + seconds - max(began, end), 0.0)
+        end = max(end, began + seconds)
+    return f"{name}: {len(ran)} cases in {busy / 60:.0f} minutes"
+
+
+def _seconds(time: str) -> float:
+    """Return a time of a record in seconds; before Python 3.11 fromisoformat refuses "Z"."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+
+
+def bases(numbers: Mapping[str, int], records: Sequence[Record]) -> list[list[str]]:
+    """Return a row for each base on each machine (`numbers`, by case key): its cases, and the values of FACTS."""
+    ran, rows = (record for record in records if record.key in numbers), []
+    for (base, number), members in group_by(lambda record: (record.cell.base, numbers[record.key]), ran).items():
+        values = (dict.fromkeys(run.resolved[fact] for run in members if fact in run.resolved) for fact in FACTS)
+        rows.append([code(base), str(number), str(len(members)), *(", ".join(value) or "-" for value in values)])
     return rows
+
+
+def _of(numbers: Mapping[str, int], records: Sequence[Record]) -> str:
+    """Return the numbers of the machines on which these cases ran."""
+    return ", ".join(map(str, sorted({numbers[record.key] for record in records if record.key in numbers}))) or "-"
 
 
 DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; not used below level gpu

@@ -13,6 +13,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.judge import judge
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
+from matrix.ground.verdicts.record import MACHINE
 from matrix.prove.execution.cache_key import case_key
 from matrix.prove.execution.engine import EngineRequest, EngineResult
 from matrix.prove.execution.relay import Sender
@@ -44,8 +45,9 @@ class FakeEngine:
         lack: str = "",
         refused: Mapping[str, str] | None = None,
         unready: MatrixError | None = None,
+        machine: str = "",
     ) -> None:
-        self.unready = unready
+        self.unready, self.machine = unready, machine
         self.lack, self.refused = lack, refused or {}
         self.known, self.ends, self.limit, self.status = known, ends or self.as_expected, limit, status
         self.ran: list[str] = []
@@ -82,7 +84,10 @@ class FakeEngine:
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
                 where = CaseContext(
-                    run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item, os.environ)
+                    run=folder.name,
+                    resolved={MACHINE: self.machine} if self.machine else {},
+                    content=content(item, self.known),
+                    reproduce=reproduce_line(item, os.environ),
                 )
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)

@@ -408,7 +408,8 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
     if required and offer.toolkit and builds_te(item, offer):
         from matrix.ground.catalog import distributions
 
-        why = distributions.build_lack(required, replace(offer.toolkit, nvcc=machine.nvcc))
+        built = distributions.is_compiled(required, offer.toolkit, machine.compiled)
+        why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc))
         return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")

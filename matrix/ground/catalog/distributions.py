@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.machine import Toolkit
+from matrix.ground.catalog.machine import Compiled, Toolkit
 from matrix.ground.catalog.schema import Pattern, Size, VersionText, read_toml
 from matrix.ground.catalog.versions import NONE, Range, minor, parse
 
@@ -213,11 +213,10 @@ class ReleaseParts:
     """What a build takes from the package index, as requirements.
 
     `wheels` are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
-    `tools` are wheels that the build alone uses, and `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
+    `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
     """
 
     wheels: tuple[str, ...]
-    tools: tuple[str, ...]
     source: str
 
 
@@ -257,7 +256,7 @@ def requirements(te: str, cuda: str) -> ReleaseParts:
     """Return what a base with this CUDA of torch needs from the package index for a release."""
     extension, declared = te_builds().extension, (one for one in te_builds().requirement if te in one.versions)
     wheels = (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *(one.package for one in declared))
-    return ReleaseParts(wheels, extension.tools, f"{extension.package}=={te}")
+    return ReleaseParts(wheels, f"{extension.package}=={te}")
 
 
 def architectures(te: str, sms: Collection[str]) -> str:
@@ -272,10 +271,15 @@ def jobs(cores: int, memory: int | None) -> int:
     return max(1, cores if memory is None else min(cores, memory // te_builds().extension.memory))
 
 
-def minutes(te: str, jobs: int) -> float | None:
-    """Return how long a build is expected to take; None where CUDA sources are compiled, which nobody measured."""
-    recorded = te_builds().extension
-    return None if te in recorded.cuda_sources else recorded.minutes / jobs
+def minutes(jobs: int) -> float:
+    """Return how long a build is expected to take, for one compute capability."""
+    return te_builds().extension.minutes / jobs
+
+
+def is_compiled(te: str, toolkit: Toolkit | None, compiled: Collection[Compiled]) -> bool:
+    """Return whether a release is in a bundle with the extension for this torch, whose CUDA may be unknown yet."""
+    toolkit = toolkit or Toolkit()
+    return any(build == Compiled.of(te, toolkit.torch or "", toolkit.cuda or build.cuda) for build in compiled)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,23 @@ class Cuda:
         return False if self.driver == kernel else None if self.problem else True
 
 
+COMPILED: Final = "MEGATRIX_COMPILED"  # the folder of a bundle with the extensions that were built for its torch
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A release of Transformer Engine with its extension, built for this torch and the CUDA of that."""
+
+    te: str
+    torch: str
+    cuda: str
+
+    @classmethod
+    def of(cls, te: str, torch: str, cuda: str) -> Compiled:
+        """Return a build; torch 2.11.0+cu130 of its own index and PyPI's 2.11.0 are the same."""
+        return cls(te, re.sub(r"\+cu\d+$", "", torch), cuda)
+
+
 @dataclass(frozen=True)
 class Machine:
     """A machine, as far as it is known; None is unknown.
@@ -93,7 +111,7 @@ class Machine:
     it lists. `cuda` and `nvml` are the reports of the two libraries, None where they were not queried: the user-mode
     driver decides which GPUs a process can use. `memory`, its free part `available`, the `limit` of the job's cgroup,
     `shm` (/dev/shm) and its free part `shm_free` are in bytes. `mpirun` is the path on PATH and the first line of
-    --version. `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one.
+    --version. `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `compiled` is that of a bundle.
     """
 
     driver: str | None = None
@@ -108,6 +126,7 @@ class Machine:
     shm_free: int | None = None
     mpirun: tuple[str, str] | None = None
     nvcc: str | None = None
+    compiled: tuple[Compiled, ...] = ()
 
     @property
     def gpus(self) -> tuple[Gpu, ...] | None:

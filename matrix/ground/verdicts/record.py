@@ -38,6 +38,7 @@ SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdict
 
 
 PLANNED: Final = ("failure", "case", "cell", "level", "expectation", "why")  # its keys in the JSON of a record
+MACHINE: Final = "machine"  # of `resolved`, at level gpu: its GPUs, driver, cores and memory
 OUTCOME: Final = {"outcome": "kind", "seconds": "seconds", "reason": "reason"}
 
 

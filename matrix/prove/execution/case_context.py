@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,7 +179,7 @@ class CaseContexts:
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self._run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self._options.deadline_s,
-            resolved=resolved.packages(overlays),
+            resolved=resolved.packages(overlays) | self._host.facts(planned.level),
             content=content,
             notes=(*self._notes(case, planned, overlays), *resolved.notes(self._catalog, planned)),
             reproduce=reproduce_line(planned, os.environ),
@@ -270,8 +271,8 @@ class CaseContexts:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""
         if planned.level is Level.GPU and not self._options.overlays and not self._lack(planned):
             with contextlib.suppress(MatrixError):  # the case reports it
-                sides = filter(None, (planned, planned.writer))
-                return tuple(spec for side in sides for spec in self._specs(side) if spec.build)
+                specs = chain(*(self._specs(side) for side in (planned, planned.writer) if side))
+                return tuple(spec for spec in specs if spec.build and not spec.build.wheel)
         return ()
 
     def _specs(self, planned: Planned) -> tuple[OverlaySpec, ...]:

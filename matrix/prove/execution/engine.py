@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from matrix.ground.cases.machine_requirements import BaseOffer, offered
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import COMPILED, PythonEnvironment
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
@@ -359,6 +359,7 @@ def settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         "MEGATRIX_CACHE": str(default_root(environ)),
         te_wheels.VARIABLE: str(te_wheels.wheels(environ)),
+        **({COMPILED: folder} if (folder := environ.get(COMPILED)) else {}),
         installed.PASSED: json.dumps(installed.build_variables(environ)),
         **host.load_configuration(environ).environment,
     }

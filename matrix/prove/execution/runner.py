@@ -159,6 +159,11 @@ class Work:
         immediate = ImmediateResults(self._catalog, self._engine, site, history, name, request.environ)
         waiting, unavailable, cached = list[Planned](), list[Record](), list[Record]()
         with Journal.new(self._run.folder) as journal:
+            if request.resume:
+                machine = site.text if isinstance(site, host.LocalSite) else None
+                for planned in self._run.unavailable(machine):
+                    if not immediate.unavailable(planned):
+                        journal.started(planned.key)
             for planned in self._run.pending():
                 if record := immediate.unavailable(planned):
                     unavailable.append(record)

@@ -61,14 +61,19 @@ def with_host(
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 
-def cases_here(catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level]) -> list[Planned]:
-    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
+def cases_here(
+    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level], compiled: Collection[str] = ()
+) -> list[Planned]:
+    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any.
+
+    `compiled` are the releases of Transformer Engine that a bundle has for its torch.
+    """
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
     reader = base
     if base == HOST and isinstance(catalog.base(base), ReaderBase):
         reader = catalog.readers[0].id  # failures name the reader of the catalog
         levels = [level for level in levels if level is Level.CONTRACT]
-    cases = of_base(catalog, reader, levels, core=core, engine=engine)
+    cases = of_base(catalog, reader, levels, core=core, engine=engine, compiled=compiled)
     cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
     if not cases:
         raise MatrixError(
@@ -93,11 +98,15 @@ class PackageSource:
 
 @dataclass(frozen=True)
 class InstalledBase:
-    """The environment of this process: `packages` (name -> version), minor of Python, container label."""
+    """The environment of this process: `packages` (name -> version), minor of Python, container label.
+
+    `compiled` are the releases of Transformer Engine that its bundle has for its torch.
+    """
 
     packages: Mapping[str, str]
     python: str
     label: str = ""
+    compiled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,7 @@ def cases_of_environment(
         )
     base = installed()
     catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
-    return cases_here(catalog_with_host, HOST, base.packages, request.levels)
+    return cases_here(catalog_with_host, HOST, base.packages, request.levels, base.compiled)
 
 
 def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
@@ -374,17 +383,19 @@ def selection(base: str, expression: str = "") -> str:
     return f"base=={base} and ({expression})" if expression else f"base=={base}"
 
 
-def supplies(catalog: Catalog, cases: Iterable[Planned]) -> Supplies:
+def supplies(catalog: Catalog, cases: Iterable[Planned], *, compiled: bool = False) -> Supplies:
     """Return what these cases, and those that write their checkpoints, need besides their base.
 
-    A host has the Transformer Engine of its cases; that of another writer is built there, as in a base of wheels. Ranks
-    that share its GPU load an NCCL of the major version of its CUDA, which is not known here.
+    A host has the Transformer Engine of its cases, unless the bundle has it, `compiled`; that of another writer is
+    built there, as in a base of wheels. Ranks that share its GPU load an NCCL of the major version of its CUDA, which
+    is not known here.
     """
     releases, clones, builds = set[tuple[str, str]](), set[str](), set[str]()
     for item in cases:
         offer = offered(catalog, item.cell.base)
         if item.cell.base == HOST:
-            offer = BaseOffer(HOST, te=item.cell.stack.version(TE), measured=True, toolkit=Toolkit())
+            te = NONE if compiled else item.cell.stack.version(TE)
+            offer = BaseOffer(HOST, te=te, measured=True, toolkit=Toolkit())
         if item.level is Level.GPU and item.ranks > 1 and offer.toolkit:
             releases |= {(wheel.package, wheel.version) for wheel in nccl_sharing().wheel}
         for part in filter(None, (item, item.writer)):

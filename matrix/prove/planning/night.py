@@ -81,12 +81,14 @@ def of_base(
     core: str | None = None,
     engine: str | None = None,
     te_line: str = "",
+    compiled: Collection[str] = (),
 ) -> list[Planned]:
     """Return the cases that an environment with base `base` runs: every case that is not masked.
 
     `core` is the installed megatron-core; without one, the cases use the newest patch of each minor. `engine` is the
     installed Transformer Engine. `te_line` ("1.9") selects the cells of that minor instead of the installed one's,
-    ANY_LINE those of each. For a base that only reads, and for an image, the cells are those of the night.
+    ANY_LINE those of each; the releases `compiled`, of a bundle, are added. For a base that only reads, and for an
+    image, the cells are those of the night.
     """
     nightly = isinstance(catalog.bases.get(base), (ReaderBase, Image))
     planned = []
@@ -104,7 +106,7 @@ def of_base(
             and (not cell.writer or claimed(catalog, failure, cell.stack))
         ]
         if not nightly:
-            cells = _with_engine(cells, engine, te_line)
+            cells = _with_engine(cells, engine, te_line, compiled)
         if core and not cells and TE not in failure.axes:
             cells = [catalog.cell(base, {MCORE: core})]  # a build that is no release: NGC's, or a local one
         planned += [
@@ -116,16 +118,20 @@ def of_base(
     return planned
 
 
-def _with_engine(cells: Sequence[Cell], engine: str | None, te_line: str) -> list[Cell]:
-    """Return the cells of one minor of Transformer Engine, with the installed version of it, and those that use none.
+def _with_engine(cells: Sequence[Cell], engine: str | None, te_line: str, compiled: Collection[str]) -> list[Cell]:
+    """Return the cells of one minor of Transformer Engine, with the installed version of it, of these, and of none.
 
     The minor is `te_line`, or that of `engine`, the installed version. An installed build of NGC's, and its minor, are
     in no list of releases: it replaces the release of each cell.
     """
     line = te_line or (minor(engine) if engine else "")
     if engine and minor(engine) == line:
-        cells = [*dict.fromkeys(cell.with_({TE: engine}) if cell.stack.version(TE) else cell for cell in cells)]
-    return [cell for cell in cells if not (te := cell.stack.version(TE)) or line in (ANY_LINE, minor(te))]
+        unchanged = (None, *compiled)
+        cells = [
+            *dict.fromkeys(cell if cell.stack.version(TE) in unchanged else cell.with_({TE: engine}) for cell in cells)
+        ]
+    engines = ((cell, cell.stack.version(TE)) for cell in cells)
+    return [cell for cell, te in engines if not te or te in compiled or line in (ANY_LINE, minor(te))]
 
 
 def of_source(

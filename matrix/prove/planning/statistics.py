@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
@@ -130,11 +130,11 @@ class Availability:
 
 @dataclass(frozen=True)
 class TeBuild:
-    """A release of Transformer Engine that a base builds; its expected minutes, None where nobody measured one."""
+    """A release of Transformer Engine that a base builds; its expected minutes."""
 
     base: str
     te: str
-    minutes: float | None
+    minutes: float
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,8 @@ def availability(
             missing[lack.kind] += 1
             continue
         jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
-        for side in (side for side in (item, item.writer) if side and builds_te(side, offer(base))):
-            te = str(side.cell.stack[TE])
-            builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
+        for te in _built(item, offer(base), machines[item.level]):
+            builds[base, te] = TeBuild(base, te, distributions.minutes(jobs))
         case = catalog.failure(item.failure).case_named(item.case)
         placement = place(case, item, machines[item.level], offer(item.cell.base))
         if isinstance(placement, Placement):
@@ -191,6 +190,14 @@ def availability(
         {kind: basis[kind] for kind in Basis if basis[kind]},
         tuple(builds.values()),
     )
+
+
+def _built(item: Planned, offer: BaseOffer, machine: Machine) -> Iterator[str]:
+    """Yield the releases of Transformer Engine that are built for a case: those that no bundle has compiled."""
+    for side in filter(None, (item, item.writer)):
+        te = str(side.cell.stack[TE])
+        if builds_te(side, offer) and not distributions.is_compiled(te, offer.toolkit, machine.compiled):
+            yield te
 
 
 def _seconds(

@@ -4,6 +4,7 @@
     start.py        starts megatrix there, with a Python that has nothing installed
     wheels/         distributions of this project, its tools, a base, and the releases that are laid over it
     sources/        bare clones of upstream repositories
+    compiled/       extensions of Transformer Engine, each in a folder with the name of its build
 
 Standard library only: start.py imports it from the project's wheel before anything is installed.
 """
@@ -28,6 +29,7 @@ from typing import Final
 
 from matrix.ground.catalog.codec import MalformedError, decode_json, encode
 from matrix.ground.catalog.folders import default_root
+from matrix.ground.catalog.machine import COMPILED
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import NO_INDEX
@@ -44,7 +46,7 @@ BLOCK: Final = 1 << 20  # bytes that are read at a time
 # Of pip and uv, where they keep files; everything else of theirs would choose other packages than the bundle's.
 KEPT: Final = ("PIP_CACHE_DIR", "UV_CACHE_DIR", "UV_LINK_MODE", "UV_PYTHON_INSTALL_DIR")
 # All files of a bundle are in these folders, or have one of these names; all its clones are these.
-FOLDERS: Final = ("wheels", "sources")
+FOLDERS: Final = ("wheels", "sources", "compiled")
 TOPMOST: Final = ("start.py", LEFT_OUT)
 SOURCES: Final = {
     "MEGATRIX_MEGATRON_LM": "sources/megatron-lm",
@@ -179,7 +181,7 @@ def _shown(problems: Sequence[str]) -> str:
 
 def _foreign(folder: Path, bundle: Bundle) -> Iterator[str]:
     """Yield the links, and the files that the bundle does not list, where pip, uv, git and Python read files."""
-    listed = {str(folder / name) for name in bundle.files}
+    listed = {str(path) for name in bundle.files for path in (folder / name, (folder / name).parent)}
     listed |= {str(part_of(folder / name, i)) for name, file in bundle.files.items() for i in range(len(file.parts))}
     inner = (Path(top, name) for tree in FOLDERS for top, *two in os.walk(folder / tree) for name in chain(*two))
     for path in chain((folder / name for name in (*FOLDERS, *TOPMOST)), inner):
@@ -345,6 +347,7 @@ def variables(folder: Path, bundle: Bundle, environ: Mapping[str, str]) -> dict[
         "MEGATRIX_PYTHON": bundle.python,
         "UV_EXCLUDE": str(folder / LEFT_OUT) if LEFT_OUT in bundle.files else "",
         **({"UV": str(uv)} if uv.is_file() else {}),
+        **({COMPILED: str(folder / FOLDERS[2])} if any(name.startswith(FOLDERS[2]) for name in bundle.files) else {}),
         **{name: str(folder / path) for name, path in bundle.clones.items()},
     }
 

@@ -199,7 +199,7 @@ class Maker:
         self, request: Bundle, contents: BundleContents, revisions: Mapping[str, Iterable[str]], split: int
     ) -> Bundle:
         """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
-        with _room(self._folder):
+        with room(self._folder):
             wheel = contents.project
             self._download(contents)
             sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
@@ -250,7 +250,7 @@ class Maker:
         hashes = {} if contents.sm else {f"wheels/{file.name}": file.sha256 for file in contents.files}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
-            of_bundle = name in bundle_folder.TOPMOST or name.startswith(("wheels/", "sources/"))
+            of_bundle = name in bundle_folder.TOPMOST or name.partition("/")[0] in bundle_folder.FOLDERS
             if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
                 yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
 
@@ -287,7 +287,7 @@ class Progress:
 
 
 @contextmanager
-def _room(folder: Path) -> Iterator[None]:
+def room(folder: Path) -> Iterator[None]:
     """Raise MatrixError for a full disk in place of OSError."""
     try:
         yield

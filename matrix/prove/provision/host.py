@@ -17,6 +17,7 @@ suffice. Without a path, the clone that `megatrix sources fetch` made is used (m
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from matrix.ground.cases.machine_requirements import BaseOffer, unmet
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.folders import SETTINGS
 from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.model import Catalog
@@ -32,9 +33,10 @@ from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Lack, Planned
+from matrix.ground.verdicts.record import MACHINE
 from matrix.prove.provision import clones, project
 from matrix.read.machine import hardware
-from matrix.read.machine.installed import nvcc_version
+from matrix.read.machine.installed import compiled, nvcc_version
 
 CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "TransformerEngine"}
 
@@ -125,9 +127,23 @@ class LocalSite:
     machine: Machine
     user_mode: Callable[[], Cuda] = field(default=hardware.user_mode, compare=False)
 
+    @property
+    def text(self) -> str:
+        """Return the GPUs, the driver, the cores and the memory of this machine: what records call it."""
+        gpus = Counter(
+            f"{gpu.name}, SM {gpu.sm}{', multicast' * bool(gpu.multicast)}" for gpu in self.offers(Level.GPU).gpus or ()
+        )
+        cards = ", ".join(f"{count} x {kind}" for kind, count in gpus.items()) or "no GPU"
+        memory = f", {self.machine.memory / GIB:.0f} GiB" if self.machine.memory else ""
+        return f"{cards}; driver {self.machine.driver or 'unknown'}; {os.cpu_count()} cores{memory}"
+
     def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
         """Return what a case requires and its base or this machine does not offer, None where it can run."""
         return unmet(catalog, item, offer, self.offers(item.level))
+
+    def facts(self, level: Level) -> dict[str, str]:
+        """Return what a record at `level` states of the machine."""
+        return {MACHINE: self.text} if level is Level.GPU else {}
 
     def offers(self, level: Level) -> Machine:
         """Return what this machine offers; its GPUs, which takes seconds on the first call, at level gpu only."""
@@ -136,7 +152,7 @@ class LocalSite:
             return machine
         if not machine.listed and machine.driver == NONE:
             return replace(machine, cuda=Cuda(problem=machine.nvml.problem if machine.nvml else ""))
-        machine = replace(machine, nvcc=machine.nvcc or nvcc_version())
+        machine = replace(machine, nvcc=machine.nvcc or nvcc_version(), compiled=tuple(compiled()))
         cuda = self.user_mode()
         selected = os.environ.get(VISIBLE)
         if not cuda.problem and selected is not None and len(cuda.gpus) < (machine.listed or 0):

@@ -18,6 +18,7 @@ import sysconfig
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -191,13 +192,7 @@ class Overlays:
 
         The base has torch and numpy. Up to 1.11 it needs flash-attn, which has no wheel: a stand-in is there.
         """
-
-        def install(wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None) -> None:
-            options = ["--python-version", spec.python]
-            result = install_wheels(wanted, folder, self.run, options, excluded=excluded)
-            if result.code:
-                raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
-
+        install = partial(install_for, spec.python, self.run)
         wheel = te_wheels.provide(build, interpreter, self.run, install)
         wheels = [*distributions.requirements(build.te, build.cuda).wheels, str(wheel)]
         install(wheels, folder, {*spec.base, FLASH_ATTENTION})
@@ -236,6 +231,15 @@ class Overlays:
             )
         if "==" in wanted:  # a release: a wheel of a user may have the version of one
             keep_contents(self.root.parent / "contents" / "overlays", folder, wanted.partition("==")[0])
+
+
+def install_for(
+    python: str, run: Runner, wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None
+) -> None:
+    """Install wheels for a minor of Python, with what they require if `excluded` is given. Raises MatrixError."""
+    result = install_wheels(wanted, folder, run, ["--python-version", python], excluded=excluded)
+    if result.code:
+        raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
 
 
 def lay_flash_attention(folder: Path) -> None:

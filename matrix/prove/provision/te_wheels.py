@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import sysconfig
 import tempfile
@@ -29,13 +30,14 @@ from typing import Final
 
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.folders import default_root
-from matrix.ground.catalog.machine import PythonEnvironment, Toolkit
+from matrix.ground.catalog.machine import Compiled, PythonEnvironment, Toolkit
+from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import pip_environment
 from matrix.prove.provision.project import locked, making, script
 from matrix.read.commands import CommandResult, Runner, python_code, redacted, run
 from matrix.read.git import Repository
-from matrix.read.machine.installed import CUDA, NVCC, build_variables, nvcc, nvcc_version, version_text
+from matrix.read.machine.installed import CUDA, NVCC, build_variables, compiled, nvcc, nvcc_version, version_text
 from matrix.read.package_source import Contents, SourceKind, add_metadata
 from matrix.read.trees import copy_files, package_files
 
@@ -181,7 +183,8 @@ class ReleaseBuild:
     """A build of a release's torch extension: all that its result depends on.
 
     `cuda` is that of torch, `compiler` the version of the C++ compiler, `archs` the value of NVTE_CUDA_ARCHS, and
-    `variables` are those of the site that change a build.
+    `variables` are those of the site that change a build. `wheel` is the path of the one that a bundle has, which was
+    built elsewhere, by another nvcc and C++ compiler: its folder has the name of its build.
     """
 
     te: str
@@ -192,10 +195,13 @@ class ReleaseBuild:
     compiler: str
     archs: str = ""
     variables: tuple[str, ...] = ()
+    wheel: str = ""
 
     @property
     def name(self) -> str:
         """Return the name of the folder that keeps the wheel."""
+        if self.wheel:
+            return Path(self.wheel).parent.name
         parts = [f"te-{self.te}", f"torch-{self.torch}", f"cuda-{self.cuda}", f"nvcc-{self.nvcc}"]
         parts += [f"cxx-{self.compiler}", f"cp{self.python.replace('.', '')}", sysconfig.get_platform()]
         parts += [f"sm-{self.archs.replace(';', '-')}"] if self.archs else []
@@ -204,11 +210,13 @@ class ReleaseBuild:
 
 
 def release_build(te: str, environment: PythonEnvironment, sms: Collection[str]) -> ReleaseBuild:
-    """Return the build of a release in an environment of this machine, for GPUs of these compute capabilities.
+    """Return the build of a release in an environment here, for GPUs of these compute capabilities, or its bundle's.
 
     Raises MatrixError where it can't be built or imported.
     """
     torch, cuda, nvcc = environment.packages.get("torch", ""), environment.torch_cuda or "", nvcc_version()
+    if wheel := compiled().get(Compiled.of(te, torch, cuda)):
+        return ReleaseBuild(te, environment.minor, torch, cuda, "", "", wheel=str(wheel))
     why = distributions.build_lack(te, Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
@@ -223,13 +231,18 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
 
     Raises MatrixError with the errors of the compiler. Errors in the source are kept: no case repeats them.
     """
+    if build.wheel:
+        return Path(build.wheel)
     kept = (root or wheels()) / build.name
     with locked(kept.parent / f"{kept.name}.lock"):
         if not (_wheels(kept) or (kept / REFUSED).is_file()):
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
                 install(distributions.te_builds().extension.tools, Path(tools))
                 (Path(tools) / "sitecustomize.py").write_text(script("no_download"), encoding="utf-8")
-                ended = run(_command(build, python, folder), environment=_environment(build, Path(tools)))
+                environment = _environment(build, Path(tools))
+                if build.archs:
+                    _lay_nvcc(Path(environment["PYTORCH_NVCC"]), Path(environment["CUDA_HOME"]), build.archs)
+                ended = run(_command(build, python, folder), environment=environment)
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
                         raise _unbuilt(build, ended)
@@ -237,6 +250,62 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
         if built := _wheels(kept):
             return built[0]
         raise _unbuilt(build, CommandResult(1, (kept / REFUSED).read_text("utf-8")), f"rm -r {kept} to build it again")
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The releases that an environment compiles for a bundle of GPUs of the compute capability `sm`, in how long.
+
+    `lacks` are the reasons why it does not compile others, by release.
+    """
+
+    environment: PythonEnvironment
+    sm: str
+    releases: tuple[str, ...]
+    lacks: Mapping[str, str]
+    minutes: float
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what is about to be compiled, and a line for each reason for which releases are not."""
+        built = f"{', '.join(self.releases) or 'none'}; about {self.minutes:.0f} minutes"
+        reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
+        refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
+        return [f"Transformer Engine compiled here: {built}", *refused]
+
+    def into(self, folder: Path, run: Runner, install: Install, say: Callable[[str], None]) -> None:
+        """Put the wheels into a folder, each built once for all bundles. Raises MatrixError where one can't be."""
+        assert self.environment.path
+        for te in self.releases:
+            build = release_build(te, self.environment, [self.sm])
+            say(f"compiles Transformer Engine {te}: {build.name}")
+            wheel = provide(build, self.environment.path, run, install)
+            (folder / build.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(wheel, folder / build.name / wheel.name)
+
+
+def compilation(
+    releases: Sequence[str], environment: PythonEnvironment, machine: tuple[str, str, str], nvcc: str, jobs: int
+) -> Compilation:
+    """Return which releases an environment compiles for a `machine`: its Python, torch ("" for any) and SM.
+
+    Raises MatrixError for an environment that is not the machine's, and without a compute capability.
+    """
+    python, torch, sm = machine
+    version, cuda = environment.packages.get("torch", NONE), environment.torch_cuda
+    fits = torch in ("", version, version.partition("+cu")[0])
+    if environment.minor != python or not fits or cuda in (None, NONE):
+        raise MatrixError(
+            "--compile needs a virtual environment with the Python and the torch of the machine",
+            got=f"{environment.path or 'no environment'}: Python {environment.minor or NONE}, torch {version}",
+            expected=f"Python {python}, torch {torch or 'of the host'} with CUDA",
+            fix=f"python{python} -m venv ENV && ENV/bin/pip install torch=={torch or 'VERSION'} numpy",
+        )
+    if not sm:
+        raise MatrixError("--compile is for GPUs of one compute capability", got="no --sm", fix="--sm 90")
+    lacks = {te: why for te in releases if (why := distributions.build_lack(te, Toolkit(nvcc, cuda, version)))}
+    able = tuple(te for te in releases if te not in lacks)
+    return Compilation(environment, sm, able, lacks, distributions.minutes(jobs) * len(able))
 
 
 def is_final(output: str) -> bool:
@@ -292,10 +361,18 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
         **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),
+        **({"PYTORCH_NVCC": str(tools / "nvcc")} if build.archs else {}),
         "CUDA_HOME": home,
         "PATH": os.pathsep.join([str(tools / "bin"), site.get("PATH", ""), f"{home}/bin"]),
         "PYTHONPATH": str(tools),
     }
+
+
+def _lay_nvcc(path: Path, home: Path, archs: str) -> None:
+    """Write an nvcc that compiles for these compute capabilities alone, as torch takes it for an extension."""
+    flags = " ".join(f"-gencode arch=compute_{arch},code=sm_{arch}" for arch in archs.split(";"))
+    path.write_text(script("nvcc").format(nvcc=shlex.quote(str(home / "bin" / "nvcc")), archs=flags), encoding="utf-8")
+    path.chmod(0o755)
 
 
 def _unbuilt(build: ReleaseBuild, ended: CommandResult, fix: str | None = None) -> MatrixError:

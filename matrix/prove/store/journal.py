@@ -45,7 +45,8 @@ def utc_now() -> str:
 class JournalState:
     """The contents of the journals of one run.
 
-    `results`: case key -> Record, in the order of the journals; the first result of a key wins.
+    `results`: case key -> Record, in the order of the journals; the first result of a key wins. A later start of a case
+    that was unavailable replaces it: a run goes on where the case can run.
     `lost`: case key -> Record with the reason why a case was not reached. It is no result: a resumed run runs the case.
     `started`: case key -> time of its last start, with or without a result.
     `began`, `ended`: times of the first and the last line.
@@ -187,6 +188,8 @@ class Journals:
                 else:
                     started[event] = at
                     lost.pop(event, None)
+                    if event in results and results[event].verdict is Verdict.UNAVAILABLE:
+                        del results[event]
         lost = {key: record for key, record in lost.items() if key not in results}
         return JournalState(results, lost, started, min(times, default=""), max(times, default=""))
 

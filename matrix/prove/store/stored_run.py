@@ -19,7 +19,7 @@ from matrix.ground.catalog.regular_file import read_regular
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.planned import Planned
-from matrix.ground.verdicts.record import SILENT, Record, Verdict
+from matrix.ground.verdicts.record import MACHINE, SILENT, Record, Verdict
 from matrix.prove.planning.rerun import PlanEntry, reproduce_line
 from matrix.prove.store import journal
 from matrix.prove.store.history import History
@@ -134,6 +134,16 @@ class StoredRun:
         """Return the cases, of these bases only, that have no result yet."""
         results = self.journals.read().results
         return [case for case in self.planned if case.key not in results and (bases is None or case.cell.base in bases)]
+
+    def unavailable(self, machine: str | None) -> list[Planned]:
+        """Return the unavailable cases that never started, or that started on another machine than this, if known."""
+        results = self.journals.read().results
+
+        def settled(record: Record | None) -> bool:
+            repeated = machine is None or not record or record.resolved.get(MACHINE, machine) == machine
+            return not record or record.verdict is not Verdict.UNAVAILABLE or bool(record.started and repeated)
+
+        return [case for case in self.planned if not settled(results.get(case.key))]
 
     def night(self) -> Night:
         """Join the plan with the journals.

@@ -18,7 +18,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import COMPILED, Compiled, PythonEnvironment
 from matrix.ground.catalog.regular_file import UnreadableError, read_regular_text
 from matrix.ground.catalog.versions import NONE
 from matrix.read.commands import run
@@ -52,6 +52,16 @@ def nvcc_version() -> str:
 def version_text(compiler: str) -> str:
     """Return what the compiler prints of itself; asked once, not for each case of a plan."""
     return run([compiler, "--version"]).out.strip()
+
+
+BUILT: Final = re.compile(r"te-([^-]+)-torch-([^-]+)-cuda-([^-]+)-.+")  # ReleaseBuild.name
+
+
+def compiled(environ: Mapping[str, str] = os.environ) -> dict[Compiled, Path]:
+    """Return the wheels of a bundle's extensions of Transformer Engine; {} without such a bundle."""
+    wheels = sorted(Path(environ[COMPILED]).glob("te-*/*.whl")) if environ.get(COMPILED) else []
+    built = ((BUILT.fullmatch(wheel.parent.name), wheel) for wheel in wheels)
+    return {Compiled.of(*match.groups()): wheel for match, wheel in built if match}
 
 
 # What versions do not show (machine_requirements.BaseFeature), by files in the folders of packages. The

@@ -30,6 +30,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
         (["--base", "torch-2.13.0", "--split", "4"], "not a size"),
         (["--base", "torch-2.13.0", "--select", "mcor==0.8.0"], "unknown component or name"),
         (["--base", "torch-2.13.0", "--out", "occupied"], "not a bundle"),
+        (["--base", "torch-2.13.0", "--compile", "no-environment"], "no environment: Python none, torch none"),
     ],
 )
 def test_mistake_is_refused_with_a_fix(

@@ -126,10 +126,10 @@ def test_counts_name_what_is_missing() -> None:
     assert "in 2 of them ranks share a GPU, in 1 on gloo in place of NCCL" in text
     assert f"     2 unavailable: {Kind.GPUS.value}" in text
     assert "builds" not in text
-    builds = TeBuild("torch-2.15.0", "2.18.0", 2.0), TeBuild("torch-2.4.0", "1.9.0", None)
+    builds = TeBuild("torch-2.15.0", "2.18.0", 2.0), TeBuild("torch-2.4.0", "1.9.0", 30.0)
     built = piped(*counts(replace(AVAILABLE, builds=builds)))
     assert "builds Transformer Engine 2.18.0 on torch-2.15.0, once: about 2 minutes" in built
-    assert "builds Transformer Engine 1.9.0 on torch-2.4.0, once: CUDA sources, never measured" in built
+    assert "builds Transformer Engine 1.9.0 on torch-2.4.0, once: about 30 minutes" in built
     nothing = piped(*counts(replace(AVAILABLE, runs=0, shared=0, gloo=0, missing={}, basis={})))
     assert nothing == "7 planned, 0 run on this machine\n"
 

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli.results import add_step_summary, machine_line, most_with, newest, print_summary
-from matrix.ground.catalog.failure import GIB
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine
+from matrix.cli.results import add_step_summary, most_with, newest, print_summary
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.record import Verdict
-from matrix.prove.provision.host import LocalSite
 from matrix.prove.store.paths import BISECTION, Paths
 from matrix.prove.store.stored_run import Night, write_plan
 from tests.unit.show.samples import record
@@ -87,10 +84,3 @@ def test_remedy_of_most_cases_is_named(reasons: tuple[str, ...], lines: list[str
         replace(one, outcome=replace(one.outcome, reason=why)) for one, why in zip(unavailable, reasons, strict=True)
     ]
     assert most_with(records) == lines
-
-
-def test_machine_is_stated_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
-    cuda = Cuda(gpus=(Gpu("NVIDIA H100 80GB HBM3", "9.0"),))
-    site = LocalSite(Machine("580.159.04", 1, memory=126 * GIB), user_mode=lambda: cuda)
-    assert machine_line(site) == ("machine: 1 x NVIDIA H100 80GB HBM3, SM 9.0; driver 580.159.04; 16 cores, 126 GiB")

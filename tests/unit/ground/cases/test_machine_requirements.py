@@ -33,7 +33,7 @@ from matrix.ground.cases.machine_requirements import (
 )
 from matrix.ground.catalog.distributions import SharedNccl
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level, Limits
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment, Toolkit
+from matrix.ground.catalog.machine import Compiled, Cuda, Gpu, Machine, PythonEnvironment, Toolkit
 from matrix.ground.catalog.model import Container, Driver, Image, RequiredModule
 from matrix.ground.catalog.schema import Identifier, Size
 from matrix.ground.catalog.stack import ABSENT, DRIVER, UNKNOWN, Stack
@@ -235,6 +235,13 @@ def test_nvcc_builds_a_release(te: str, offer: BaseOffer, nvcc: str | None, expe
     lack = lack_of(replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,)), replace(gpus(2), nvcc=nvcc), offer, te=te)
     assert (lack and lack[0]) == (Kind.TE if expected else None)
     assert expected is None or expected in (lack or (None, ""))[1]
+
+
+def test_extension_of_a_bundle_needs_no_nvcc() -> None:
+    machine = replace(gpus(2), nvcc="none", compiled=(Compiled("1.9.0", "2.4.0", "12.1"),))
+    needs = replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,))
+    assert lack_of(needs, machine, CUDA_12, te="1.9.0") is None
+    assert "no nvcc builds it here" in (lack_of(needs, machine, CUDA_12, te="1.10.0") or ("", ""))[1]
 
 
 def test_commits_and_other_levels_build_no_release() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.distributions import AttachedWheels, IndexedRelease, read_builds, read_distributions
-from matrix.ground.catalog.machine import Toolkit
+from matrix.ground.catalog.machine import Compiled, Toolkit
 from matrix.ground.catalog.schema import VersionText
 from matrix.ground.catalog.stack import MCORE, TE, TORCH
 from matrix.ground.catalog.versions import Range, parse
@@ -130,7 +130,13 @@ def test_a_build_needs_wheels_and_a_source() -> None:
     parts = distributions.requirements("2.18.0", "13.0")
     assert parts.wheels[:2] == ("transformer-engine==2.18.0", "transformer-engine-cu13==2.18.0")
     assert parts.source == "transformer-engine-torch==2.18.0"
-    assert {tool.partition(">")[0] for tool in parts.tools} == {"pip", "setuptools", "wheel", "ninja", "pybind11"}
+    assert {tool.partition(">")[0] for tool in distributions.te_builds().extension.tools} == {
+        "pip",
+        "setuptools",
+        "wheel",
+        "ninja",
+        "pybind11",
+    }
 
 
 @pytest.mark.parametrize(
@@ -164,9 +170,26 @@ def test_jobs_fit_cores_and_memory(cores: int, gib: int | None, jobs: int) -> No
     assert distributions.jobs(cores, gib * 2**30 if gib else None) == jobs
 
 
-@pytest.mark.parametrize(("te", "jobs", "minutes"), [("2.18.0", 15, 2.0), ("2.4.0", 1, 30.0), ("2.3.0", 15, None)])
-def test_minutes_are_those_of_one_core_shared(te: str, jobs: int, minutes: float | None) -> None:
-    assert distributions.minutes(te, jobs) == minutes
+@pytest.mark.parametrize(("jobs", "minutes"), [(15, 2.0), (1, 30.0)])
+def test_minutes_are_those_of_one_core_shared(jobs: int, minutes: float) -> None:
+    assert distributions.minutes(jobs) == minutes
+
+
+@pytest.mark.parametrize(
+    ("te", "toolkit", "answer"),
+    [
+        ("1.9.0", Toolkit("none", "12.1", "2.4.0"), True),
+        ("1.9.0", Toolkit("none", "12.1", "2.4.0+cu121"), True),  # of torch's own index
+        ("1.9.0", Toolkit(None, None, "2.4.0"), True),  # an environment that is not made yet
+        ("1.10.0", Toolkit("none", "12.1", "2.4.0"), False),
+        ("1.9.0", Toolkit("none", "12.4", "2.4.0"), False),
+        ("1.9.0", Toolkit("none", "12.1", "2.4.1"), False),
+        ("1.9.0", Toolkit("none", "12.1", "2.4.0a0+3bcc3cddb5"), False),  # of an image
+        ("1.9.0", None, False),
+    ],
+)
+def test_extension_is_for_one_torch(te: str, toolkit: Toolkit | None, answer: bool) -> None:
+    assert distributions.is_compiled(te, toolkit, (Compiled("1.9.0", "2.4.0", "12.1"),)) is answer
 
 
 def test_every_release_in_the_index_has_a_source() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import GIB, CaseNeed, Expectation, Level, Signature
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
+from matrix.ground.catalog.machine import COMPILED, Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.schema import Identifier
 from matrix.ground.catalog.stack import WRITER_TE
@@ -233,12 +233,18 @@ def test_unreadable_file_makes_a_case_unavailable(folder: Path, monkeypatch: pyt
     assert "te/1.9.json.gz" in record.outcome.reason
 
 
-@pytest.mark.parametrize(("writers", "builds"), [(("none",), []), (("2.18.0",), []), (("2.17.1",), ["2.17.1"])])
+@pytest.mark.parametrize(
+    ("writers", "bundled", "builds"),
+    [(("none",), "", []), (("2.18.0",), "", []), (("2.17.1",), "", ["2.17.1"]), (("2.17.1",), "2.17.1", [])],
+)
 def test_build_of_the_writers_engine_is_started(
-    writers: tuple[str, ...], builds: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    writers: tuple[str, ...], bundled: str, builds: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes as long as that of the case: the process of builds has both."""
+    """It takes as long as that of the case: the process of builds has both. What a bundle has is not built."""
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "13.0")
+    monkeypatch.setenv(COMPILED, str(folder))
+    (folder / f"te-{bundled}-torch-2.11.0-cuda-13.0-nvcc-13.0").mkdir()
+    (folder / f"te-{bundled}-torch-2.11.0-cuda-13.0-nvcc-13.0" / "a.whl").touch()
     packages = {"torch": "2.11.0", "numpy": "2.5.2", "transformer-engine": "2.18.0"}
     environment = PythonEnvironment(
         "3.12.3", packages, ["cuda", "compiled-te"], Path(sys.executable), torch_cuda="13.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.machine import Cuda, Gpu, Machine
 from matrix.ground.catalog.stack import DRIVER, SM
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -24,16 +26,18 @@ from matrix.ground.verdicts.record import Record, Verdict
 from matrix.prove.execution.runner import Events, Request, earlier, execute, exit_status
 from matrix.prove.planning.night import everything
 from matrix.prove.provision import host
+from matrix.prove.provision.host import LocalSite
 from matrix.prove.store import journal
 from matrix.prove.store.history import History
 from matrix.prove.store.paths import Paths
 from matrix.prove.store.stored_run import Night, StoredRun
-from matrix.show import site
-from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real
+from matrix.show import run_summary, site
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real, values
 from tests.unit.engines import HOST, FakeEngine, make_environment
 from tests.unit.show.samples import record
 
-ENTRY = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), case=(case("tp2"), case("pp2")))
+MADE = (case("tp2"), case("pp2"), case("card", (Level.GPU,), ranks=1))
+ENTRY = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), case=MADE)
 KNOWN = catalog(ENTRY, torches=("2.3.1", "2.4.0"), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
 CASES = everything(KNOWN, (Level.CPU,))
 KEYS = [item.key for item in CASES]
@@ -252,6 +256,36 @@ def test_resume_adds_no_second_result(runs: Runs) -> None:
     lines = [line for path in runs.folder().glob("journal-*.jsonl") for line in path.read_text().splitlines()]
     results = [json.loads(line)["result"] for line in lines if '"result"' in line]
     assert sorted(KEYS) == sorted(decode(Record, result).key for result in results)
+
+
+def lease(sm: str) -> LocalSite:
+    """Return a machine with one GPU of this compute capability."""
+    return LocalSite(Machine("580.159.04", 1), user_mode=lambda: Cuda("13.0", gpus=(Gpu(f"card {sm}", sm),)))
+
+
+def test_leases_of_two_machines_are_one_run(runs: Runs, tmp_path: Path) -> None:
+    """The first ends after one case, lacks the GPU of another, and finds a third unavailable in its ranks."""
+    cases = [item for item in everything(KNOWN, (Level.GPU,)) if item.cell.base.startswith("torch")][:5]
+    cases[4] = replace(cases[4], cell=cases[4].cell.with_(values(sm="10.0")))
+    keys, lacking = [item.key for item in cases], Outcome(OutcomeKind.UNAVAILABLE, "NCCL did not start")
+    first, second = lease("9.0"), lease("10.0")
+    engine = FakeEngine(KNOWN, limit=2, status=137, machine=first.text)
+    engine.ends = lambda item: lacking if item.key == keys[1] else engine.as_expected(item)
+    runs.run(engine, cases, site=first)
+    again = FakeEngine(KNOWN, machine=first.text, limit=0, status=137)
+    runs.run(again, [], resume=runs.stored(), site=first)
+    assert (engine.ran, again.ran) == (keys[:2], [])  # the same machine does not run it again
+
+    moved = Runs(tmp_path / "moved")
+    shutil.copytree(runs.out, moved.out)
+    other = FakeEngine(KNOWN, machine=second.text)
+    night = moved.run(other, [], resume=moved.stored(), site=second)
+    assert other.ran == keys[1:]
+    assert [one.key for one in night.records] == keys
+    assert [one.resolved["machine"] for one in night.records] == [first.text, *[second.text] * 4]
+    page, rows = run_summary.page(night), (moved.out / "index.html").read_text()
+    assert (f"1. {first.text}: 1 cases" in page, f"2. {second.text}: 4 cases" in page) == (True, True)
+    assert (rows.count(f"<br>{first.text}"), rows.count(f"<br>{second.text}")) == (1, 4)
 
 
 def test_unknown_run_raises_with_the_nearest_name(runs: Runs) -> None:

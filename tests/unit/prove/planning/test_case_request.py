@@ -277,6 +277,7 @@ def test_host_has_the_engine_of_its_cases() -> None:
         *(wheel.package for wheel in nccl_sharing().wheel),
     }
     assert needed.clones == ("megatron-lm",)
+    assert supplies(real(), cases, compiled=True).builds == ("2.18.0",)  # the bundle brings it
 
 
 def test_engine_of_another_writer_is_built() -> None:

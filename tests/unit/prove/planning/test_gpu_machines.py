@@ -11,7 +11,7 @@ import pytest
 from matrix.ground.cases.machine_requirements import offered, unmet
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.loading import load
-from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
+from matrix.ground.catalog.machine import Compiled, Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.verdicts.planned import Kind
 from matrix.prove.planning.case_request import cases_here, with_host
 from matrix.prove.planning.night import of_base
@@ -150,3 +150,6 @@ def test_builds_of_writers_are_counted() -> None:
     counted = availability(catalog, cases, lambda base: offer, {Level.GPU: machine}, Durations(catalog, {}), Parallel())
     assert {"2.9.0", "2.17.1", "2.20.2"} <= {build.te for build in counted.builds}
     assert "2.18.0" not in {build.te for build in counted.builds}
+    bundled = {Level.GPU: replace(machine, compiled=(Compiled.of("2.9.0", packages["torch"], "13.0"),))}
+    counted = availability(catalog, cases, lambda base: offer, bundled, Durations(catalog, {}), Parallel())
+    assert "2.9.0" not in {build.te for build in counted.builds}

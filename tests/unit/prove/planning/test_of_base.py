@@ -109,6 +109,17 @@ def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expect
     assert expected == [item.cell.stack[TE] for item in items]
 
 
+@pytest.mark.parametrize(
+    ("engine", "compiled", "expected"), [(None, ("1.9",), ["1.9"]), ("1.8+ngc", ("1.9", "1.7"), ["1.8+ngc", "1.9"])]
+)
+def test_compiled_releases_of_a_bundle_are_added(
+    engine: str | None, compiled: tuple[str, ...], expected: list[str]
+) -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    items = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, compiled=compiled)
+    assert [item.cell.stack[TE] for item in items] == expected
+
+
 def test_line_of_the_installed_engine_is_the_default() -> None:
     known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
     items = of_base(known, "torch-2.4.0", (Level.CPU,), engine="1.9+ngc")

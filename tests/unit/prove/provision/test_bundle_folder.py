@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.machine import Cuda, Gpu
+from matrix.ground.catalog.machine import COMPILED, Cuda, Gpu
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
@@ -306,6 +306,21 @@ def test_settings_of_the_machine_do_not_leak() -> None:
     assert variables["MEGATRIX_PYTHON"] == "3.12"
     assert variables["MEGATRIX_MEGATRON_LM"] == "/b/sources/megatron-lm"
     assert variables.get("UV") != "/usr/bin/uv"
+    assert COMPILED not in variables
+
+
+def test_extensions_of_a_bundle_are_named(folder: Path) -> None:
+    """The folder of each is the bundle's; no other one is."""
+    name = "compiled/te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4/a.whl"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).touch()
+    content = bundle_folder.read(folder)
+    files = {**content.files, name: BundleFile(0, bundle_folder.digest(folder / name))}
+    bundle_folder.write(folder, replace(content, files=files))
+    content = bundle_folder.verified(folder)
+    assert bundle_folder.variables(folder, content, {})[COMPILED] == f"{folder}/compiled"
+    (folder / "compiled/te-1.10.0-torch-2.4.0-cuda-12.1-nvcc-12.4").mkdir()
+    assert error_of(folder).what == "this folder has what is not of the bundle"
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b"])

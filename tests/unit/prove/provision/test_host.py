@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.cases.machine_requirements import BaseOffer
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import GIB, Level
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Kind, Lack, Planned
@@ -25,6 +25,14 @@ SERVER = LocalSite(
 )
 KNOWN = catalog(failure())
 CASE = planned(KNOWN)
+
+
+def test_machine_is_stated_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    cuda = Cuda(gpus=(Gpu("NVIDIA H100 80GB HBM3", "9.0"),))
+    site = LocalSite(Machine("580.159.04", 1, memory=126 * GIB), user_mode=lambda: cuda)
+    assert site.text == "1 x NVIDIA H100 80GB HBM3, SM 9.0; driver 580.159.04; 16 cores, 126 GiB"
+    assert LocalSite(Machine("none", 0)).text == "no GPU; driver none; 16 cores"
 
 
 def on_gpus(gpus: int, driver: str = "none") -> Planned:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.machine import COMPILED, Compiled, PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
@@ -184,6 +184,68 @@ def test_what_can_not_be_built_is_an_error(te: str, changes: dict[str, object], 
     assert reason in str(caught.value)
 
 
+CUDA_12 = {"packages": {"torch": "2.4.0"}, "torch_cuda": "12.1"}  # of PyPI's torch
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_bundle_compiles_what_its_machine_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has no nvcc, another C++ compiler, and the torch of torch's own index; nothing is built again."""
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "12.4")
+    monkeypatch.setenv("CXXFLAGS", "-O1")
+    monkeypatch.setenv(te_wheels.VARIABLE, str(tmp_path / "kept"))
+    here, lines, pip = environment(**CUDA_12), list[str](), Pip()
+    found = te_wheels.compilation(("1.9.0", "1.10.0", "2.18.0"), here, ("3.12", "2.4.0", "9.0"), "12.4", 2)
+    assert (found.releases, *found.lacks) == (("1.9.0", "1.10.0"), "2.18.0")
+    for _ in range(2):
+        found.into(tmp_path / "bundle" / "compiled", pip, install, lines.append)
+    assert (len(pip.commands), pip.environment["NVTE_CUDA_ARCHS"]) == (2, "90")
+    assert lines[0].startswith("compiles Transformer Engine 1.9.0: te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4-")
+
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
+    monkeypatch.setenv(COMPILED, str(tmp_path / "bundle" / "compiled"))
+    there = environment(**CUDA_12 | {"packages": {"torch": "2.4.0+cu121"}})
+    build = te_wheels.release_build("1.9.0", there, ["9.0"])
+    assert build.name == lines[0].rpartition(" ")[2]
+    assert te_wheels.provide(build, PYTHON, Pip("error"), install) == Path(build.wheel)
+    assert installed.compiled() == {
+        Compiled(te, "2.4.0", "12.1"): wheel
+        for te in ("1.9.0", "1.10.0")
+        for wheel in (tmp_path / "bundle" / "compiled").glob(f"te-{te}-*/*.whl")
+    }
+    with pytest.raises(MatrixError, match="no nvcc builds it here"):
+        te_wheels.release_build("1.9.0", environment(**CUDA_12 | {"torch_cuda": "12.4"}), ["9.0"])
+
+
+def test_reason_is_stated_once_for_all_releases() -> None:
+    releases = ("2.8.0", "2.9.0", "2.18.0")
+    found = te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), "none", 15)
+    assert found.lines == [
+        "Transformer Engine compiled here: none; about 0 minutes",
+        "not compiled: Transformer Engine 2.8.0, 2.9.0, 2.18.0: no nvcc builds it here; "
+        "fix: install CUDA's toolkit 13 and set CUDA_HOME",
+    ]
+    able = te_wheels.compilation(releases, environment(), ("3.12", "2.11.0", "9.0"), "13.0", 15)
+    assert able.lines[0] == "Transformer Engine compiled here: 2.9.0, 2.18.0; about 4 minutes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine", "what"),
+    [
+        ({}, ("3.11", "", "9.0"), "Python 3.12, torch 2.11.0+cu130"),
+        ({}, ("3.12", "2.4.0", "9.0"), "torch 2.11.0+cu130"),
+        ({"torch_cuda": "none"}, ("3.12", "", "9.0"), "expected: Python 3.12, torch of the host with CUDA"),
+        ({"python": None, "packages": {}}, ("3.12", "2.4.0", "9.0"), "pip install torch==2.4.0 numpy"),
+        ({}, ("3.12", "", ""), "--sm 90"),
+    ],
+)
+def test_other_environments_compile_nothing(
+    changes: dict[str, object], machine: tuple[str, str, str], what: str
+) -> None:
+    with pytest.raises(MatrixError) as caught:
+        te_wheels.compilation(("2.18.0",), environment(**changes), machine, "13.0", 2)
+    assert what in str(caught.value)
+
+
 def test_variables_of_the_site_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSED, '{"MAX_JOBS": "3", "CUDA_HOME": "/site/cuda"}')
     for name in ("MAX_JOBS", "CUDA_HOME"):
@@ -195,6 +257,25 @@ def test_variables_of_the_site_win(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert pip.environment["CUDA_HOME"] == "/site/cuda"
     assert pip.environment["PATH"].endswith("/site/cuda/bin")
     assert pip.environment["NVTE_CUDA_ARCHS"] == "90"
+
+
+def test_extension_is_compiled_for_its_gpus_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.9 and 1.10 name three compute capabilities in their setup.py, and read no variable."""
+    nvcc, printed = tmp_path / "cuda" / "bin" / "nvcc", list[str]()
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))
+    words = ["-c", "a b.cu", "-gencode", "arch=compute_70,code=sm_70", "-gencode", "arch=compute_90,code=sm_90", "-O3"]
+
+    def pip(command: Sequence[str], *, environment: Mapping[str, str] | None = None, **_: object) -> CommandResult:
+        printed[:] = run([(environment or {})["PYTORCH_NVCC"], *words]).out.splitlines()
+        return CommandResult(1, REFUSED)
+
+    with pytest.raises(MatrixError):
+        te_wheels.provide(replace(BUILD, archs="90;100"), PYTHON, pip, install, tmp_path)
+    archs = ["-gencode", "arch=compute_90,code=sm_90", "-gencode", "arch=compute_100,code=sm_100"]
+    assert printed == ["-c", "a b.cu", "-O3", *archs]
 
 
 def test_script_of_nvcc_is_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,14 +111,14 @@ def layouts(model: str) -> list[Point]:
     return [point for point in points if not point.problems() and point.reference() == Point.parse(model)]
 
 
-def references(model: Point, seeds: range, device: Device) -> list[campaign.Reference]:
+def references(model: Point, seeds: range, device: Device) -> list[campaign.ReferenceNumbers]:
     """Return the reference of each seed."""
     draws = [Draw(seed, move) for seed in seeds for move in range(1 + device.moves)]
     ranks = campaign.measure(model, draws, DEADLINE_S, device)
     if isinstance(ranks, campaign.ParityAnswer):
         raise RuntimeError(ranks.trace)
     size = 1 + device.moves
-    return [campaign.Reference.of(device.floor, ranks[first : first + size]) for first in range(0, len(ranks), size)]
+    return [campaign.ReferenceNumbers.of(device.floor, ranks[first : first + size]) for first in range(0, len(ranks), size)]
 
 
 def rows(points: list[Point], seeds: range, device: Device) -> Iterator[dict[str, Any]]:

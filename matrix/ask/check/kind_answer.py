@@ -107,7 +107,7 @@ def _parts(sighting: KindSighting, table: KindTable, seen: VersionsSeen) -> Iter
 def _of_name(name: str, rows: Sequence[NameFact]) -> Rows:
     for row in rows:
         if shown := re.match(row.pattern, name):
-            yield f"{plain_name(name).strip()}: {row.means.format_map(shown.groupdict())}", row.install
+            yield f"{plain_name(name)}: {row.means.format_map(shown.groupdict())}", row.install
             return
 
 

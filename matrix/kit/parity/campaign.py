@@ -296,19 +296,19 @@ class Comparisons:
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
             refused = isinstance(measured, ParityAnswer)
-            self.references[key] = measured if refused else Reference.of(device.floor, measured)
+            self.references[key] = measured if refused else ReferenceNumbers.of(device.floor, measured)
         return self.references[key]
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceNumbers:
     """The numbers of one rank, and the tolerance that those with moved weights give."""
 
     numbers: Any
     tolerance: Tolerance
 
     @classmethod
-    def of(cls, floor: float, measured: Any) -> Reference:
+    def of(cls, floor: float, measured: Any) -> ReferenceNumbers:
         """Return that of the draws of one rank, the first without a move. Raises HarnessError for one without worth."""
         from matrix.kit.parity import layout_step
 
@@ -434,7 +434,7 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
             if failures := forked(leg, [draw], folder, REFERENCE_S, device):
                 raise PointRefused(failures[0].text)
     save_numbers(point.legs[-1], [draw], layout, device, rank.rank)
-    expected = Reference.of(device.floor, load_numbers(point.reference(), reference)).numbers
+    expected = ReferenceNumbers.of(device.floor, load_numbers(point.reference(), reference)).numbers
     leave()
     return compare(row for ranks in load_numbers(point, layout)[0] for row in layout_step.differences(expected, ranks))
 

@@ -85,10 +85,6 @@ def test_symbol_has_a_plain_name(symbol: str, name: str) -> None:
         ({"glibc": "GLIBC_2.32", "path": "libc.so.6"}, ["Ubuntu 22.04 has 2.35"]),
         ({"glibc": "CXXABI_1.3.15"}, ["GCC 14"]),
         ({"header": "cudnn.h"}, ["cuDNN's header"]),
-        (
-            {"check": "MXFP8 (for all gemm layouts) is not supported on 12.0+ architectures"},
-            ["MXFP8: Transformer Engine from 2.6 on"],
-        ),
         ({"wheel": "flash_attn-2.8.3+cu12torch2.8.whl"}, ["a file of flash-attn's releases"]),
         ({"wheel": "transformer_engine_torch-2.9.0+cu12.whl"}, ["a file of Transformer Engine's releases"]),
         ({"header": "pybind11/pybind11.h"}, ["pybind11's header"]),

@@ -89,7 +89,7 @@ def test_reference_that_shows_nothing_is_no_verdict(
         raise error("why")
 
     monkeypatch.setattr(campaign, "measure", lambda *_: [])
-    monkeypatch.setattr(campaign.Reference, "of", refuse)
+    monkeypatch.setattr(campaign.ReferenceNumbers, "of", refuse)
     assert Comparisons().judge(ParityTask(Point())) == ParityAnswer(outcome, text="why")
 
 

@@ -209,7 +209,8 @@ def summary(result: CheckResult) -> str:
     names += [finding.title for finding in result.loading.breaks] if result.loading else []
     names += [str(failure.failure.id) for failure in certain]
     names += [f"calls into {group.into}" for group in result.calls if group.certain]
-    unknown = f"UNKNOWN: {unread} part{'s' * (unread != 1)} of the input not read or not known" * bool(unread)
+    parts = "1 part of the input is" if unread == 1 else f"{unread} parts of the input are"
+    unknown = f"UNKNOWN: {parts} not known" * bool(unread)
     if not names:
         return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
     breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
@@ -410,7 +411,7 @@ def _change_in_one_line(transition: Transition) -> str:
         len(transition.of(effect)) for effect in (Effect.FIXED, Effect.STAYS, Effect.UNKNOWN, Effect.OPEN)
     )
     head = f"{len(certain)} newly break{'s' * (len(certain) == 1)}" if certain else "nothing newly breaks for certain"
-    doubt = f"{unknown + unclear} not known of one side" if unclear else f"{unknown} no longer known"
+    doubt = f"{unknown + unclear} not known for one side" if unclear else f"{unknown} no longer known"
     return f"{head}; {optional} more with options; {fixed} fixed, {stays} stay, {doubt}"
 
 

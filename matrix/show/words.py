@@ -75,7 +75,8 @@ def headline(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSIN
     if missing:
         lost_levels = " and ".join(f"level {level}, which ran in {run}," for level, run in sorted(missing.items()))
         return Headline("incomplete", f"nothing is red, but {lost_levels} did not run", sources)
-    return Headline("green", f"nothing is red in {total - unavailable} cases", sources)
+    ran = total - unavailable
+    return Headline("green", f"nothing is red in {ran} case{'s' * (ran != 1)}", sources)
 
 
 def verdict_counts(records: Iterable[Record]) -> dict[Verdict, int]:

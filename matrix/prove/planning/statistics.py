@@ -103,8 +103,9 @@ def statement(
     on_lane = sum(of_bases.values()) / min(parallel[0], len(of_bases))
     seconds = max(*of_bases.values(), on_lane) / parallel[1] + len(absent) * ENVIRONMENT_S + START_S
     size = len(absent) * ENVIRONMENT_GB + len(packages) * OVERLAY_GB
-    text = f"{len(waiting)} cases to run, {cached} from the cache; expected: {seconds / 60 + 0.5:.0f} min, at most"
-    return f"{text} {size:.1f} GB of disk{', made: ' * bool(absent)}{', '.join(sorted(absent))}"
+    count = f"{len(waiting)} case{'s' * (len(waiting) != 1)} to run, {cached} from the cache"
+    disk = f"at most {size:.1f} GB of disk{', made: ' * bool(absent)}{', '.join(sorted(absent))}"
+    return f"{count}; expected: {seconds / 60 + 0.5:.0f} min, {disk}"
 
 
 @dataclass(frozen=True)

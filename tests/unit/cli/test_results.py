@@ -42,7 +42,7 @@ def test_folder_of_bisections_has_no_run(tmp_path: Path) -> None:
 def test_summary_ends_with_its_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Night(NIGHT, (record(),)), tmp_path)
     *_, headline, pages = capsys.readouterr().out.splitlines()
-    assert headline.startswith("GREEN: nothing is red in 1 cases")
+    assert headline.startswith("GREEN: nothing is red in 1 case")
     assert pages == f"page: {tmp_path / 'index.html'}  junit: {tmp_path / 'junit.xml'}"
 
 

@@ -98,7 +98,7 @@ def test_verdict_is_coloured_and_comes_first(words: str, colour: str) -> None:
         ),
         (
             "mcore=0.8.0 torch=2.4.1 apex=1",
-            f"1 known break: {SAVE}; UNKNOWN: 1 part of the input not read or not known",
+            f"1 known break: {SAVE}; UNKNOWN: 1 part of the input is not known",
         ),
         ("base=ngc-24.07", "nothing is known to break in this stack; not named: megatron-core"),
         (
@@ -111,7 +111,7 @@ def test_verdict_is_coloured_and_comes_first(words: str, colour: str) -> None:
         ),
         (
             "mcore=99",
-            "UNKNOWN: 1 part of the input not read or not known; nothing else is known to break in this stack",
+            "UNKNOWN: 1 part of the input is not known; nothing else is known to break in this stack",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_summary_has_headline_causes_and_missing_results() -> None:
 
 def test_green_night_is_short() -> None:
     text = job_summary(of(record()), NOTHING_BEFORE)
-    assert "nothing is red in 1 cases" in text
+    assert "nothing is red in 1 case" in text
     assert "| verdict | failure |" not in text
 
 

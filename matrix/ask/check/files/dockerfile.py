@@ -92,8 +92,8 @@ class _Stage:
             if instruction == "ARG":
                 names = dict(word.partition("=")[::2] for word in operands.split())
                 defaults = {name: value for name, value in self.defaults.items() if names.get(name) == ""}
-                self.shell.variables |= defaults
-                self.shell.variables |= {name: [self.built_with[name]] for name in self.built_with.keys() & names}
+                given = {name: [value] for name, value in self.built_with.items() if name in names}
+                self.shell.variables |= defaults | given
         elif instruction == "RUN":
             self.declared += self._run(operands, line, stages)
         elif instruction in ("CMD", "ENTRYPOINT"):

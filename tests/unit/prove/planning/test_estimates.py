@@ -61,7 +61,7 @@ ON_OTHER = planned(KNOWN, base="torch-2.3.1")
     ("waiting", "absent", "parallel", "expected"),
     [
         ([], [], (1, 1), "nothing to run: 7 cases from the cache"),
-        ([HERE], [], (1, 1), "1 cases to run, 7 from the cache; expected: 1 min, at most 0.0 GB of disk"),
+        ([HERE], [], (1, 1), "1 case to run, 7 from the cache; expected: 1 min, at most 0.0 GB of disk"),
         ([PINNED] * 4, [], (1, 1), "4 cases to run, 7 from the cache; expected: 5 min, at most 0.1 GB of disk"),
         ([PINNED] * 4, [], (2, 1), "4 cases to run, 7 from the cache; expected: 5 min, at most 0.1 GB of disk"),
         ([PINNED] * 4, [], (1, 2), "4 cases to run, 7 from the cache; expected: 3 min, at most 0.1 GB of disk"),

@@ -300,7 +300,8 @@ def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProbl
             except (UnicodeDecodeError, MatrixError) as error:
                 yield EntryProblem(where, f"not an outcome: {error}", "megatrix catalog keep RUN")
     for where, outcome in outcomes[examples.SHOWS].items():
-        matches = [entry.id for entry in catalog.failures if entry.id != failure.id and matched(entry, outcome)]
+        others = [(entry.id, matched(entry, outcome)) for entry in catalog.failures if entry.id != failure.id]
+        matches = [id for id, signature in others if signature and not signature.shared]
         if matched(failure, outcome) is None:
             yield EntryProblem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
         if matches:

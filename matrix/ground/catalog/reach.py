@@ -194,7 +194,7 @@ def read_options(
 CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
 OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
 SETTING: Final = re.compile(r"\+{0,2}((?:[\w-]+\.)+)(\w+)=(.*)", re.DOTALL)  # as hydra has them on its command line
-# Options that Megatron-LM computes where they are not given: a quotient of two others (arguments.py, read in 0.4 - 0.19).
+# Options that Megatron-LM computes where they are not given: quotients of others (arguments.py, read in 0.4 - 0.19).
 QUOTIENTS: Final = {"kv-channels": ("hidden-size", "num-attention-heads")}
 SWITCH: Final = {"true": True, "false": False}
 

@@ -91,5 +91,5 @@ ATTENTION_OFF: Final = "fused-attention-off"
 PADDING_UNFUSED: Final = "padding-between-unfused"
 """Its rules agree with the table, too."""
 
-OFFSETS_REFUSED: Final = "padded-offsets-refused"
+NO_BACKEND: Final = "no-attention-backend"
 """Its rules agree with the table, too."""

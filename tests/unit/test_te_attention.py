@@ -8,7 +8,7 @@ from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.stack import SM, TE, Stack
 from matrix.ground.catalog.versions import parse
-from tests.founding import ATTENTION_OFF, OFFSETS_REFUSED, PADDING_UNFUSED
+from tests.founding import ATTENTION_OFF, NO_BACKEND, PADDING_UNFUSED
 from tests.te_attention import TABLE, lists_in, padding_in
 from tests.unit.catalogs import real
 
@@ -61,11 +61,9 @@ def test_padding_rules_agree_with_the_sources(release: dict[str, str]) -> None:
     """Below the first SM with packed sequences in cuDNN, the unfused backend refuses padding or reads wrong tokens."""
     assert release["packed_sm"] == "9.0"
     older, refuses = Stack({TE: release["version"], SM: "8.0"}), "unfused" in release["padding_off"]
-    packed = parse(release["version"]) >= parse("2.11")  # before it the unfused backend takes no packed sequences
     broken, works = Expectation.BROKEN, Expectation.WORKS
-    refused = broken if refuses and packed else Expectation.UNKNOWN
-    assert real().failure(OFFSETS_REFUSED).expectation(older) is refused
+    assert real().failure(NO_BACKEND).expectation(older) is (broken if refuses else works)
     assert real().failure(PADDING_UNFUSED).expectation(older) is (works if refuses else broken)
-    if packed:
-        equal = real().failure(OFFSETS_REFUSED).expectation(older, "equal")
+    if parse(release["version"]) >= parse("2.11"):  # before it the unfused backend takes no packed sequences
+        equal = real().failure(NO_BACKEND).expectation(older, "equal")
         assert equal is (broken if release["padding_by_tensor"] else works)

@@ -300,8 +300,7 @@ def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProbl
             except (UnicodeDecodeError, MatrixError) as error:
                 yield EntryProblem(where, f"not an outcome: {error}", "megatrix catalog keep RUN")
     for where, outcome in outcomes[examples.SHOWS].items():
-        others = [(entry.id, matched(entry, outcome)) for entry in catalog.failures if entry.id != failure.id]
-        matches = [id for id, signature in others if signature and not signature.shared]
+        matches = [entry.id for entry in catalog.failures if entry.id != failure.id and matched(entry, outcome)]
         if matched(failure, outcome) is None:
             yield EntryProblem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
         if matches:

@@ -170,8 +170,6 @@ def test_an_entry_may_be_in_no_night(folder: Path) -> None:
 def test_a_wide_signature_is_reported(folder: Path) -> None:
     other = failure("other", signature=failure().signature)
     assert "examples/shows/one.json: shows other as well" in found(sound(folder), other)
-    common = failure("other", signature=(replace(failure().signature[0], shared="any cause"),))
-    assert "examples/shows/one.json: shows other as well" not in found(sound(folder), common)
 
 
 def test_a_look_alike_that_shows_is_reported(folder: Path) -> None:

@@ -87,3 +87,9 @@ LIBRARIES: Final = "te-cuda-libraries"
 
 ATTENTION_OFF: Final = "fused-attention-off"
 """Its rules of the GPU 12.0 agree with tests/te_attention.toml, which is read from Transformer Engine's sources."""
+
+PADDING_UNFUSED: Final = "padding-between-unfused"
+"""Its rules agree with the table, too."""
+
+NO_BACKEND: Final = "no-attention-backend"
+"""Its rules agree with the table, too."""

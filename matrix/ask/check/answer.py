@@ -120,9 +120,9 @@ class CheckResult:
 
 
 def unknown_parts(
-    catalog: Catalog, user: UserStack, rulings: Rulings, required: Sequence[str] = ()
+    catalog: Catalog, user: UserStack, rulings: Rulings, required: Sequence[str] = (), jobs: Sequence[UserJob] = ()
 ) -> tuple[Unread, ...]:
-    """Return all that is not known of a stack, each part with its place and what to do about it.
+    """Return all that is not known of a stack and its jobs, each part with its place and what to do about it.
 
     `required` are the components that the stack must name. Why calls can't be judged counts where all else is known.
     """
@@ -131,7 +131,7 @@ def unknown_parts(
         *_undecided(user, rulings.failures),
         *undecided_driver(catalog, user),
         *_unnamed(user, required),
-    ) or tuple(_unjudged(user, rulings.problems))
+    ) or (*_unversioned(user, rulings.failures, jobs), *_unjudged(user, rulings.problems))
 
 
 def _undecided(user: UserStack, failures: Sequence[FailureInStack]) -> Iterator[Unread]:
@@ -163,6 +163,16 @@ def _unnamed(user: UserStack, required: Sequence[str]) -> Iterator[Unread]:
         if user.stack[name] is UNKNOWN and name not in user.limits:
             text, fix = f"{component_title(name)} is required and not named", f"name it, such as {short(name)}=VERSION"
             yield Unread(UnreadKind.PACKAGE, text, COMMAND_LINE, fix)
+
+
+def _unversioned(user: UserStack, failures: Sequence[FailureInStack], jobs: Sequence[UserJob]) -> Iterator[Unread]:
+    """Yield that a job is stated without any version of Megatron's stack, where failures depend on them."""
+    open_ones = sum(failure.standing is Standing.WITH_VERSIONS for failure in failures)
+    place = next((job.place for job in jobs if job.place), None)
+    if place and open_ones and all(user.stack[name] is UNKNOWN and name not in user.limits for name in MEGATRON):
+        text = f"no version is stated, which decides {open_ones} failures of this job"
+        fix = "name them: torch=VERSION mcore=VERSION te=VERSION; or add the file that states them, with --as-one"
+        yield Unread(UnreadKind.VERSION, text, place, fix)
 
 
 def _unjudged(user: UserStack, problems: Mapping[str, str]) -> Iterator[Unread]:

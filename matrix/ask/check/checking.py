@@ -83,7 +83,7 @@ def check(
         tuple(rulings.clashes),
         tuple(rulings.calls),
         rulings.problems,
-        unknown_parts(catalog, stack, rulings, question.required),
+        unknown_parts(catalog, stack, rulings, question.required, question.jobs),
         tuple(upgrades(catalog, stack.stack, component, breaks) for component in question.upgrades),
         question.host,
         question.checkpoint,

@@ -22,6 +22,7 @@ from matrix.ground.catalog.stack import (
     CUDA,
     DRIVER,
     MCORE,
+    PYTHON,
     TE,
     TOOLKIT,
     TORCH,
@@ -29,6 +30,7 @@ from matrix.ground.catalog.stack import (
     Place,
     Stack,
     component_title,
+    components,
 )
 from matrix.ground.catalog.versions import format_ranges
 from matrix.kit.preflight import Answer, Report
@@ -344,6 +346,7 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
     if reason := catalog.excluded(stack):
         declared = [name for name in stack if f"declares {name}" in reason]
         excluding.append(Clash(reason, user.place(declared[0] if declared else MCORE)))
+    excluding += [Clash(reason, user.place(name)) for name, reason in _declared_apart(stack)]
     if checkpoint and checkpoint.mark and core and core not in checkpoint.mark.reads:
         excluding.append(Clash(f"megatron-core {core} can't read {checkpoint}", user.place(MCORE)))
     carrier, fitted = _carrier(catalog, stack), fit_of(catalog, stack)
@@ -352,6 +355,19 @@ def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = N
         more = f"; driver {would} would do" if would else ""
         excluding.append(Clash(f"driver {driver} is too old: {fitted.reason}{more}", user.place(DRIVER)))
     return excluding
+
+
+def _declared_apart(stack: Stack) -> Iterator[tuple[str, str]]:
+    """Yield each framework whose release declares a range that the stack is outside of, and the reason."""
+    for name in [name for name in stack if name in components() and components()[name].framework]:
+        from matrix.ground.catalog.distributions import read_distributions  # not needed for most answers: 0.1 s
+
+        release = read_distributions().of(name, stack.version(name) or "")
+        for declared, limits in release.ranges(stack.version(PYTHON) or "3.12").items() if release else ():
+            version = stack.version(declared)
+            if version and not limits.contains(version, prereleases=True):
+                has = f"the stack has {version}"
+                yield name, f"{component_title(name)} {stack[name]} declares {declared}{limits}; {has}"
 
 
 def _carrier(catalog: Catalog, stack: Stack) -> Container | str | None:

@@ -24,6 +24,7 @@ from matrix.ground.catalog.stack import (
     UNKNOWN,
     WRITER,
     Bound,
+    Component,
     Place,
     Stack,
     Value,
@@ -286,20 +287,23 @@ def _unknown_parts(catalog: Catalog, stated: Mapping[str, Statement], unstated: 
 
 
 def _judged(catalog: Catalog, statement: Statement, stated: Mapping[str, Statement]) -> bool:
-    """Return whether the catalog can speak of a component: by a rule, or by a base that has this version.
+    """Return whether the catalog can speak of a component: by a rule, a base that has this version, or its release.
 
     A package whose version follows from another one is known with that one, but not on the command line, where no
     installer has compared the two.
     """
     name = statement.name
-    if name in catalog.judged or name in (BASE, PYTHON, GPUS):
+    row = components().get(name, Component(name))
+    if name in catalog.judged or name in (BASE, PYTHON, GPUS) or (row.framework and not statement.version):
         return True
-    follows = components()[name].follows if name in components() else ""
-    if follows in stated and statement.place != COMMAND_LINE:
+    if row.follows in stated and statement.place != COMMAND_LINE:
         return True
     release = parse(statement.version).release if statement.version else ()
     contained = (base.contents().version(name) for base in catalog.bases.values())
-    return bool(release) and any(parse(text).release[: len(release)] == release for text in contained if text)
+    from matrix.ground.catalog.distributions import read_distributions  # not needed for most answers: 0.1 s
+
+    held = bool(release) and any(parse(text).release[: len(release)] == release for text in contained if text)
+    return held or read_distributions().of(name, statement.version or "") is not None
 
 
 def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list[str]]:

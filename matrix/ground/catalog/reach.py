@@ -194,6 +194,8 @@ def read_options(
 CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
 OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
 SETTING: Final = re.compile(r"\+{0,2}((?:[\w-]+\.)+)(\w+)=(.*)", re.DOTALL)  # as hydra has them on its command line
+# Options that Megatron-LM computes where they are not given: quotients of others (arguments.py, read in 0.4 - 0.19).
+QUOTIENTS: Final = {"kv-channels": ("hidden-size", "num-attention-heads")}
 SWITCH: Final = {"true": True, "false": False}
 
 
@@ -253,6 +255,12 @@ class JobArguments:
         options = ((name, raw) for name, raw in self.given.items() if name not in self.perhaps)
         return {name: raw for name, raw in options if isinstance(raw, str) and not OPEN_VALUE.search(raw)}
 
+    def quotient(self, option: str) -> str | None:
+        """Return the value of one of QUOTIENTS, None where the command does not give both of its parts as numbers."""
+        dividend, divisor = (self.values.get(part, "") for part in QUOTIENTS[option])
+        numbers = re.fullmatch(DIGITS, dividend) and re.fullmatch(DIGITS, divisor) and int(divisor)
+        return str(int(dividend) // int(divisor)) if numbers else None
+
     @property
     def stated(self) -> dict[str, str]:
         """Return the values, and "" for each flag that is on."""
@@ -285,6 +293,8 @@ class Condition:
         """Return whether the condition holds; None where the command does not show it."""
         value = arguments.given.get(self.option)
         if self.option in arguments.perhaps:
+            return None
+        if value is None and self.option in QUOTIENTS and (value := arguments.quotient(self.option)) is None:
             return None
         if isinstance(value, str) and OPEN_VALUE.search(value) and self.operator:
             return None

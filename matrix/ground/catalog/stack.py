@@ -150,6 +150,7 @@ class Component:
     distribution: bool = True
     example: str = ""
     follows: str = ""
+    framework: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pass packed sequences with latent attention to Transformer Engine's DotProductAttention.
+"""Pass packed sequences, with latent attention or offsets of padding, to Transformer Engine's DotProductAttention.
 
 Transformer Engine's Python is real: its forward pass and its selection of a backend. Stand-ins are the compiled
 extension, which answers that cuDNN has no kernel, as that of a real machine does for such inputs, and the GPU (9.0).
@@ -21,6 +21,38 @@ QK, V = 192, 128  # head dimensions of DeepSeek-V3's latent attention
 
 def forward(rank: Rank, *, packed: bool) -> str:
     """Run the forward pass up to the backend; return which one is reached. Raises what Transformer Engine raises."""
+    te = start(rank)
+    import torch
+
+    attention = te.DotProductAttention(
+        HEADS,
+        (QK, V),
+        qkv_format="thd" if packed else "sbhd",
+        attn_mask_type="padding_causal" if packed else "causal",
+    )
+    return reached(attention, inputs(torch, packed), lengths(torch) if packed else {})
+
+
+def select(rank: Rank, *, length: int, same: bool = False) -> str:
+    """Do the same for two packed sequences with equal heads, the first of `length` tokens before its padding.
+
+    `same`: the offsets with padding are the very tensor of those without.
+    """
+    te = start(rank)
+    import torch
+
+    half = TOKENS // 2
+    ends = torch.tensor([0, length, length + half], dtype=torch.int32)
+    padded = ends if same else torch.tensor([0, half, TOKENS], dtype=torch.int32)
+    offsets = {"cu_seqlens_q": ends, "cu_seqlens_kv": ends, "max_seqlen_q": half, "max_seqlen_kv": half}
+    offsets |= {"cu_seqlens_q_padded": padded, "cu_seqlens_kv_padded": padded}
+    tokens = [torch.zeros(TOKENS, HEADS, V, dtype=torch.bfloat16) for _ in range(3)]
+    attention = te.DotProductAttention(HEADS, V, qkv_format="thd", attn_mask_type="padding_causal")
+    return reached(attention, tokens, offsets)
+
+
+def start(rank: Rank) -> Any:
+    """Import Transformer Engine with its stand-ins, of which cuDNN has no kernel; return it."""
     import torch
 
     cpu_device.install()
@@ -32,14 +64,13 @@ def forward(rank: Rank, *, packed: bool) -> str:
     import transformer_engine_torch as extension
 
     extension.get_fused_attn_backend = lambda *_, **__: extension.NVTE_Fused_Attn_Backend.NVTE_No_Backend
-    attention = te.DotProductAttention(
-        HEADS,
-        (QK, V),
-        qkv_format="thd" if packed else "sbhd",
-        attn_mask_type="padding_causal" if packed else "causal",
-    )
+    return te
+
+
+def reached(attention: Any, tokens: list[Any], options: dict[str, Any]) -> str:
+    """Return the backend that a forward pass reaches."""
     try:
-        attention(*cpu_device.as_cuda(*inputs(torch, packed)), **(lengths(torch) if packed else {}))
+        attention(*cpu_device.as_cuda(*tokens), **options)
     except te_extension.StandInError as error:
         return str(error)  # beyond the selection
     return "unfused"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from matrix.ask.check.answer import CheckAnswer, CheckResult, answer_of
+from matrix.ask.check.answer import CheckAnswer, CheckResult, answer_of, unknown_parts
 from matrix.ask.check.checkpoint_settings import Checkpoint
 from matrix.ask.check.files.declared import Statement, Unread, UnreadKind
 from matrix.ask.check.remedies import Upgrade
@@ -16,6 +16,7 @@ from matrix.ask.check.rulings import (
     ChangeKind,
     Clash,
     FailureInStack,
+    Rulings,
     StackChange,
     Standing,
 )
@@ -105,6 +106,30 @@ JOB = UserJob(place=HERE)
 def test_stack_or_job_of_megatron_is_checked(user: UserStack, jobs: tuple[UserJob, ...], checked: bool) -> None:
     """A version that is only limited is one; a job beside none of the packages is none of theirs."""
     assert CheckResult(user, jobs, ()).checked is checked
+
+
+OPEN_VERSION = FailureInStack(failure("a"), Standing.WITH_VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("user", "jobs", "failures", "status"),
+    [
+        (stack(python="3.12"), (JOB,), (OPEN_VERSION,), 3),
+        (stack(), (JOB,), (OPEN_VERSION, OPEN_VERSION), 3),
+        (stack(), (JOB,), (FailureInStack(failure("a"), Standing.NOT_REACHED),), 0),
+        (stack(mcore="0.9.0"), (JOB,), (OPEN_VERSION,), 0),
+        (replace(stack(), limits={TORCH: ">=2.4"}), (JOB,), (OPEN_VERSION,), 0),
+        (stack(torch="none", te="none"), (JOB,), (OPEN_VERSION,), 0),
+        (stack(python="3.12"), (UserJob(),), (OPEN_VERSION,), 3),
+    ],
+)
+def test_job_without_versions_is_unknown(
+    user: UserStack, jobs: tuple[UserJob, ...], failures: tuple[FailureInStack, ...], status: int
+) -> None:
+    """Where no part of the stack is stated, what decides failures is unknown; elsewhere it is not named."""
+    unknown = unknown_parts(real(), user, Rulings(failures, (), {}, ()), jobs=jobs)
+    assert CheckResult(user, jobs, failures, unknown=unknown).answer.status() == status
+    assert len(unknown) == (status == 3 and jobs == (JOB,))
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,11 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
         ({"mcore": "0.17.1", "python": "3.10.1"}, "megatron-core 0.17.1 needs Python"),
         ({"mcore": "0.17.1", "torch": "2.4.1"}, "megatron-core 0.17.1 declares torch>=2.6.0"),
         ({"mcore": "0.13.1", "numpy": "2.1.0"}, "megatron-core 0.13.1 declares numpy<2.0.0; the base has 2.1.0"),
+        (
+            {"mcore-bridge": "1.6.5", "mcore": "0.15.0"},
+            "mcore-bridge 1.6.5 declares megatron-core<0.20,>=0.16; the stack",
+        ),
+        ({"megatron-bridge": "0.3.1", "mcore": "0.17.1"}, "Megatron-Bridge 0.3.1 declares megatron-core<0.17.0"),
         ({"base": "ngc-24.10", "driver": "450"}, "driver 450 is too old: ngc-24.10 requires driver 470 or later"),
         ({"base": "ngc-24.03", "driver": "470.42.01"}, "driver 470.42.01 is too old: ngc-24.03 has CUDA"),
         ({"base": "nemo-26.04", "driver": "470"}, "driver 470 is too old: nemo-26.04 has CUDA 13.1.1"),
@@ -202,6 +207,27 @@ def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str
     said = [Statement(name, value, Place("x", 1)) for name, value in values(**versions).items()]
     (clash,) = clashes(real(), build(real(), said))
     assert (clash.text.startswith(text), str(clash.place)) == (True, "x:1")
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        {"mcore-bridge": "1.6.5", "mcore": "0.19.0rc0"},
+        {"mcore-bridge": "9.9", "mcore": "0.15.0"},
+        {"mcore-bridge": "1.6.5"},
+        {"mbridge": "0.15.1", "mcore": "0.11.0"},
+    ],
+)
+def test_frameworks_inside_their_ranges_do_not_clash(versions: dict[str, str]) -> None:
+    """Pre-releases count; of a release that is not recorded nothing is stated; nor do ranges of an extra count."""
+    said = [Statement(name, value, Place("x", 1)) for name, value in values(**versions).items()]
+    assert clashes(real(), build(real(), said)) == []
+
+
+@pytest.mark.parametrize(("version", "unread"), [("1.6.5", 0), (None, 0), ("9.9", 1)])
+def test_recorded_framework_is_known(version: str | None, unread: int) -> None:
+    said = [Statement("mcore-bridge", version or UNKNOWN, Place("x", 1))]
+    assert len(build(real(), said).unread) == unread
 
 
 def test_groups_are_in_order_of_certainty() -> None:

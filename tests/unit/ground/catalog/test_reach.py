@@ -330,3 +330,30 @@ def test_no_row_hides_an_option_of_failures() -> None:
     names = {dashed(name) for row in settings_table().setting for name in row.names}
     conditions = {one.option for failure in real().failures for way in failure.reached_by for one in way.on_arguments}
     assert not names & conditions
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [
+        ("--kv-channels 256", True),
+        ("--kv-channels 128 --hidden-size 8192 --num-attention-heads 32", False),
+        ("--hidden-size 8192 --num-attention-heads 32", True),
+        ("--hidden-size 4096 --num-attention-heads 32", False),
+        ("--hidden-size 8192", None),
+        ("--hidden-size $HIDDEN --num-attention-heads 32", None),
+        ("--hidden-size 8192 --num-attention-heads 0", None),
+        ("--kv-channels $WIDTH --hidden-size 4096 --num-attention-heads 32", None),
+        ("", None),
+    ],
+)
+def test_head_dimension_is_computed(words: str, holds: bool | None) -> None:
+    """As Megatron-LM does, from the hidden size and the heads; it is unknown where one of them is."""
+    condition = Condition.parse("--kv-channels > 192")
+    assert condition
+    assert condition.holds(JobArguments.parse(words.split()), {}) is holds
+
+
+def test_undecided_head_dimension_leaves_open() -> None:
+    way = ReachedBy(arguments=("--kv-channels > 192",))
+    assert way.reached(JobArguments.parse(["--hidden-size", "8192"])).reach is Reach.OPEN
+    assert way.reached(None) == Reached(Reach.OPEN, ("--kv-channels > 192",))

@@ -346,9 +346,9 @@ def _weigh(
     """
     score, reasons, rarity = 0.0, [], _rarity(history)
     common = _subjects(history)[commit.number] & about
-    shared = [word for word in words_of(commit.subject) if word.lower() in common] if common else []
+    shared = sorted(word for word in words_of(commit.subject) if word.lower() in common) if common else []
     score += sum(rarity(word.lower()) for word in shared)
-    touched = [word for word in error if change and hash_of_word(word) in change.words]
+    touched = sorted(word for word in error if change and hash_of_word(word) in change.words)
     score += min(3.0, sum(0.8 if IDENTIFIER.search(word) else 0.3 for word in touched))
     if change and source and hash_of_line(source) in change.removed:
         score, reasons = score + 3, ["it changed the printed line"]

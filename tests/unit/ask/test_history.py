@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ask.history import inferred, named_in, offered, original, positions, repairs_between, views
+from matrix.ask.history import CommitOffer, inferred, named_in, offered, original, positions, repairs_between, views
 from matrix.ground.verdicts.outcome import Frame, Raised
 from matrix.ground.verdicts.tracebacks import LoggedFrame
 from matrix.read.history.index import histories
@@ -90,12 +90,16 @@ def test_message_is_gone_without_a_commit() -> None:
 
 
 def fixes(version: str, message: str, *frames: tuple[str, int, str]) -> list[str]:
+    return [fix.commit.id for fix in fixes_of(version, message, *frames)]
+
+
+def fixes_of(version: str, message: str, *frames: tuple[str, int, str]) -> tuple[CommitOffer, ...]:
     raised = Raised(
         "Error", message, tuple(Frame(f"/env/megatron/core/{file}", line, name) for file, line, name in frames)
     )
     offer = offered(raised, {"megatron-core": {version: None}}, {})
     assert offer is not None
-    return [fix.commit.id for fix in offer.fixes]
+    return offer.fixes
 
 
 TE = "extensions/transformer_engine.py"
@@ -129,6 +133,13 @@ def test_commit_that_names_an_identifier_is_offered() -> None:
     """683895b3a6, "Fix TE version change on rope_fusion", changed other files."""
     message = "apply_rope_fusion is not available. Please install TE >= 1.4 or Apex."
     assert "683895b3a6" in fixes("0.11.0", message, ("transformer/transformer_config.py", 736, "__post_init__"))
+
+
+def test_words_of_a_reason_are_in_one_order() -> None:
+    """The order of a set differs between processes."""
+    message = "ValueError: is_te_min_version, super and tensor"
+    reasons = [offer.reason for offer in fixes_of("0.11.0", message, (TE, 2430, "forward"))]
+    assert "it is about ValueError, is_te_min_version, tensor" in reasons
 
 
 def test_commit_of_an_older_branch_is_no_fix() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from matrix.ground.cases.cells import CLONE
 from matrix.ground.catalog.failure import GIB, Case, CaseNeed, Level
 from matrix.ground.catalog.machine import Cuda, Machine, PythonEnvironment, Toolkit
-from matrix.ground.catalog.model import Catalog, Container, Driver, Image, Wheels
+from matrix.ground.catalog.model import HOST, Catalog, Container, Driver, Image, Wheels
 from matrix.ground.catalog.stack import ABSENT, CUDA, DRIVER, SM, TE, TOOLKIT, Stack
 from matrix.ground.catalog.versions import NONE, minor, parse
 from matrix.ground.verdicts.planned import Kind, Lack, Planned
@@ -266,7 +266,9 @@ def offered(
     contents = contents or PythonEnvironment()
     packages, features, cuda = contents.packages, contents.features, contents.torch_cuda
     spec, names = catalog.find_base(base), None if clones is None else frozenset(clones)
-    toolkit = Toolkit(cuda=cuda, torch=packages.get("torch", spec.torch)) if isinstance(spec, Wheels) else None
+    torch = packages.get("torch", spec.torch if isinstance(spec, Wheels) else None)
+    builds = isinstance(spec, Wheels) or (base == HOST and torch)  # the catalog may be without the host
+    toolkit = Toolkit(cuda=cuda, torch=torch) if builds else None
     lays = cuda or spec.cuda if isinstance(spec, Container) else None
     if features is not None:
         nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)

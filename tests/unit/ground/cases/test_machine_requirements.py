@@ -244,6 +244,15 @@ def test_extension_of_a_bundle_needs_no_nvcc() -> None:
     assert "no nvcc builds it here" in (lack_of(needs, machine, CUDA_12, te="1.10.0") or ("", ""))[1]
 
 
+def test_host_builds_although_no_catalog_has_it() -> None:
+    """A plan, and a run before its first case, ask with the catalog of the files."""
+    host = PythonEnvironment("3.12.1", {"torch": "2.4.0"}, ["cuda", "pkg_resources"], torch_cuda="12.1")
+    offer = offered(catalog(failure()), "host", host)
+    assert (offer.toolkit, offer.te) == (Toolkit(cuda="12.1", torch="2.4.0"), "none")
+    assert lack_of(replace(ON_GPU, needs=()), replace(gpus(2), nvcc="12.4"), offer, te="1.9.0") is None
+    assert offered(catalog(failure()), "host", replace(host, packages={})).toolkit is None
+
+
 def test_commits_and_other_levels_build_no_release() -> None:
     item = item_of(ON_GPU, te="1.9.0")
     assert builds_te(item, CUDA_12)

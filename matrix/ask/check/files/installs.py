@@ -49,6 +49,7 @@ MODULES: Final = {"megatron": "megatron-core"}  # whose distribution has another
 INSTALLS: Final = re.compile(r"\bpip\b.{0,99}\binstall\b")  # in a program of Python
 PIPED: Final = frozenset({"xargs", "parallel"})
 PIPED_INSTALL: Final = re.compile(r"\b(?:pip[\d.]*|conda|mamba) install\b|\buv add\b")
+NO_PROJECT: Final = frozenset({"--no-project", "--no-sync", "--script", "-s"})  # `uv run` installs no lock with these
 REVISION: Final = frozenset({"-b", "--branch", "--revision"})
 
 
@@ -94,6 +95,16 @@ class Installs:
             if pair[0] in CONDA and pair[1] in ("env", "install", "create", "update"):
                 return self._conda(rest, place, open_file)
         return not_read(UnreadKind.PACKAGE, "a program that runs pip", place) if _runs_pip(words) else None
+
+    def synced(self, words: Sequence[str], place: Place, open_file: Open) -> Declared:
+        """Return what `uv run` installs before its command: the lock of the project, if there is one, and `--with`."""
+        if ("uv", "run") not in pairwise(map(basename, words)):
+            return Declared()
+        project = NO_PROJECT.isdisjoint(words) and open_file("uv.lock") is not None
+        declared = self._locked(*LOCKS["uv", "sync"], place, open_file) if project else Declared()
+        named = [after for word, after in pairwise(words) if word == "--with"]
+        named += [word.removeprefix("--with=") for word in words if word.startswith("--with=")]
+        return declared + read_arguments([name for names in named for name in names.split(",")], place, open_file)
 
     def _locked(self, name: str, read_lock: Reader, place: Place, open_file: Open) -> Declared:
         self.environments = True

@@ -295,7 +295,7 @@ class Shell:
             return not_read(UnreadKind.FILE, f"shells start each other {DEEPEST} deep", place)
         self.depth += 1
         try:
-            return self._run(words, place, environ)
+            return self.installs.synced(words, place, self.open_file) + self._run(words, place, environ)
         finally:
             self.depth -= 1
 

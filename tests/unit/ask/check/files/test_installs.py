@@ -9,6 +9,7 @@ import pytest
 
 from matrix.ask.check.files.declared import NEWEST, Declared, total
 from matrix.ask.check.files.installs import Installs
+from matrix.ask.check.files.shell import read_script
 from matrix.ground.catalog.stack import ABSENT, Place
 
 FILES = {
@@ -53,6 +54,24 @@ def installed(*lines: str, files: Mapping[str, str] = FILES) -> Declared:
 )
 def test_version_of_torch(line: str, version: str) -> None:
     assert [pin.version for pin in installed(line).pins if pin.name == "torch"] == [version]
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "versions"),
+    [
+        ("uv run torchrun train.py", FILES, ["2.8.0"]),
+        ("srun uv run --frozen train.py", FILES, ["2.8.0"]),
+        ("uv run --no-sync train.py", FILES, []),
+        ("uv run train.py", {}, []),
+        ("uv run --with torch==2.9.1,numpy train.py", {}, ["2.9.1"]),
+        ("uv run --no-project --with=torch==2.9.1 train.py", FILES, ["2.9.1"]),
+        ("uv pip run torchrun train.py", FILES, []),
+    ],
+)
+def test_uv_run_installs_before_its_command(line: str, files: Mapping[str, str], versions: list[str]) -> None:
+    declared = read_script(line, "a.sh", lambda name: (name, files[name]) if name in files else None)
+    assert [pin.version for pin in declared.pins if pin.name == "torch"] == versions
+    assert len(declared.commands) == 1
 
 
 @pytest.mark.parametrize(

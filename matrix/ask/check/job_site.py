@@ -166,7 +166,7 @@ def _shm(machine: Machine) -> Answer:
     if machine.shm is None:
         return Answer(SHM, Status.UNKNOWN, "missing, or of unknown size")
     free = "" if machine.shm_free is None else f", {_size(machine.shm_free)} free"
-    little = f"{SHM} has a container's default size; enlarge it by --ipc=host or --shm-size (failure long-context)"
+    little = f"{SHM} has a container's default size; enlarge it by --ipc=host or --shm-size"
     return Answer(SHM, Status.YES, _size(machine.shm) + free, warns=little if machine.shm < LITTLE_SHM else "")
 
 

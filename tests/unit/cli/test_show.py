@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.cli.main import main
+from matrix.ground.catalog import loading
 from tests.founding import PINNED
 from tests.schemas import items_of
 
@@ -56,5 +57,6 @@ def test_check_points_an_issue_to_show(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_misspelt_entry_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "dcp-asertion"]) == 2
-    assert "did you mean dcp-assertion?" in capsys.readouterr().err
+    failure = loading.load().failures[0].id
+    assert main(["show", f"{failure}x"]) == 2
+    assert f"did you mean {failure}" in capsys.readouterr().err

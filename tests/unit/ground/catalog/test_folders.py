@@ -56,7 +56,7 @@ def mentions(pattern: str) -> Iterator[tuple[str, str]]:
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for line in found.splitlines():
         path, _, text = line.partition(":")
-        if not path.startswith(MAY_NAME):
+        if not path.startswith(MAY_NAME) and not path.endswith("/README.md"):
             yield path, text
 
 
@@ -128,12 +128,16 @@ def test_nothing_imports_the_failures() -> None:
 
 
 def test_a_folder_has_only_code_tables_and_examples() -> None:
-    """No cache key includes files of other kinds. `catalog check` requires examples of both kinds."""
+    """And a page for readers. No cache key includes other files. `catalog check` requires examples of both kinds."""
     for folder in FOLDERS:
         files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         examples = [folder / "examples" / kind for kind in (SHOWS, LOOK_ALIKES)]
         kept = [path for path in files if path.parent in examples and path.suffix == ".json"]
-        beside = [path for path in files if path.parent == folder and path.suffix in (".py", ".toml")]
+        beside = [
+            path
+            for path in files
+            if path.parent == folder and (path.suffix in (".py", ".toml") or path.name == "README.md")
+        ]
         assert sorted(files) == sorted(kept + beside)
 
 

@@ -210,5 +210,5 @@ def test_listing_states_what_is_missing(capsys: pytest.CaptureFixture[str]) -> N
         assert nightly_checks.main([*arguments, "--list"]) == ExitStatus.GOOD
         return capsys.readouterr().out
 
-    assert "| interrupts | 45 | 45 | --all | `slow` has" in words(["interrupts"])
-    assert "| interrupts | 45 | 45 | --all | runs |" in words(["interrupts", "--all"])
+    assert "| interrupts | 60 | 60 | --all | `slow` has" in words(["interrupts"])
+    assert "| interrupts | 60 | 60 | --all | runs |" in words(["interrupts", "--all"])

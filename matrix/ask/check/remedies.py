@@ -206,6 +206,7 @@ def version_changes(
     stack = user.stack
     bounded = {component for rule in failure.affected if not rule.cases for component in rule.bounds}
     breaks = broken_in(stack)
+    related = [each for each in catalog.failures if set(each.references) & set(failure.references)]  # of one thread
     for component in (MCORE, TE, TORCH):
         if component not in bounded or not stack.version(component):
             continue
@@ -213,7 +214,9 @@ def version_changes(
 
         def helps(other: Stack) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
-            return works and not broken_in(other) - breaks
+            broken_there = (each for each in related if each.expectation(other) is Expectation.BROKEN)
+            known = all(each.expectation(stack) is Expectation.BROKEN for each in broken_there)
+            return works and known and not broken_in(other) - breaks
 
         if changed := nearest(catalog, stack, BASE if in_image else component, helps):
             yield StackChange(ChangeKind.VERSION, _named(stack, changed, component))

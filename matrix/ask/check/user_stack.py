@@ -298,12 +298,13 @@ def _judged(catalog: Catalog, statement: Statement, stated: Mapping[str, Stateme
         return True
     if row.follows in stated and statement.place != COMMAND_LINE:
         return True
+    if row.framework:
+        from matrix.ground.catalog.distributions import read_distributions  # not needed for most answers: 0.1 s
+
+        return read_distributions().of(name, statement.version) is not None
     release = parse(statement.version).release if statement.version else ()
     contained = (base.contents().version(name) for base in catalog.bases.values())
-    from matrix.ground.catalog.distributions import read_distributions  # not needed for most answers: 0.1 s
-
-    held = bool(release) and any(parse(text).release[: len(release)] == release for text in contained if text)
-    return held or read_distributions().of(name, statement.version or "") is not None
+    return bool(release) and any(parse(text).release[: len(release)] == release for text in contained if text)
 
 
 def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list[str]]:

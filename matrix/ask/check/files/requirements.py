@@ -92,7 +92,8 @@ def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
 def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_file: Open) -> Declared:
     """Return what uv makes of the dependencies: overrides and sources replace them, constraints limit them.
 
-    An override also replaces what other packages require, and one whose marker does not hold removes the package.
+    An override also replaces what other packages require, and one whose marker does not hold removes the package:
+    where it holds on some machines only, no version is known.
     """
 
     def read(lines: Iterable[str]) -> Declared:
@@ -105,7 +106,9 @@ def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_f
     overrides += [_of_source(name, source) for name, source in sources.items() if name in names and _is_own(source)]
     replaced = {canonicalize_name(name[0]) for line in overrides if (name := re.match(r"[\w.-]+", line))}
     remaining = replace(declared, pins=tuple(pin for pin in declared.pins if pin.name not in replaced))
-    return read(constraints) + remaining + read(overrides)
+    overridden = read(overrides)
+    pins = tuple(pin(one.name, "", one.place) if one.perhaps else one for one in overridden.pins)
+    return read(constraints) + remaining + replace(overridden, pins=pins)
 
 
 def _is_own(source: Any) -> bool:

@@ -25,6 +25,7 @@ from matrix.ask.check.rulings import Rulings, StackChange
 from matrix.ask.check.user_stack import UserStack, build, parse_text
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.model import Catalog
+from matrix.ground.catalog.reach import ReachedBy
 from matrix.ground.catalog.stack import BASE, DRIVER, MCORE, TE, TORCH, UNKNOWN, Stack
 from tests.unit.ask.check.test_calls import job
 from tests.unit.catalogs import TORCHES, case, catalog, clause, exclusion, failure, image, real, releases, values
@@ -98,6 +99,17 @@ def test_a_change_brings_no_new_break() -> None:
     old = replace(also, affected=(clause(torch=">=2.4"),))
     known = catalog(entry, old)
     assert [one.text for one in changes_of(known, user, entry)] == ["megatron-core 0.9.0 instead of 0.8.0"]
+
+
+def test_a_change_brings_no_other_half_of_the_same_thread() -> None:
+    """Which breaks under a condition too, so that it is no certain break of the stack."""
+    thread = ("NVIDIA/TransformerEngine#2596",)
+    entry = replace(SAVE_BREAKS, references=thread, works=(clause(mcore=">=0.9"),))
+    half = replace(START_BREAKS, reached_by=(ReachedBy(arguments=("--packed",)),), affected=(clause(mcore=">=0.9"),))
+    for references, texts in (((), ["megatron-core 0.9.0 instead of 0.8.0"]), (thread, [])):
+        known = catalog(entry, replace(half, references=references))
+        user = build(known, parse_text(known, "mcore=0.8.0 torch=2.4.0"))
+        assert [one.text for one in changes_of(known, user, entry)] == texts
 
 
 def test_newer_versions_come_before_older_ones() -> None:

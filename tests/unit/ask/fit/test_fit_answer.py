@@ -65,7 +65,7 @@ def test_dropped_driver_names_one_that_would_do() -> None:
 
 def test_dropped_release_gives_the_nearest() -> None:
     (alternative,) = answered("te=2.6 driver=570 gpu=H100").alternatives
-    assert alternative.fitting.versions["transformer-engine"] == "2.7.0"
+    assert alternative.fitting.versions["transformer-engine"] == "2.8.0"
 
 
 def test_set_that_the_index_refuses_is_replaced() -> None:

@@ -34,7 +34,7 @@ OWN: Final = {
         "a file of this project or of a failure; the FIFO that it made",
     ),
     "matrix/prove/execution/ranks/rank_group.py": (1, "the FIFO that this process made"),
-    "matrix/prove/execution/ranks/rank_main.py": (1, "the FIFO that the process of the ranks made"),
+    "matrix/prove/execution/ranks/rank_main.py": (2, "the FIFO that the process of the ranks made; counts of a cgroup"),
     "matrix/cli/main.py": (1, "the null device, in place of a closed stream"),
     "matrix/prove/provision/bundle_folder.py": (
         3,

@@ -101,7 +101,7 @@ def test_a_change_brings_no_new_break() -> None:
     assert [one.text for one in changes_of(known, user, entry)] == ["megatron-core 0.9.0 instead of 0.8.0"]
 
 
-def test_a_change_brings_no_other_half_of_the_same_thread() -> None:
+def test_a_change_brings_no_related_break() -> None:
     """Which breaks under a condition too, so that it is no certain break of the stack."""
     thread = ("NVIDIA/TransformerEngine#2596",)
     entry = replace(SAVE_BREAKS, references=thread, works=(clause(mcore=">=0.9"),))

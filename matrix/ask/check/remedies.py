@@ -213,10 +213,9 @@ def version_changes(
         in_image = component == TORCH and catalog.container_in(stack) is not None
 
         def helps(other: Stack) -> bool:
-            works = failure.expectation(other) is Expectation.WORKS
             broken_there = (each for each in related if each.expectation(other) is Expectation.BROKEN)
             known = all(each.expectation(stack) is Expectation.BROKEN for each in broken_there)
-            return works and known and not broken_in(other) - breaks
+            return failure.expectation(other) is Expectation.WORKS and known and not broken_in(other) - breaks
 
         if changed := nearest(catalog, stack, BASE if in_image else component, helps):
             yield StackChange(ChangeKind.VERSION, _named(stack, changed, component))

@@ -68,7 +68,7 @@ class Installs:
         program, plain = basename(words[0]), [basename(word) for word in words[:8]]
         if program in PIPED and PIPED_INSTALL.search(" ".join(words)):
             return not_read(UnreadKind.PACKAGE, f"packages that {program} takes from a pipe", place)
-        if program == "sed" and any(word.startswith(("-i", "--in-place")) for word in words):
+        if program == "sed" and _in_place(words):
             self.written.update(plain)
         if program in ("cd", "pushd", "popd"):
             self.folder = join(self.folder, *words[1:2]) if program != "popd" else ""
@@ -180,7 +180,7 @@ class Installs:
 def _edited(programs: Sequence[str], words: Sequence[str], place: Place) -> Declared | None:
     """Return that a command changes installed files, of one component or of any; None for another command."""
     program = next(filter(EDITS.__contains__, programs), "")
-    if not program or (program == "sed" and not any(word.startswith(("-i", "--in-place")) for word in words)):
+    if not program or (program == "sed" and not _in_place(words)):
         return None
     for match in filter(None, map(SITE.search, words[-1:] if program in COPIES else words)):
         name = canonicalize_name(MODULES.get(match[1] or "", match[1] or ""))
@@ -188,6 +188,11 @@ def _edited(programs: Sequence[str], words: Sequence[str], place: Place) -> Decl
             text = f"{program} changes {'installed packages' if not name else f'the installed {name}'}"
             return not_read(UnreadKind.PACKAGE, text, place, "check the environment itself: megatrix check")
     return None
+
+
+def _in_place(words: Sequence[str]) -> bool:
+    """Return whether sed changes the files that it reads."""
+    return any(word.startswith(("-i", "--in-place")) for word in words)
 
 
 def _runs_pip(words: Sequence[str]) -> bool:

@@ -64,16 +64,15 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
 def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
     """Return [project] dependencies, of all extras and dependency groups too, as the settings of uv change them."""
     content = _toml(text, where)
-    project = _table(content.get("project"))
+    project, tools = _table(content.get("project")), _table(content.get("tool"))
     groups = [
         project.get("dependencies"),
         *_table(project.get("optional-dependencies")).values(),
         *_table(content.get("dependency-groups")).values(),
-        *_table(_table(_table(content.get("tool")).get("pdm")).get("dev-dependencies")).values(),
+        *_table(_table(tools.get("pdm")).get("dev-dependencies")).values(),
     ]
     lines = [line for group in groups for line in _texts(group)]
     declared = total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
-    tools = _table(content.get("tool"))
     if "dependencies" in project.get("dynamic", ()):
         dynamic = _table(_table(_table(tools.get("setuptools")).get("dynamic")).get("dependencies")).get("file", [])
         names = [dynamic] if isinstance(dynamic, str) else dynamic

@@ -445,6 +445,14 @@ def test_both_nan_checks_name_their_rank(line: str, rank: str) -> None:
     assert (sighting.kind.id, sighting.groups["rank"]) == ("nan-or-inf", rank)
 
 
+def test_text_of_a_check_is_no_refusal() -> None:
+    """The check raises it, and no option is refused: a line is of the kind of its text alone."""
+    check = f'  File "{SITE}/megatron/core/rerun_state_machine.py", line 510, in validate_result\n'
+    source = "    raise RuntimeError(full_message)\n"
+    error = f"RuntimeError: Rank 2, node gpu-a, device 2, iteration 2: Unexpected result nan {NAN}\n"
+    assert kinds(HEAD + check + source + error) == ["nan-or-inf"]
+
+
 def test_printed_nan_norms_are_one_sighting() -> None:
     """The norm is reduced over ranks before it is printed: no check of one rank found it."""
     lines = [

@@ -261,7 +261,7 @@ def _stack(result: CheckResult) -> Iterator[Part]:
         yield table([(component_title(name), version, source) for name, version, source in components], gap=2)
     for job in result.jobs:
         if job.place:
-            size = f", {job.world.size} processes" if job.world.size else ""
+            size = f", {job.size} processes" if job.size else ""
             arguments = job.arguments.given if job.arguments else {}
             yield Prose(f"command: {job.world.launcher.value}{size}, {len(arguments)} options{_at(job.place)}")
     if result.checkpoint:

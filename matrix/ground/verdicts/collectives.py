@@ -128,10 +128,10 @@ def reports_in(line: int, text: str, rank: str = "") -> Iterator[CollectiveRepor
     number = int(group["rank"] if group else writer[1] if writer else 0)
     waits_in = int(work["seq"]) if work else int(status["seq"]) if status and status["seq"] else None
     named = (group["id"], group["name"] or "") if group else None
-    if of_all_ranks(named):
+    tag = None if of_all_ranks(named) else _WRITER.search(text)
+    if of_all_ranks(named) or not (tag or rank):
         rank = str(number)  # the job's rank; a tag may be the local rank, as of `torchrun --role rank --tee 3`
-    else:
-        rank = tag[1] if (tag := _WRITER.search(text)) else rank or str(number)
+    rank = tag[1] if tag else rank
     enqueued = int(status["enqueued"]) if status and int(status["enqueued"]) < LARGEST else None
     yield CollectiveReport(line, rank, number, named, _work(work) if work else None, waits_in, enqueued)
 

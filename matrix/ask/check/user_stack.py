@@ -255,7 +255,11 @@ def _keeps_pin(statement: Statement | None, version: str) -> bool:
 def _unreleased(statements: Iterable[Statement], values: Mapping[str, Value]) -> Iterator[Unread]:
     """Yield the revisions of recorded components that one part of a file installs, another part a release."""
     for statement in statements:
-        if statement.limits.startswith("===") and statement.name in RECORDED and statement.name in values:
+        if (
+            statement.limits.startswith("===")
+            and statement.name in RECORDED
+            and values.get(statement.name, UNKNOWN) is not UNKNOWN
+        ):
             text = f"{component_title(statement.name)} of {statement.limits[3:]} is no release"
             yield Unread(UnreadKind.VERSION, text, statement.place)
 

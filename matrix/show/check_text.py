@@ -13,7 +13,7 @@ from matrix.ask.check.rulings import BreakingCalls, ChangeKind, FailureInStack, 
 from matrix.ask.check.transition import Effect, Transition
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title, in_order
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, counted
 from matrix.kit.preflight import Answer
 from matrix.show.known import advice, title
 from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
@@ -213,7 +213,7 @@ def summary(result: CheckResult) -> str:
     unknown = f"UNKNOWN: {parts} not known" * bool(unread)
     if not names:
         return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
-    breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
+    breaks = counted(len(names), "known break")
     leading = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
     head = [leading if len(leading) + len(unknown) < HEADLINE else breaks, unknown]
     changes = certain[0].workarounds[:1] if certain and certain[0].failure.id == names[0] else ()

@@ -62,6 +62,10 @@ SHOWN: Final = [
     ("checkpoint-key-missing", "RuntimeError: Error(s) in loading state_dict for GPTModel:"),
     ("checkpoint-key-missing", "RuntimeError: Missing key in checkpoint state_dict: optimizer.state.exp_avg.bias."),
     (
+        "checkpoint-key-missing",
+        "KeyError: \"decoder.layers.self_attention.a_norm.weight from model not in state dict: ['a']\"",
+    ),
+    (
         "version-required",
         "ImportError: tokenizers>=0.21,<0.22 is required for a normal functioning of this module, but found"
         " tokenizers==0.20.3.",

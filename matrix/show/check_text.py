@@ -337,7 +337,8 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
         yield Prose("calls that break and that the catalog lacks (read by level contract):")
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
-        yield table([(label, f"a call into {group.into}, {group.needs}{_at(group.place)}")])
+        called = counted(len(group.findings), "call") if len(group.findings) > 1 else "a call"
+        yield table([(label, f"{called} into {group.into}, {group.needs}{_at(group.place)}")])
         listed = group.findings if full or group.certain else group.findings[:1]
         raised = [(f"{call.error}:", f"{call.message}; at {call.call_site}") for call in listed]
         folded = len(group.findings) - len(listed)

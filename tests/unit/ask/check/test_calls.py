@@ -169,7 +169,7 @@ def test_calls_of_a_bridge_depend_on_its_model() -> None:
     assert bridge_calls("mbridge", "0.15.1", "0.18.2") == {lines.format("mbridge"): (Standing.WITH_OPTIONS, 6)}
 
 
-def test_training_of_a_bridge_imports_a_module_of_core() -> None:
+def test_training_of_a_bridge_imports_from_core() -> None:
     imported = "only when megatron.bridge.training is imported, as each training does"
     assert bridge_calls("megatron-bridge", "0.6.2", "0.18.2")[imported] == (Standing.WITH_OPTIONS, 1)
     assert imported not in bridge_calls("megatron-bridge", "0.6.2", "0.19.2")

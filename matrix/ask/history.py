@@ -220,7 +220,7 @@ def offered(raised: Raised, stated: Mapping[str, Iterable[str]], known: Mapping[
     history = stack[-1].history
     project = [position for position in stack if position.history is history]
     stack = project[-INNERMOST:]
-    stated_versions = list(stated.get(history.component, ()))
+    stated_versions = [] if history.component in known else list(stated.get(history.component, ()))
     found = [number for number in map(history.number_of_release, stated_versions) if number is not None]
     inferred_versions = known.get(history.component, ())
     numbers = found or [history.releases.index(version) for version in inferred_versions]

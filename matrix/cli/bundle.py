@@ -14,7 +14,7 @@ from matrix.ground.catalog import distributions, loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.schema import Size
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, counted
 from matrix.prove.execution import interrupt
 from matrix.prove.planning.case_request import Supplies, bundled_cases, checked_base, supplies
 from matrix.prove.provision.bundle_folder import Bundle
@@ -40,7 +40,7 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     needed = supplies(catalog, cases, compiled=bool(parsed.compile))
     extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
     maker.begin(request)
-    warn(f"{len(cases)} cases of level {parsed.level} on {parsed.base}; asking the index for their packages")
+    warn(f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; asking the index for their packages")
     contents = maker.contents(request, base, needed)
     for line in (*described(contents), *(extensions.lines if extensions else ())):
         warn(line)

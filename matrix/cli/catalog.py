@@ -16,7 +16,7 @@ from matrix.cli.verify import keep, verify_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import FAILURES, SITE, new_root, site_folders
 from matrix.ground.catalog.loading import NIGHT_FILE
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, counted
 from matrix.prove.authoring import draft, entry, examples, overview
 from matrix.prove.store import stored_run as runs
 from matrix.prove.store.paths import Paths, is_night, write_whole
@@ -57,7 +57,8 @@ def check_command(parsed: argparse.Namespace) -> int:
         failure = catalog.failure(id)
         problems = entry.problems(catalog, failure, planned)
         status = ExitStatus.BAD if problems else status
-        sums = f"{len(problems) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
+        found = counted(len(problems), "problem") if problems else "no problems"
+        sums = f"{found}; {counted(len(failure.case), 'case')}, {counts[failure.id]} in a night"
         show(table([(f"{failure.id}:", sums)]), *paragraphs(indent("\n".join(map(str, problems)), "  ")))
     return status
 
@@ -87,7 +88,7 @@ def list_command(parsed: argparse.Namespace) -> int:
     if drafts := loading.drafts():
         rows = [(id, sum(1 for _ in entry.todo_problems(path.parent)), path) for id, path in drafts.items()]
         show(f"Drafts ({len(rows)}). No other command reads them: what is left to do?")
-        show(table([(id, f"{count} lines with TODO", str(path)) for id, count, path in rows], indent=2, gap=2))
+        show(table([(id, f"lines with TODO: {count}", str(path)) for id, count, path in rows], indent=2, gap=2))
     return ExitStatus.GOOD
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.versions import format_ranges
-from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.errors import ExitStatus, MatrixError, counted
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import owner
 from matrix.read.api import pairs, recording, sides
@@ -134,7 +134,7 @@ def releases(
     lines = [f"{name:{width}}  {counts}" for name, counts in [(provider.title, "breaks"), *rows]]
     kinds = (*BREAKING, FindingKind.OVERRIDE)
     clean = [version for version in versions if not any(defect.kind in kinds for defect in by_version[version])]
-    lines += ["", f"no break found: {format_ranges(clean, versions) or 'in no release'}", ""]
+    lines += ["", f"no break found: {format_ranges(clean, versions)}" if clean else "each release has a break", ""]
     newest = {_break(finding): number for number, version in enumerate(versions) for finding in by_version[version]}
     ordered = sorted(findings, key=lambda finding: -newest[_break(finding)])
     text = "\n".join([*lines, table(ordered, consumers, versions, provider.title)])
@@ -226,4 +226,4 @@ def _entry(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str],
 
 
 def _pairs(count: int) -> str:
-    return f"{count} pair{'s' * (count != 1)}"
+    return counted(count, "pair")

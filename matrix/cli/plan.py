@@ -17,7 +17,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.codec import encode
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.model import HOST, Catalog, Container
-from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.errors import ExitStatus, MatrixError, counted
 from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.execution.engine import offer_of
 from matrix.prove.planning import catalog_lines, statistics
@@ -83,7 +83,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         if request.line:
             show(f"{request.line}: {catalog_lines.named(catalog, request.line).description}")
         cells = len({item.cell.id for item in planned})
-        show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")
+        show(f"{counted(len(planned), 'case')} in {counted(cells, 'cell')}")
         show(*(part for item in planned for part in listed(item)))
     return ExitStatus.GOOD
 
@@ -92,12 +92,14 @@ def counts(found: Availability) -> Iterator[Part]:
     """Yield the number of cases that run on this machine, what they take, and what the others lack."""
     yield Prose(f"{found.planned} planned, {found.runs} run on this machine")
     if found.runs:
-        yield Prose(f"expected: at least {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
+        gpu_minutes = counted(found.gpu_seconds / 60, "GPU-minute")
+        yield Prose(f"expected: at least {counted(found.seconds / 60, 'minute')}, {gpu_minutes}")
         yield from (Prose(f"{count:>6} by {basis.value}") for basis, count in found.basis.items())
     if Basis.DEFAULT in found.basis:
         yield Prose(f"default of a case: {DEFAULT_TEXT}")
     for build in found.builds:
-        yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: about {build.minutes:.0f} minutes")
+        minutes = counted(build.minutes, "minute")
+        yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: about {minutes}")
     if found.shared:
         yield Prose(f"in {found.shared} of them ranks share a GPU, in {found.gloo} on gloo in place of NCCL")
     yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())

@@ -17,7 +17,7 @@ from matrix.cli.case_options import HELP_WORDS, command_words, requested
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.errors import ExitStatus, Interrupted
+from matrix.ground.errors import ExitStatus, Interrupted, counted
 from matrix.ground.verdicts.record import SILENT, Record
 from matrix.ground.verdicts.text import one_line
 from matrix.prove.authoring import claims
@@ -140,7 +140,7 @@ class Screen:
         if self._now() - self._stated >= STATED_S:
             self._stated = self._now()
             seconds = (self._total - self._done) * (self._stated - self._began) / self._ran
-            show(f"{self._done} of {self._total} cases ended, about {seconds / 60:.0f} minutes left")
+            show(f"{self._done} of {self._total} cases ended, about {counted(seconds / 60, 'minute')} left")
 
     def open(self, records: Sequence[Record], *lines: Part) -> None:
         """Count cases as done that can't run; print a line for each reason, then these."""

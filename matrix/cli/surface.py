@@ -31,12 +31,13 @@ def add_parser(commands: Any) -> None:
 def record_command(parsed: argparse.Namespace) -> int:
     """Record a source into a file and print a summary of its content."""
     facts: Surface | Calls
-    package = parsed.api
+    package, provider = parsed.api, provider_of(parsed.into or TE)
     if package:
         facts = sides.surface_of_source(parsed.source, provider_of(package), parsed.version)
+    elif bridge := sides.calls_of_wheel(parsed.source, provider):
+        package, facts = bridge.consumer, bridge
     else:
         package, contents = _identify(parsed.source)
-        provider = provider_of(parsed.into or TE)
         if package == provider.package:
             facts = sides.extract_surface(contents, parsed.version)
         else:

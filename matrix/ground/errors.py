@@ -1,4 +1,4 @@
-"""The error for users: what happened, what was got, what was expected, and how to fix it."""
+"""The error for users: what happened, what was got, what was expected, and how to fix it; numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -88,6 +88,11 @@ def _bounded(part: object) -> str:
     """Return the text of a part; of a long one the start, with its length."""
     text = str(part)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
+
+
+def counted(count: float, noun: str) -> str:
+    """Return a number with its noun, in the singular for one: "1 case", "2 cases"."""
+    return f"{count:,.0f} {noun}{'s' * (f'{count:.0f}' != '1')}"
 
 
 def closest(word: str, known: Iterable[str], *, count: int = 3, otherwise: str = "") -> str:

@@ -272,9 +272,10 @@ def existing(path: Path, text: str) -> Path:
         return path
     folder = path.parent
     near = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    fetch = f"of a package name a wheel: python -m pip download --no-deps {path.name}"
     raise MatrixError(
         "no such source",
         got=text or "nothing",
         expected=FORMS,
-        fix=closest(path.name, near) if near else f"there is no folder {folder}",
+        fix=closest(path.name, near, otherwise=fetch) if near else f"there is no folder {folder}",
     )

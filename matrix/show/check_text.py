@@ -13,7 +13,7 @@ from matrix.ask.check.rulings import BreakingCalls, ChangeKind, FailureInStack, 
 from matrix.ask.check.transition import Effect, Transition
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.stack import ABSENT, DRIVER, PYTHON, TORCH, UNKNOWN, Place, component_title, in_order
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, counted
 from matrix.kit.preflight import Answer
 from matrix.show.known import advice, title
 from matrix.show.terminal import RED, Alternative, Part, Prose, table, text
@@ -213,7 +213,7 @@ def summary(result: CheckResult) -> str:
     unknown = f"UNKNOWN: {parts} not known" * bool(unread)
     if not names:
         return _fitting([unknown, f"nothing {'else ' * bool(unread)}is known to break in this stack"], _unnamed(result))
-    breaks = f"{len(names)} known break{'s' * (len(names) != 1)}"
+    breaks = counted(len(names), "known break")
     leading = f"{breaks}{', the first' * (len(names) > 1)}: {names[0]}"
     head = [leading if len(leading) + len(unknown) < HEADLINE else breaks, unknown]
     changes = certain[0].workarounds[:1] if certain and certain[0].failure.id == names[0] else ()
@@ -261,7 +261,7 @@ def _stack(result: CheckResult) -> Iterator[Part]:
         yield table([(component_title(name), version, source) for name, version, source in components], gap=2)
     for job in result.jobs:
         if job.place:
-            size = f", {job.world.size} processes" if job.world.size else ""
+            size = f", {job.size} processes" if job.size else ""
             arguments = job.arguments.given if job.arguments else {}
             yield Prose(f"command: {job.world.launcher.value}{size}, {len(arguments)} options{_at(job.place)}")
     if result.checkpoint:
@@ -337,7 +337,8 @@ def calls(groups: Sequence[BreakingCalls], problem: str, *, full: bool = True) -
         yield Prose("calls that break and that the catalog lacks (read by level contract):")
     for group in groups:
         label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
-        yield table([(label, f"a call into {group.into}, {group.needs}{_at(group.place)}")])
+        called = counted(len(group.findings), "call") if len(group.findings) > 1 else "a call"
+        yield table([(label, f"{called} into {group.into}, {group.needs}{_at(group.place)}")])
         listed = group.findings if full or group.certain else group.findings[:1]
         raised = [(f"{call.error}:", f"{call.message}; at {call.call_site}") for call in listed]
         folded = len(group.findings) - len(listed)

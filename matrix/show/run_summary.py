@@ -14,6 +14,7 @@ from typing import Final
 
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.stack import MCORE
+from matrix.ground.errors import counted
 from matrix.ground.verdicts.record import MACHINE, SILENT, Record, Verdict
 from matrix.ground.verdicts.text import one_line, visible
 from matrix.ground.verdicts.trend import PastResult
@@ -197,7 +198,7 @@ def _machine(name: str, ran: Sequence[Record]) -> str:
     for began, seconds in sorted((_seconds(record.started), record.outcome.seconds) for record in ran):
         busy += max(began + seconds - max(began, end), 0.0)
         end = max(end, began + seconds)
-    return f"{name}: {len(ran)} cases in {busy / 60:.0f} minutes"
+    return f"{name}: {counted(len(ran), 'case')} in {counted(busy / 60, 'minute')}"
 
 
 def _seconds(time: str) -> float:

@@ -1,4 +1,4 @@
-"""The calls from a stack's packages into one another that break and the catalog lacks: those of CALL_PAIRS."""
+"""The calls from a stack's packages into one another that break and the catalog lacks: of CALL_PAIRS, BRIDGE_PAIRS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from matrix.ask.check.training_job import UserJob
 from matrix.ground.catalog.failure import Expectation, Failure
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.ground.catalog.stack import BASE, CALL_PAIRS, TORCH, UNKNOWN, CallPair, Clause, Stack, component_title
+from matrix.ground.catalog.stack import (
+    BASE,
+    BRIDGE_PAIRS,
+    CALL_PAIRS,
+    TORCH,
+    UNKNOWN,
+    CallPair,
+    Clause,
+    Stack,
+    component_title,
+)
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.ground.verdicts.signature_match import matched
@@ -29,7 +39,7 @@ CallsAnswer = tuple[tuple[BreakingCalls, ...], Mapping[str, str]]
 
 def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> CallsAnswer:
     """Return the calls of every pair of packages."""
-    return joined(calls_of(pair, catalog, stack, jobs) for pair in CALL_PAIRS)
+    return joined(calls_of(pair, catalog, stack, jobs) for pair in (*CALL_PAIRS, *BRIDGE_PAIRS))
 
 
 def joined(answers: Iterable[CallsAnswer]) -> CallsAnswer:
@@ -116,4 +126,6 @@ def _reached(finding: Finding, ways: Sequence[FunctionReach], arguments: JobArgu
     """Return whether a command reaches the line by one of the ways; without any, its guard decides."""
     if ways:
         return reached(ways, lambda way: (), arguments)
+    if finding.packages in [pair[:2] for pair in BRIDGE_PAIRS]:
+        return Reached(Reach.OPEN, when=f"the job reaches these lines of {component_title(finding.packages[0])}")
     return Reached(Reach.OPEN, when=finding.guard or f"{finding.line.function} runs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename
 from typing import Any, Final
@@ -44,11 +44,13 @@ PROGRAMS: Final = {
 class UserJob:
     """A training command. `arguments` None: nothing names a command.
 
-    `per_host` is the number of processes of a host, None if unknown; `place` is that of the command, None if unknown.
+    `size` is the number of processes that it states, `per_host` that of a host, `place` that of the command; None is
+    unknown. Its `world` then has ANY_SIZE processes where a launcher starts it.
     """
 
     arguments: JobArguments | None = None
     world: World = UNKNOWN
+    size: int | None = None
     per_host: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
@@ -59,7 +61,7 @@ class UserJob:
             "arguments": None if self.arguments is None else dict(self.arguments.given),
             "complete": self.arguments is not None and self.arguments.complete,
             "launcher": self.world.launcher.value,
-            "processes": self.world.size,
+            "processes": self.size,
             "processes_per_host": self.per_host,
             "source": str(self.place or ""),
         }
@@ -96,7 +98,8 @@ def job_of(command: UserCommand) -> UserJob:
         if not (total or per_host):
             total, per_host = by_sbatch[:2]
         hosts = hosts or by_sbatch[2]
-    size = total or (per_host * (hosts or 1) if per_host else None)
+    one_host = not _names(command.words, HOSTS.get(launcher, ()))
+    size = total or (per_host * (hosts or 1) if per_host and (hosts or one_host) else None)
     started = environment_of(launcher, size or ANY_SIZE)
     if launcher is Launcher.SRUN and any(word.startswith("--mpi=pmi") for word in command.words):
         started |= {"PMIX_RANK": "0"}
@@ -104,6 +107,7 @@ def job_of(command: UserCommand) -> UserJob:
     return UserJob(
         JobArguments.parse(command.words, command.perhaps),
         world,
+        world.size if launcher is Launcher.NONE else size,
         per_host or (max(1, total // (hosts or 1)) if total else None),
         command.environ,
         command.place,
@@ -120,6 +124,11 @@ def _count(words: Iterable[str], options: Iterable[str]) -> int | None:
             return number
         before = word
     return None
+
+
+def _names(words: Iterable[str], options: Sequence[str]) -> bool:
+    """Return whether the words have one of these options, whatever its value."""
+    return any(word.partition("=")[0] in options or (word[:2] in options and word[1:2] != "-") for word in words)
 
 
 def _number(text: str) -> int | None:

@@ -79,6 +79,8 @@ class Transition:
         for failure in self.after.failures:
             entry, old = failure.failure, earlier[failure.failure.id]
             if effect := effect_of(old.standing, failure.standing):
+                is_open = effect is Effect.NEW and old.standing is Standing.UNKNOWN and self.before.unknown
+                effect = Effect.OPEN if is_open else effect  # a version that is no release has no statement
                 certain = (old if effect is Effect.FIXED else failure).certain
                 yield ChangedPart(effect, str(entry.id), entry.title, certain, failure.needs, failure.reason)
 

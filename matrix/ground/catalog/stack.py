@@ -137,6 +137,8 @@ class CallPair(NamedTuple):
 
 
 CALL_PAIRS: Final = (CallPair(MCORE, TE), CallPair(MCORE, TORCH, between=True), CallPair(TE, TORCH, between=True))
+# Which of these calls a job reaches depends on its model: none is certain. They are read where a stack has the package.
+BRIDGE_PAIRS: Final = tuple(CallPair(name, MCORE) for name in ("megatron-bridge", "mbridge", "mcore-bridge"))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ _GROUP: Final = re.compile(
     r"\[PG (?:ID \S+ )?(?:PG )?(?:GUID )?(?P<id>[^\s()]+) ?(?:\((?P<name>[^()]*)\))? Rank (?P<rank>\d+)\]"
 )
 _RANK: Final = re.compile(r"\[Rank (\d+)\]")
+_MEMBER: Final = re.compile(r"number (\d+) of the group")
 _WRITER: Final = re.compile(r"\[rank(\d+)\]:")  # also behind what Ray or a progress bar has written on the line
 _WORK: Final = re.compile(
     r"WorkNCCL\(SeqNum=(?P<seq>\d{1,19}), OpType=(?P<op>\w{1,99})(?:, TensorShape=\[(?P<shape>[^\]]{0,999})\])?"
@@ -95,6 +96,20 @@ class CollectiveReport:
     waits_in: int | None = None
     enqueued: int | None = None
 
+    def shows_local(self, tag: str) -> bool:
+        """Return whether the tag of the line is a local rank: the group of all ranks has another one."""
+        return of_all_ranks(self.group) and bool(tag) and tag != self.rank
+
+    @property
+    def by_number(self) -> CollectiveReport:
+        """Return the report with its rank named by the group, where the tag is a local rank."""
+        return self if of_all_ranks(self.group) else replace(self, rank=f"number {self.number} of the group")
+
+
+def of_all_ranks(group: tuple[str, str] | None) -> bool:
+    """Return whether a process group is that of all ranks, whose numbers are those of the job."""
+    return bool(group and {*group} & {*DEFAULT_GROUPS})
+
 
 def reports_in(line: int, text: str, rank: str = "") -> Iterator[CollectiveReport]:
     """Yield what a line states of ranks in their collectives. `rank` wrote it, "" where that is unknown."""
@@ -113,10 +128,10 @@ def reports_in(line: int, text: str, rank: str = "") -> Iterator[CollectiveRepor
     number = int(group["rank"] if group else writer[1] if writer else 0)
     waits_in = int(work["seq"]) if work else int(status["seq"]) if status and status["seq"] else None
     named = (group["id"], group["name"] or "") if group else None
-    if named and {*named} & {*DEFAULT_GROUPS}:
+    tag = None if of_all_ranks(named) else _WRITER.search(text)
+    if of_all_ranks(named) or not (tag or rank):
         rank = str(number)  # the job's rank; a tag may be the local rank, as of `torchrun --role rank --tee 3`
-    else:
-        rank = tag[1] if (tag := _WRITER.search(text)) else rank or str(number)
+    rank = tag[1] if tag else rank
     enqueued = int(status["enqueued"]) if status and int(status["enqueued"]) < LARGEST else None
     yield CollectiveReport(line, rank, number, named, _work(work) if work else None, waits_in, enqueued)
 
@@ -152,7 +167,7 @@ def standstills(reports: Iterable[CollectiveReport], world: Collection[str]) -> 
         line = min(report.line for report in of_group)
         title = name if name not in ("", "undefined") else f"process group {identity}" if identity else ""
         if any(member.works for member in members.values()):
-            silent = _silent(members, world if {identity, name} & {*DEFAULT_GROUPS} else ())
+            silent = _silent(members, world if of_all_ranks((identity, name)) else ())
             position, ranks, text = _judged(members, silent, comparable=bool(identity))
             yield Standstill(position, tuple(ranks), f"{title}: {text}" if title else text, line)
 
@@ -267,18 +282,31 @@ def odd_ones(groups: Iterable[Sequence[str]]) -> list[str]:
 
 
 def name_all(ranks: Iterable[str]) -> str:
-    """Return "rank 3", "ranks 0, 2-5", or the names of what has no number."""
-    numbers = sorted(int(rank) for rank in ranks if rank.isdigit())
+    """Return "rank 3", "ranks 0, 2-5", "numbers 0-2 of the group", or the names of what has no number."""
+    of_job, of_group, names = list[int](), list[int](), list[str]()
+    for rank in ranks:
+        if rank.isdigit():
+            of_job.append(int(rank))
+        elif member := _MEMBER.fullmatch(rank):
+            of_group.append(int(member[1]))
+        else:
+            names.append(rank)
+    names.sort(key=lambda name: (len(name), name))  # 2 before 10
+    return ", ".join(
+        [*_spans("rank", of_job), *(f"{span} of the group" for span in _spans("number", of_group)), *names]
+    )
+
+
+def _spans(noun: str, numbers: Sequence[int]) -> list[str]:
+    """Return "ranks 0, 2-5" in a list, or no text for no numbers."""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    spans = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    numbered = [f"rank{'s' if len(numbers) > 1 else ''} {', '.join(spans)}"] if numbers else []
-    names = sorted((rank for rank in ranks if not rank.isdigit()), key=lambda name: (len(name), name))  # 2 before 10
-    return ", ".join([*numbered, *names])
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return [f"{noun}{'s' * (len(numbers) > 1)} {', '.join(texts)}"] if numbers else []
 
 
 def verb_phrase(ranks: Sequence[str], verb: str) -> str:

@@ -558,14 +558,16 @@ def _read(reader: _Reader, rank: str, excerpts: Excerpts, lines: int) -> int:
 
 
 def _kinds(evidence: _Evidence) -> Iterator[KindSighting]:
-    """Yield the kinds of failure in a log, but those of faults that are known."""
+    """Yield the kinds of failure in a log, but those of faults that are known; of one line those of its text."""
     matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
     chains = evidence.chains.values()
     matched_lines |= {kind.line for chain in chains if chain.known for kind in chain.kinds}
     of_chains = [kind for chain in chains if not chain.known for kind in chain.kinds]
     raised = {(kind.line, kind.kind.id) for kind in of_chains}
-    yield from of_chains
-    yield from (kind for key, kind in evidence.kinds.items() if key[0] not in matched_lines and key not in raised)
+    of_texts = [kind for key, kind in evidence.kinds.items() if key[0] not in matched_lines and key not in raised]
+    stated = {kind.line for kind in of_texts}  # by its text a line is of one kind, whatever raised it
+    yield from (kind for kind in of_chains if kind.line not in stated)
+    yield from of_texts
 
 
 def _known(evidence: _Evidence) -> list[Sighting]:

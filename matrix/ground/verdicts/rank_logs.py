@@ -213,7 +213,7 @@ class RankFacts:
         self._stated: dict[tuple[str, tuple[str, ...]], Standstill] = {}
         self._waited: dict[str, tuple[int, Stand]] = {}
         self._failed: dict[str, tuple[int, str]] = {}
-        self._rank, self._tagged = "", set[str]()
+        self._rank, self._tagged, self._are_local = "", set[str](), False
 
     def start(self, rank: str) -> None:
         """Start the log of a rank, "" for one of several ranks."""
@@ -245,8 +245,9 @@ class RankFacts:
         self.add_rank(rank).take(line, text)
         if rank != self._rank:
             self._tagged.add(rank)
-        if len(self._reports) < REPORTS:
-            self._reports += reports_in(line, text, rank)
+        reports = [*reports_in(line, text, rank)] if len(self._reports) < REPORTS else []
+        self._reports += reports
+        self._are_local |= any(report.shows_local(rank) for report in reports)
         for standstill in stated(line, text, rank):
             self._stated.setdefault((standstill.text, standstill.ranks), standstill)
 
@@ -261,12 +262,14 @@ class RankFacts:
     def standstills(self, root_rank: int | None = None) -> list[Standstill]:
         """Return why ranks wait, what names ranks first. `root_rank` is the one that the launcher saw fail first."""
         self._settle_rank()
-        answers = [*self._stated.values(), *standstills(self._reports, self._numbered()), *self._by_stacks(root_rank)]
+        reports = [report.by_number for report in self._reports if report.group] if self._are_local else self._reports
+        answers = [*self._stated.values(), *standstills(reports, self._numbered()), *self._by_stacks(root_rank)]
         order = list(Position)
         return sorted(answers, key=lambda standstill: (order.index(standstill.position), standstill.line))
 
     def _numbered(self) -> list[str]:
-        return [rank for rank in self._ranks if rank.isdigit()]
+        """Return the ranks of the job of which the log has lines: none where its tags are local ranks."""
+        return [] if self._are_local else [rank for rank in self._ranks if rank.isdigit()]
 
     def _by_stacks(self, root_rank: int | None) -> Iterator[Standstill]:
         """Yield how the ranks stand to each other by their stacks, or else by the errors of those that waited."""

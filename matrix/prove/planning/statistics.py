@@ -20,7 +20,7 @@ from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import Machine
 from matrix.ground.catalog.model import Catalog, Container, Image
 from matrix.ground.catalog.stack import ABSENT, DRIVER, MCORE, TE
-from matrix.ground.errors import MatrixError
+from matrix.ground.errors import MatrixError, counted
 from matrix.ground.verdicts.planned import Kind, Planned
 from matrix.prove.planning.packing import Demand
 
@@ -103,7 +103,7 @@ def statement(
     on_lane = sum(of_bases.values()) / min(parallel[0], len(of_bases))
     seconds = max(*of_bases.values(), on_lane) / parallel[1] + len(absent) * ENVIRONMENT_S + START_S
     size = len(absent) * ENVIRONMENT_GB + len(packages) * OVERLAY_GB
-    count = f"{len(waiting)} case{'s' * (len(waiting) != 1)} to run, {cached} from the cache"
+    count = f"{counted(len(waiting), 'case')} to run, {cached} from the cache"
     disk = f"at most {size:.1f} GB of disk{', made: ' * bool(absent)}{', '.join(sorted(absent))}"
     return f"{count}; expected: {seconds / 60 + 0.5:.0f} min, {disk}"
 

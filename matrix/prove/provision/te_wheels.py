@@ -32,7 +32,7 @@ from matrix.ground.catalog import distributions
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Compiled, PythonEnvironment, Toolkit
 from matrix.ground.catalog.versions import NONE
-from matrix.ground.errors import MatrixError
+from matrix.ground.errors import MatrixError, counted
 from matrix.prove.provision.indexes import pip_environment
 from matrix.prove.provision.project import locked, making, script
 from matrix.read.commands import CommandResult, Runner, python_code, redacted, run
@@ -268,7 +268,7 @@ class Compilation:
     @property
     def lines(self) -> list[str]:
         """Return what is about to be compiled, and a line for each reason for which releases are not."""
-        built = f"{', '.join(self.releases) or 'none'}; about {self.minutes:.0f} minutes"
+        built = f"{', '.join(self.releases) or 'none'}; about {counted(self.minutes, 'minute')}"
         reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
         refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
         return [f"Transformer Engine compiled here: {built}", *refused]

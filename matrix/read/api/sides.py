@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from functools import cache, partial
 from pathlib import Path
@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from matrix.ground.catalog.codec import decode
 from matrix.ground.catalog.distributions import IndexedRelease
 from matrix.ground.catalog.regular_file import read_regular, within_limits
 from matrix.ground.catalog.schema import VersionText, toml_table
-from matrix.ground.catalog.stack import CALL_PAIRS
+from matrix.ground.catalog.stack import BRIDGE_PAIRS, CALL_PAIRS
 from matrix.ground.errors import MatrixError
 from matrix.read import package_source
 from matrix.read.api import consuming, offering, recording
@@ -200,6 +200,16 @@ def calls_of_project(text: str, provider: Provider) -> Calls:
         raise _unparsable(f"{text}: {error.filename}:{error.lineno}", error.msg, "project") from None
 
 
+def calls_of_wheel(text: str, provider: Provider) -> Calls | None:
+    """Return the calls of a wheel into a provider that has its package among its consumers; None for another source."""
+    path = Path(text)
+    name, version = parse_wheel_filename(path.name)[:2] if path.suffix == ".whl" else ("", "")
+    if name in LAYOUTS or name not in provider.consumers:
+        return None
+    calls = calls_of_project(text, provider)
+    return replace(calls, version=str(version), consumer=name, origin={"wheel": path.name})
+
+
 def declared_ranges(text: str) -> Mapping[str, SpecifierSet]:
     """Return the ranges of packages in a project's metadata; a package of extras alone has that of the first of them.
 
@@ -312,7 +322,7 @@ def declared_targets(consumer: str) -> list[Target]:
     A range without a recorded release selects all. Of a recorded consumer they are all releases that it calls. Left out
     are providers that it does not mention, and those of which only the names that recorded packages use are recorded.
     """
-    called = [pair.provider for pair in CALL_PAIRS if consumer.startswith(pair.consumer)]
+    called = [pair.provider for pair in (*CALL_PAIRS, *BRIDGE_PAIRS) if _is_recorded(consumer, pair.consumer)]
     if called:
         return [target_of(package) for package in called]
     declared = declared_ranges(consumer)
@@ -342,13 +352,18 @@ def _selected(text: str, package: str, versions: Sequence[str]) -> tuple[str, ..
     return selected
 
 
+def _is_recorded(text: str, package: str) -> bool:
+    """Return whether a consumer is named as a package, not as a folder or wheel."""
+    return text.startswith(package) and not Path(text).exists()
+
+
 def consumers_of(text: str, provider: Provider) -> list[Calls]:
     """Return the calls of a consumer into a provider: recorded releases of megatron-core or TE, or a project.
 
     Raises MatrixError for a text that names neither.
     """
     for package in provider.consumers:
-        if text.startswith(package):
+        if _is_recorded(text, package):
             versions = _selected(text, package, recording.recorded_consumers(provider, package))
             return [recording.recorded_calls(provider, version, package) for version in versions]
     return [calls_of_project(text, provider)]

@@ -49,6 +49,9 @@ def test_stated_version_goes_before_lines() -> None:
     offer = offered(raised(300), {"transformer-engine": {"2.7.0": None}}, {})
     assert offer is not None
     assert (offer.releases, offer.inferred) == (("2.7",), False)
+    offer = offered(raised(300), {"transformer-engine": {"2.7.0": None}}, {"transformer-engine": ("2.7",)})
+    assert offer is not None
+    assert (offer.releases, offer.inferred) == (("2.7",), True)  # match takes a single one as if the log named it
 
 
 def test_no_upstream_frame_has_no_history() -> None:

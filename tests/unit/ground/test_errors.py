@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matrix.ground.errors import LONGEST, MatrixError, closest
+from matrix.ground.errors import LONGEST, MatrixError, closest, counted
 
 
 def test_a_value_of_megabytes_is_cut() -> None:
@@ -23,3 +23,8 @@ def test_known_words_are_sorted_as_versions() -> None:
 def test_other_text_replaces_words_that_are_not_close() -> None:
     assert closest("abc", ["abd"], otherwise="look") == "did you mean abd?"
     assert closest("abc", ["xyz"], otherwise="look") == "look"
+
+
+def test_one_has_no_plural() -> None:
+    assert [counted(number, "case") for number in (0, 1, 2, 1234)] == ["0 cases", "1 case", "2 cases", "1,234 cases"]
+    assert (counted(0.7, "minute"), counted(1.6, "minute")) == ("1 minute", "2 minutes")

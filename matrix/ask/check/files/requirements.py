@@ -219,8 +219,22 @@ def _locked(
         if isinstance(one.get("name"), str) and (machines := _machines(one)):
             name, version = one["name"], one["version"] if isinstance(one.get("version"), str) else ""
             place = Place(where, lines.get((name, version), 0))
-            found.append(replace(pin(name, version, place), perhaps=machines != ALL))
+            package = _of_repository(one, name, place) or pin(name, version, place)
+            found.append(replace(package, perhaps=machines != ALL))
     return sorted(found, key=lambda one: "+cu" in one.version)
+
+
+def _of_repository(package: Mapping[str, Any], name: str, place: Place) -> Statement | None:
+    """Return a package that a lock takes from a git repository, None for another; the tag of a release is a release."""
+    source = {**_table(package.get("source")), **_table(package.get("vcs"))}
+    url = source.get("git", source.get("url") if source.get("type") == "git" else None)
+    if not isinstance(url, str):
+        return None
+    asked = re.findall("[?&](?:rev|tag|branch)=([^&#]+)", url)
+    stated = [*asked, *map(source.get, REVISIONS), url.partition("#")[2], "of a repository"]
+    revision = unquote(next(text for text in stated if isinstance(text, str) and text))
+    release = TAG.search(revision)
+    return pin(name, release[1] if release else "", place, "" if release else f"==={revision}")
 
 
 def _machines(package: Mapping[str, Any]) -> frozenset[int]:
@@ -253,6 +267,7 @@ VALUED: Final = frozenset(
 )
 # The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
 TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d{1,9}(?:\.\d{1,9}){1,9}(?!\d)\w{0,99})$")
+REVISIONS: Final = ("reference", "requested-revision", "commit-id")  # of a repository, in poetry.lock and pylock.toml
 # A wheel with "*" or a substitution in its name: the distribution, and the public version if it is there. A run of word
 # characters is tried once, from its first letter: other starts in it would end alike, in quadratic time.
 WHEEL: Final = re.compile(

@@ -152,6 +152,29 @@ def test_calls_of_an_engine_into_torch_are_judged() -> None:
     assert problems[TORCH].startswith("level contract can't judge calls into torch: the calls of transformer-engine")
 
 
+def bridge_calls(name: str, version: str, core: str) -> dict[str, tuple[Standing, int]]:
+    """Return the standing and the number of the calls of a bridge into a core, by what reaches them."""
+    calls, problems = breaking_calls(real(), Stack({name: version, MCORE: core}), ())
+    assert problems == {}
+    assert not any(call.certain for call in calls)
+    breaks = (call for call in calls if call.standing is not Standing.SILENT)
+    return {call.needs: (call.standing, len(call.findings)) for call in breaks}
+
+
+def test_calls_of_a_bridge_depend_on_its_model() -> None:
+    """Nothing of them is certain, whatever is imported: mcore_bridge catches what its models import."""
+    lines = "only when the job reaches these lines of {}"
+    assert bridge_calls("mcore-bridge", "1.6.5", "0.17.1") == {lines.format("mcore-bridge"): (Standing.WITH_OPTIONS, 9)}
+    assert bridge_calls("mcore-bridge", "1.6.5", "0.19.2") == {lines.format("mcore-bridge"): (Standing.WITH_OPTIONS, 1)}
+    assert bridge_calls("mbridge", "0.15.1", "0.18.2") == {lines.format("mbridge"): (Standing.WITH_OPTIONS, 6)}
+
+
+def test_training_of_a_bridge_imports_from_core() -> None:
+    imported = "only when megatron.bridge.training is imported, as each training does"
+    assert bridge_calls("megatron-bridge", "0.6.2", "0.18.2")[imported] == (Standing.WITH_OPTIONS, 1)
+    assert imported not in bridge_calls("megatron-bridge", "0.6.2", "0.19.2")
+
+
 @pytest.mark.parametrize(
     ("mcore", "te", "expected"),
     [

@@ -93,9 +93,8 @@ def test_file_states_jobs_and_what_is_unknown(name: str) -> None:
     assert {name: shown.get(name) for name in expected.arguments} == expected.arguments
     environ = {key: value for job in result.jobs for key, value in job.environ.items()}
     assert {name: environ.get(name) for name in expected.environ} == expected.environ
-    worlds = [job.world for job in result.jobs]
-    assert not expected.launcher or expected.launcher in {world.launcher.value for world in worlds}
-    assert expected.processes is None or expected.processes in {world.size for world in worlds}
+    assert not expected.launcher or expected.launcher in {job.world.launcher.value for job in result.jobs}
+    assert expected.processes is None or expected.processes in {job.size for job in result.jobs}
     texts = [f"{item.kind.value}: {item.text}" for item in result.unknown]
     assert [name for name in expected.unread if not any(name in text for text in texts)] == []
     assert len(texts) == len(expected.unread), texts

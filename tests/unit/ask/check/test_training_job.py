@@ -38,6 +38,24 @@ def test_launcher_and_size_come_from_the_words(
 
 
 @pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("torchrun --nproc_per_node 8 a.py", 8),
+        ("torchrun --nproc_per_node ${GPU_PER_NODE} a.py", None),
+        ("torchrun --nproc_per_node=8 --nnodes=${NNODES} a.py", None),
+        ("torchrun --nproc_per_node 8 --nnodes 1:4 a.py", None),
+        ("torchrun a.py", None),
+        ("srun --ntasks-per-node=8 -N $NODES python a.py", None),
+        ("srun --ntasks-per-node=8 -N2 python a.py", 16),
+        ("mpirun python a.py", None),
+        ("python a.py", None),
+    ],
+)
+def test_number_that_is_not_stated_is_unknown(text: str, size: int | None) -> None:
+    assert job_of(command(text)).to_json()["processes"] == size
+
+
+@pytest.mark.parametrize(
     ("directives", "options", "size", "mpi", "per_host"),
     [
         ("-N 4 --ntasks-per-node=8", "", 32, None, 8),

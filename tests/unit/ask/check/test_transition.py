@@ -53,6 +53,13 @@ def test_change_of_a_failure(before: Standing, after: Standing, effect: Effect |
     )
 
 
+def test_nothing_is_new_beside_an_unknown_version() -> None:
+    """A version that is no release has no statement, whatever it contains."""
+    before = result(Standing.UNKNOWN, unknown=(Unread(UnreadKind.VERSION, "torch 9.9 is no release", Place("a")),))
+    assert [part.effect for part in Transition(before, result(OPTIONS)).parts] == [Effect.OPEN]
+    assert [part.effect for part in Transition(result(WORKS, unknown=(OPEN,)), result(OPTIONS)).parts] == [Effect.NEW]
+
+
 def test_the_same_stack_changes_nothing() -> None:
     for standing in Standing:
         same = Transition(result(standing), result(standing))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.ground.verdicts.collectives import Position, name_all, reports_in, standstills, stated
+from matrix.ground.verdicts.log_match import match
 
 # What the watchdog and the monitor print of a rank that waits, by release: prefix, then its lines. {g}: rank in the
 # group, {s}: number of the operation, {o}: its type and sizes, {e}, {c}: enqueued last, completed last.
@@ -211,6 +212,8 @@ def test_names_of_ranks_join_what_follows_each_other() -> None:
     assert name_all(["10", "0", "1", "2", "4", "5"]) == "ranks 0-2, 4, 5, 10"
     assert name_all(["process 7", "1"]) == "rank 1, process 7"
     assert name_all(["process 10", "process 9"]) == "process 9, process 10"
+    members = [f"number {number} of the group" for number in (10, 0, 1, 2)]
+    assert name_all([*members, "3"]) == "rank 3, numbers 0-2, 10 of the group"
 
 
 def test_rank_of_the_default_group_counts() -> None:
@@ -219,3 +222,13 @@ def test_rank_of_the_default_group_counts() -> None:
     assert [report.rank for report in reports_in(1, line, "0")] == ["4"]
     line = "[rank0]:[PG ID 1 PG GUID 4(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] " + work(5, "ALLREDUCE")
     assert [report.rank for report in reports_in(1, line, "0")] == ["0"]
+
+
+def test_tags_of_local_ranks_leave_no_rank_behind() -> None:
+    """The tag [rank0]: of rank 4 is of a local rank, so rank 0 is not known to have a line."""
+    default = "[PG ID 0 PG GUID 0(default_pg) Rank 4] " + work(5, "ALLREDUCE")
+    tensor = "[PG ID 1 PG GUID 4(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] " + work(7, "ALLREDUCE")
+    (first, second) = match([f"[rank0]:{default}\n[rank0]:{tensor}\n"], ()).standstills
+    assert [one.position for one in (first, second)] == [Position.WAITING, Position.WAITING]
+    assert first.text.startswith("default_pg: numbers 0-3 of the group report nothing, rank 4 waits in ALLREDUCE #5")
+    assert "number 0 of the group reports nothing, number 1 of the group waits in ALLREDUCE #7" in second.text

@@ -62,6 +62,10 @@ SHOWN: Final = [
     ("checkpoint-key-missing", "RuntimeError: Error(s) in loading state_dict for GPTModel:"),
     ("checkpoint-key-missing", "RuntimeError: Missing key in checkpoint state_dict: optimizer.state.exp_avg.bias."),
     (
+        "checkpoint-key-missing",
+        "KeyError: \"decoder.layers.self_attention.a_norm.weight from model not in state dict: ['a']\"",
+    ),
+    (
         "version-required",
         "ImportError: tokenizers>=0.21,<0.22 is required for a normal functioning of this module, but found"
         " tokenizers==0.20.3.",
@@ -443,6 +447,14 @@ NAN: Final = "(message='found NaN in local forward loss calculation')"
 def test_both_nan_checks_name_their_rank(line: str, rank: str) -> None:
     (sighting,) = match([f"[rank0]: {line}\n"], [], kind_table()).kinds
     assert (sighting.kind.id, sighting.groups["rank"]) == ("nan-or-inf", rank)
+
+
+def test_text_of_a_check_is_no_refusal() -> None:
+    """The check raises it, and no option is refused: a line is of the kind of its text alone."""
+    check = f'  File "{SITE}/megatron/core/rerun_state_machine.py", line 510, in validate_result\n'
+    source = "    raise RuntimeError(full_message)\n"
+    error = f"RuntimeError: Rank 2, node gpu-a, device 2, iteration 2: Unexpected result nan {NAN}\n"
+    assert kinds(HEAD + check + source + error) == ["nan-or-inf"]
 
 
 def test_printed_nan_norms_are_one_sighting() -> None:

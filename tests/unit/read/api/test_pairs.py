@@ -11,7 +11,7 @@ import pytest
 
 from matrix.ask.check.table import listed
 from matrix.ground.catalog.reach import Condition
-from matrix.ground.catalog.stack import CALL_PAIRS, CallPair
+from matrix.ground.catalog.stack import BRIDGE_PAIRS, CALL_PAIRS, CallPair
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -147,7 +147,8 @@ def test_every_call_names_what_reaches_it() -> None:
 
 
 def test_every_fact_of_reach_is_used() -> None:
-    sites = {one.line for one in recorded_findings()}
+    of_bridge = pairs.read(BRIDGE_PAIRS[0], "0.6.2", "0.18.2")  # read where a stack names it
+    sites = {one.line for one in (*recorded_findings(), *of_bridge)}
     called, imported = {site.function for site in sites}, {site.path for site in sites if not site.function}
     for fact in relevance().reached_by:
         assert {*fact.functions} <= called, fact

@@ -114,6 +114,26 @@ def wheel(folder: Path, name: str, version: str, root: Path | None = None) -> Pa
     return path
 
 
+def test_wheel_of_a_consumer_has_its_name(tmp_path: Path) -> None:
+    source = tree(tmp_path / "mbridge", {"mbridge/core.py": "from megatron.core import parallel_state\n"})
+    path = wheel(tmp_path, "mbridge", "0.15.1", source)
+    calls = sides.calls_of_wheel(str(path), MEGATRON_CORE)
+    assert calls is not None
+    assert (calls.consumer, calls.version, calls.origin) == ("mbridge", "0.15.1", {"wheel": path.name})
+    assert [use.path for use in calls.uses] == ["megatron.core:parallel_state"]
+    assert sides.calls_of_wheel(str(path), TORCH) is None
+    assert sides.calls_of_wheel(str(source), MEGATRON_CORE) is None
+
+
+def test_folder_named_as_a_package_is_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree(tmp_path / "mbridge", {"a.py": "from megatron.core import parallel_state\n"})
+    (calls,) = sides.consumers_of("mbridge", MEGATRON_CORE)
+    assert calls.version == "mbridge"
+    (recorded,) = sides.consumers_of("mbridge==0.15.1", MEGATRON_CORE)
+    assert len(recorded.uses) > 400
+
+
 def test_wheel_of_another_package_is_rejected(tmp_path: Path) -> None:
     path = wheel(tmp_path, "requests", "2.0")
     with pytest.raises(MatrixError, match="not of transformer-engine"):

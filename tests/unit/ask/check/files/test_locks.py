@@ -188,6 +188,36 @@ other = { git = "https://x.invalid/other.git" }
 """
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "version", "limits"),
+    [
+        ("uv.lock", 'source = { git = "https://x.invalid/a?rev=14346b65a2#14346b65a2d0790e" }', "", "===14346b65a2"),
+        ("uv.lock", 'source = { git = "https://x.invalid/a?tag=core_v0.9.0#1afee592f9" }', "0.9.0", ""),
+        ("uv.lock", 'source = { git = "https://x.invalid/a#1afee592f9" }', "", "===1afee592f9"),
+        ("uv.lock", 'source = { registry = "https://x.invalid/simple" }', "0.17.0", ""),
+        (
+            "poetry.lock",
+            '[package.source]\ntype = "git"\nurl = "https://x.invalid/a"\nreference = "main"',
+            "",
+            "===main",
+        ),
+        ("poetry.lock", '[package.source]\ntype = "legacy"\nurl = "https://x.invalid/simple"', "0.17.0", ""),
+        (
+            "pylock.toml",
+            'vcs = { type = "git", url = "https://x.invalid/a", commit-id = "1afee592" }',
+            "",
+            "===1afee592",
+        ),
+    ],
+)
+def test_commit_in_a_lock_is_no_release(name: str, source: str, version: str, limits: str) -> None:
+    """The version beside it is that of the sources: of any commit before the release, too."""
+    table = "packages" if name.startswith("pylock") else "package"
+    text = f'[[{table}]]\nname = "megatron-core"\nversion = "0.17.0"\n{source}\n'
+    (pin,) = reader_of(name, text, name)(text, name, lambda _: None).pins
+    assert (pin.version, pin.limits) == (version, limits)
+
+
 def test_settings_of_uv_replace_and_limit_dependencies() -> None:
     """uv replaces a requirement by an override or a source, and limits it by a constraint."""
     found = reader_of("pyproject.toml", OVERRIDDEN, "p")(OVERRIDDEN, "p", lambda _: None)

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: the reference of commands, JSON, failure.toml and the kit, from the code and schemas; not committed."""
+"""Hook of mkdocs: the reference of commands, JSON, failure.toml and the kit, from code and schemas; not committed."""
 
 import json
 import os

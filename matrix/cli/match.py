@@ -126,8 +126,8 @@ def _verdict(reading: Reading, answers: Sequence[KindAnswer]) -> str:
     """Return what is in the log, in one sentence."""
     certain = [str(sighting.failure.id) for sighting in reading.known if sighting.certain]
     likely = [str(sighting.failure.id) for sighting in reading.known if not sighting.certain]
-    logs = f" of {len(reading.starts)} logs" * (len(reading.starts) > 1)
-    nothing = [] if reading.known else [f"nothing that the catalog knows is in these {reading.lines:,} lines{logs}"]
+    logs = "s" * (reading.lines != 1) + f" of {len(reading.starts)} logs" * (len(reading.starts) > 1)
+    nothing = [] if reading.known else [f"nothing that the catalog knows is in the {reading.lines:,} line{logs}"]
     kinds = list(dict.fromkeys(answer.sighting.kind.id for answer in answers))
     named: dict[str, Sequence[str]] = {"known": certain, "likely": likely, "kind of failure": kinds}
     return "; ".join((*nothing, *(f"{word}: {', '.join(ids)}" for word, ids in named.items() if ids)))

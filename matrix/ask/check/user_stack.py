@@ -394,9 +394,10 @@ def unrecorded(catalog: Catalog, stack: Stack) -> dict[str, str]:
 
 
 def _beside(version: str, releases: Sequence[str]) -> str:
-    """Return which releases may be meant: the last before a version that is none, and the first after it."""
+    """Return the releases that may be meant: one of the same digits, else the last before and the first after."""
+    same = [release for release in releases if release.replace(".", "") == version.replace(".", "")]
     place = sum(parse(release) < parse(version) for release in releases)
-    return f"did you mean {' or '.join(releases[max(0, place - 1) : place + 1])}?"
+    return f"did you mean {' or '.join(same or releases[max(0, place - 1) : place + 1])}?"
 
 
 def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
@@ -407,9 +408,7 @@ def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
     if component == DRIVER:
         given = parse(str(given.release[0]))
     public = [parse(release) for release in releases]
-    if parse(given.public) in public:
-        return ""
-    if version in catalog.stated(component):
+    if parse(given.public) in public or version in catalog.stated(component):
         return ""
     if given > max(public):
         return f"is newer than every release that this catalog knows: {releases[-1]} is the newest"

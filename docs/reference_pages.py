@@ -1,4 +1,4 @@
-"""Hook of mkdocs: the reference of commands, JSON and failure.toml, from the parser and the schemas; not committed."""
+"""Hook of mkdocs: the reference of commands, JSON, failure.toml and the kit, from code and schemas; not committed."""
 
 import json
 import os
@@ -45,6 +45,14 @@ def entry(path: Path) -> str:
     return "\n".join(parts) + "\n"
 
 
+def kit() -> str:
+    """Return a page with the helpers that reproductions may import."""
+    from tests import kit_table
+
+    head = ["# Helpers of the kit", "", "What at least two entries import of `matrix.kit`, and how many do.", ""]
+    return "\n".join([*head, "| helper | does | entries |", "|---|---|---|", *kit_table.rows(), ""])
+
+
 def rows(schema: dict[str, Any], above: str) -> list[str]:
     """Return a row for each property of a schema, those of nested objects below it."""
     lines = []
@@ -62,7 +70,8 @@ def rows(schema: dict[str, Any], above: str) -> list[str]:
 def on_files(files: Files, /, *, config: Any, **_: Any) -> Files:
     """Add the pages."""
     schema = Path(config["docs_dir"], "schema")
-    pages = {"cli": commands(), "json": schemas(schema), "failure": entry(schema / "toml" / "failure.json")}
+    failure = entry(schema / "toml" / "failure.json")
+    pages = {"cli": commands(), "json": schemas(schema), "failure": failure, "kit": kit()}
     for name, content in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=content))
     return files

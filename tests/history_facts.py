@@ -3,7 +3,13 @@
     python -m tests.history_facts megatron-lm CLONE [VERSION=FOLDER ...]      FOLDER: an unpacked wheel
     python -m tests.history_facts pytorch VERSION=FOLDER ...                  its releases alone: no commit is known
 
-A clone is read as blobs (matrix/read/git.py). The form of the file is described in matrix/read/history/index.py.
+A clone is read as blobs (matrix/read/git.py). A FOLDER is an unpacked wheel of a release whose tag the clone lacks:
+its lines are known, its commits are those of the release before. Of functions that came with their file, the index has
+the later changes. PyTorch's git history of 4.06 GB is too large to be fetched, and its folders can't be fetched alone.
+The wheels of torch for macOS are the smallest and have the same Python files (`pip download --no-deps --only-binary
+:all: --platform macosx_11_0_arm64 --python-version 3.11 torch==2.8.0`): the modules of torch.distributed and its
+folders `checkpoint`, `fsdp`, `_composable`, `tensor`, `_shard` and `algorithms`. The form of the file is described in
+matrix/read/history/index.py.
 """
 
 from __future__ import annotations

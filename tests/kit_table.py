@@ -1,8 +1,8 @@
-"""The table of the kit's helpers in docs/kit.md, from their docstrings: those that entries import.
+"""The table of the kit's helpers, from their docstrings: those that at least two entries import, and how many do.
 
     python -m tests.kit_table
 
-prints the rows; tests/lint/test_documents.py compares them with the document.
+prints the rows; `tox run -e docs` has them as a page.
 """
 
 from __future__ import annotations

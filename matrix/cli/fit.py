@@ -139,7 +139,7 @@ def _options(fitting: FittingSet) -> Iterator[Part]:
     standings = (Standing.WITH_OPTIONS, Standing.SILENT)
     ids = [str(failure.failure.id) for standing in standings for failure in fitting.result.of(standing)]
     if ids:
-        yield table([(f"with certain options {len(ids)} known failures:", ", ".join(ids))])
+        yield table([(f"{len(ids)} known failures with certain options:", ", ".join(ids))])
 
 
 def _image(fitting: FittingSet) -> Iterator[Part]:

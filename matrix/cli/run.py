@@ -67,11 +67,11 @@ def nothing(lack: str, parsed: argparse.Namespace) -> ExitStatus:
 
 
 def executed(
-    request: runner.Request, catalog: Catalog, parsed: argparse.Namespace, begun: list[str]
+    request: runner.Request, catalog: Catalog, parsed: argparse.Namespace, begun: list[str], *, pages: bool = True
 ) -> stored_run.Night:
     """Run a request where the options say, with its progress on the screen, and return the night.
 
-    When it has ended, or was interrupted, `begun` gets its name.
+    When it has ended, or was interrupted, `begun` gets its name. Without `pages` it writes none.
     """
     usual = 1 if parsed.engine == "slurm" else places.workers_for(request.planned, host.look())
     workers = parsed.workers or usual
@@ -84,7 +84,7 @@ def executed(
     def report(stored: stored_run.StoredRun, history: History) -> stored_run.Night:
         if not parsed.break_:  # such a run has its own folder
             begun.append(stored.folder.name)
-        return render(stored, request.out, history, catalog)
+        return render(stored, request.out, history, catalog) if pages else stored_run.added(stored, history)
 
     if parsed.json or parsed.quiet:  # the journal of the run has each record as it ends
         return runner.execute(request, catalog, engine, runner.Events(warn=warn, ended=report))

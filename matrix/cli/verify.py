@@ -45,7 +45,7 @@ def verify_command(parsed: argparse.Namespace) -> int:
     early = [one for one in entry.problems(catalog, failure, request.planned) if not one.of_example]
     if early:
         return _end(early, ["nothing was run"])
-    night = executed(request, catalog, options, [])
+    night = executed(request, catalog, options, [], pages=False)  # they take longer than the cases
     records = [record for record in night.records if record.failure == failure.id]
     missing = any(one.of_example for one in entry.problems(catalog, failure, request.planned))
     kept = keep(failure, records) if missing else []

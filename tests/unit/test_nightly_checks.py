@@ -182,15 +182,6 @@ def test_suite_gets_further_options(tmp_path: Path) -> None:
     assert (tmp_path / "x.log").read_text() == "-k kill\n"
 
 
-def test_documents_state_each_suite() -> None:
-    """With the minutes of both forms, and what it requires."""
-    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
-    rows = [
-        f"| `{one.name}` | {one.minutes[0]:g} | {one.minutes[1]:g} | {one.needs} |" for one in nightly_checks.SUITES
-    ]
-    assert [row for row in rows if row not in text] == []
-
-
 @pytest.mark.parametrize(
     ("check", "words"),
     [

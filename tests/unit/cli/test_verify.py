@@ -53,6 +53,15 @@ def test_entry_is_verified_in_one_command(folder: Path, capsys: pytest.CaptureFi
     assert list((folder / "examples" / "shows").glob("*.json"))
 
 
+def test_verifying_writes_no_pages(folder: Path) -> None:
+    """The map of every stack takes longer than the cases of one entry; the run is in the history all the same."""
+    out = folder.parent / "out"
+    assert main(["catalog", "verify", "save-breaks", "--out", str(out)]) == 0
+    assert list(out.rglob("*.html")) == []
+    with History(Paths(out).history) as history:
+        assert history.records_of("save-breaks")
+
+
 def test_claim_of_an_earlier_run_is_supported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

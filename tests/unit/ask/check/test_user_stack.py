@@ -154,9 +154,11 @@ def test_an_invalid_stack_is_an_error(text: str, message: str) -> None:
         stack(text)
 
 
-@pytest.mark.parametrize(("text", "fix"), [("mcore=0.8.7", "0.8.0 or 0.9.0"), ("mcore=0.1.0", "0.5.0")])
+@pytest.mark.parametrize(
+    ("text", "fix"), [("mcore=0.8.7", "0.8.0 or 0.9.0"), ("mcore=0.1.0", "0.5.0"), ("mcore=0.80", "0.8.0")]
+)
 def test_unknown_version_has_its_neighbours(text: str, fix: str) -> None:
-    """Digits in common are no sign: 0.11.2 is nearer to 0.11.0 than to 0.19.2."""
+    """Some digits in common are no sign: 0.11.2 is nearer to 0.11.0 than to 0.19.2. All of them are."""
     assert [part.fix for part in stack(text).unread] == [f"did you mean {fix}?"]
 
 

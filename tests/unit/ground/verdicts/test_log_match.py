@@ -221,7 +221,7 @@ def test_an_unknown_cause_is_reported_as_unknown() -> None:
     reading = read(PEER + unknown + CAUSE + unknown.replace("KeyError", "RuntimeError") + SUMMARY)
 
     assert [fault.what for fault in reading.unknown] == ["KeyError: 'loss' (in f, a.py:1)"]
-    assert "nothing that the catalog knows is in these" in piped(*render(reading))
+    assert "nothing that the catalog knows is in the" in piped(*render(reading))
 
 
 @pytest.mark.parametrize("id", RAISED)

@@ -21,7 +21,6 @@ from matrix.ground.cases.machine_requirements import (
     place,
     user_mode_driver,
 )
-from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
@@ -90,13 +89,14 @@ class Resolved:
         packages = self.environment.packages.items()
         versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]
         nccl = str(self.placement.nccl or next(iter(versions), os.environ.get("NCCL_VERSION", "")))
-        return {
+        facts = {
             "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
             "NVLink": " and ".join(links) or "unknown",
-            **({"NCCL": nccl} if nccl else {}),
+            "NCCL": nccl,
             "backend": f"{self.placement.backend}{', shared' * bool(self.placement.nccl)}",
             **self._sharing(),
         }
+        return {name: value for name, value in facts.items() if value}
 
     def _sharing(self) -> dict[str, str]:
         """Return how ranks share a GPU: how many, the blocks of a kernel of NCCL, MPS.
@@ -106,13 +106,9 @@ class Resolved:
         if not self.placement.each:
             daemon = shared_gpu.foreign()
             return {"MPS": f"that of someone else, in {daemon}"} if daemon else {}
-        mps = self.placement.mps
-        blocks = nccl_sharing().of_ranks(mps=mps)["NCCL_MAX_CTAS"] if self.placement.nccl else ""
-        return {
-            "ranks per GPU": str(self.placement.each),
-            **({"NCCL CTAs": blocks} if blocks else {}),
-            "MPS": "a daemon of its own" if mps else "none",
-        }
+        blocks = shared_gpu.variables_of(self.placement).get("NCCL_MAX_CTAS", "")
+        mps = "a daemon of its own" if self.placement.mps else "none"
+        return {"ranks per GPU": str(self.placement.each), "NCCL CTAs": blocks, "MPS": mps}
 
 
 @dataclass(frozen=True)
@@ -165,13 +161,11 @@ class CaseContexts:
         """Return the context of a case, with the GPUs that it runs on. What it lacks makes it unavailable."""
         case = self._catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
         overlays, writer_overlays, lack = self._laid_out(planned)
-        placement, libraries = WITHOUT_GPU, tuple[str, ...]()
-        if case and not lack:
-            placement, libraries, lack = self._placed(case, planned)
+        placement, libraries, lack = self._placed(case, planned) if case and not lack else (WITHOUT_GPU, (), lack)
         try:
-            content = self._content(planned, (*overlays, *writer_overlays))
+            content = self._content(planned, (*overlays, *writer_overlays), placement)
             # Cases whose writer is the same share its checkpoint.
-            checkpoint = self._content(planned.writer, writer_overlays)[:20] if planned.writer else ""
+            checkpoint = self._content(planned.writer, writer_overlays, placement)[:20] if planned.writer else ""
         except MatrixError as error:
             content, checkpoint, lack = "", "", lack or error.brief
         resolved = Resolved(self._environment, self._host, placement, self._options.image)
@@ -254,9 +248,8 @@ class CaseContexts:
 
     def _libraries(self, placement: Placement) -> tuple[str, ...]:
         """Return what ranks that share a GPU load before torch. Raises MatrixError where it can't be made."""
-        libraries = list[Path]()
-        if placement.nccl and placement.nccl.wheel:
-            libraries += (overlay.path / NCCL for overlay in self._preloaded(placement.nccl.wheel))
+        wheel = placement.nccl.wheel if placement.nccl else ""
+        libraries = [overlay.path / NCCL for overlay in self._preloaded(wheel)] if wheel else []
         if placement.peers:
             libraries.append(shared_gpu.peer_access(default_root()))
         return tuple(map(str, libraries))
@@ -300,10 +293,10 @@ class CaseContexts:
     def _provisions(self) -> dict[str, Provision]:
         return provision.read(self._options.overlays) if self._options.overlays else {}
 
-    def _content(self, planned: Planned, overlays: Sequence[Overlay]) -> str:
+    def _content(self, planned: Planned, overlays: Sequence[Overlay], placement: Placement) -> str:
         """Return the cache key of a case, or of the writer of a checkpoint."""
         failure, digests = self._catalog.failure(planned.failure), [overlay.digest for overlay in overlays]
-        return case_key(planned, failure, self._environment, digests, self._host, self._options.image)
+        return case_key(planned, failure, self._environment, digests, self._host, self._options.image, placement)
 
     def _notes(self, case: Case | None, planned: Planned, overlays: Sequence[Overlay]) -> list[str]:
         engine = self._environment.packages.get("transformer-engine", "")

@@ -83,8 +83,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
         if request.line:
             show(f"{request.line}: {catalog_lines.named(catalog, request.line).description}")
         cells = len({item.cell.id for item in planned})
-        show(f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}")
-        show(*(part for item in planned for part in listed(item)))
+        title = f"{len(planned)} case{'s' * (len(planned) != 1)} in {cells} cell{'s' * (cells != 1)}"
+        show(title, *(part for item in planned for part in listed(item)))
     return ExitStatus.GOOD
 
 
@@ -100,7 +100,9 @@ def counts(found: Availability) -> Iterator[Part]:
         yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: about {build.minutes:.0f} minutes")
     if found.shared:
         yield Prose(f"in {found.shared} of them ranks share a GPU, in {found.gloo} on gloo in place of NCCL")
-    yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())
+    for kind, count in found.missing.items():
+        parts = filter(None, (f"{count:>6} unavailable: {kind.value}", found.reasons.get(kind)))
+        yield Prose(", for example: ".join(parts))
 
 
 def pulls(absent: Collection[Container], *, counted: bool) -> Iterator[Part]:

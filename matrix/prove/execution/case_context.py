@@ -63,18 +63,16 @@ class Resolved:
         versions = dict(self.environment.packages)
         for overlay in overlays:
             versions |= overlay.packages
-        versions["python"] = self.environment.python or "unknown"
-        if self.image:
-            versions["image"] = self.image
-        driver = self.host.machine.driver
-        versions["host"] = self.host.machine.architecture
-        if driver and driver != NONE:
-            versions["host driver"] = driver
-        if (cuda := self.cuda) is None:
-            return versions
-        if user := user_mode_driver(cuda, driver, inside=bool(self.image)):
-            versions["user-mode driver"] = user
-        return versions | self._devices(cuda)
+        driver, cuda = self.host.machine.driver, self.cuda
+        facts = {
+            "python": self.environment.python or "unknown",
+            "image": self.image,
+            "host": self.host.machine.architecture,
+            "host driver": "" if driver == NONE else driver,
+            "user-mode driver": user_mode_driver(cuda, driver, inside=bool(self.image)) if cuda else "",
+            **(self._devices(cuda) if cuda else {}),
+        }
+        return versions | {name: value for name, value in facts.items() if value}
 
     def notes(self, catalog: Catalog, planned: Planned) -> list[str]:
         """Return the notes on the GPUs and the driver."""
@@ -89,14 +87,13 @@ class Resolved:
         packages = self.environment.packages.items()
         versions = [version for name, version in packages if name.startswith("nvidia-nccl-cu")]
         nccl = str(self.placement.nccl or next(iter(versions), os.environ.get("NCCL_VERSION", "")))
-        facts = {
+        return {
             "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
             "NVLink": " and ".join(links) or "unknown",
             "NCCL": nccl,
             "backend": f"{self.placement.backend}{', shared' * bool(self.placement.nccl)}",
             **self._sharing(),
         }
-        return {name: value for name, value in facts.items() if value}
 
     def _sharing(self) -> dict[str, str]:
         """Return how ranks share a GPU: how many, the blocks of a kernel of NCCL, MPS.
@@ -234,9 +231,9 @@ class CaseContexts:
         """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
         offer = self._offer
         if overlays is not None:
-            no_helper = next((overlay.no_helper for overlay in overlays if overlay.no_helper), "")
+            better = self._installation.better_python
+            no_helper = next((overlay.no_helper + better for overlay in overlays if overlay.no_helper), "")
             has_mpirun = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
-            no_helper += self._installation.better_python if no_helper else ""
             offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
         return str(self._host.lack(self._catalog, planned, offer) or "")
 
@@ -301,9 +298,7 @@ class CaseContexts:
     def _notes(self, case: Case | None, planned: Planned, overlays: Sequence[Overlay]) -> list[str]:
         engine = self._environment.packages.get("transformer-engine", "")
         covered = f"Transformer Engine {engine} of this base is hidden from the ranks: it is not part of the cell"
-        return [
-            *(overlay.no_helper for overlay in overlays if overlay.no_helper),
-            *filter(None, [self._installation.python_note]),
-            *((f"ran on {self._options.place}",) if self._options.place else ()),
-            *((covered,) if engine and case and hidden(case, planned) else ()),
-        ]
+        covers = engine and case and hidden(case, planned)
+        ran = f"ran on {self._options.place}" * bool(self._options.place)
+        helpers = (overlay.no_helper for overlay in overlays)
+        return list(filter(None, (*helpers, self._installation.python_note, ran, covered * bool(covers))))

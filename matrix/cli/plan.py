@@ -83,8 +83,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
         if request.line:
             show(f"{request.line}: {catalog_lines.named(catalog, request.line).description}")
         cells = len({item.cell.id for item in planned})
-        show(f"{counted(len(planned), 'case')} in {counted(cells, 'cell')}")
-        show(*(part for item in planned for part in listed(item)))
+        title = f"{counted(len(planned), 'case')} in {counted(cells, 'cell')}"
+        show(title, *(part for item in planned for part in listed(item)))
     return ExitStatus.GOOD
 
 
@@ -102,7 +102,9 @@ def counts(found: Availability) -> Iterator[Part]:
         yield Prose(f"builds Transformer Engine {build.te} on {build.base}, once: about {minutes}")
     if found.shared:
         yield Prose(f"in {found.shared} of them ranks share a GPU, in {found.gloo} on gloo in place of NCCL")
-    yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())
+    for kind, count in found.missing.items():
+        parts = filter(None, (f"{count:>6} unavailable: {kind.value}", found.reasons.get(kind)))
+        yield Prose(", for example: ".join(parts))
 
 
 def pulls(absent: Collection[Container], *, counted: bool) -> Iterator[Part]:

@@ -156,6 +156,8 @@ def install() -> dict[str, str]:
     distributed = torch.distributed
     for name in ("init_process_group", "new_group"):
         setattr(distributed, name, over_gloo(getattr(distributed, name), replaced, chosen))
+    from_group = distributed.DeviceMesh.from_group  # FSDP2's mesh
+    distributed.DeviceMesh.from_group = lambda group, device, **named: from_group(group, str(on_cpu(device)), **named)
     return replaced
 
 

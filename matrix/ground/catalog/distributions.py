@@ -293,11 +293,15 @@ class NcclWheel:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An exception that a shared GPU causes: a text of it, why it is raised, what to do."""
+    """An exception that a shared GPU causes: a text of it, why it is raised, what to do.
+
+    `taken`: another process causes it, also where each rank has a GPU of its own.
+    """
 
     text: Pattern
     why: str
     fix: str
+    taken: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from matrix import PACKAGE
 from matrix.ground.cases.cells import on_python
-from matrix.ground.cases.machine_requirements import lacks
+from matrix.ground.cases.machine_requirements import WITHOUT_GPU, Placement, lacks
 from matrix.ground.catalog.failure import Failure, Level
 from matrix.ground.catalog.folders import ENTRY, with_site
 from matrix.ground.catalog.machine import Machine, PythonEnvironment
@@ -86,11 +86,14 @@ def case_key(
     overlays: Iterable[str],
     site: ExecutionSite,
     image: str = "",
+    placement: Placement = WITHOUT_GPU,
 ) -> str:
     """Return the cache key of a case in this environment; `overlays` are the digests of its overlays.
 
+    How its ranks share a GPU is part of it.
     Raises MatrixError if a file that the verdict depends on can't be read.
     """
+    shared = {"shared": asdict(replace(placement, note=""))} if placement.each else {}
     return Evidence(
         case=planned.key,
         expectation=planned.expectation.value,
@@ -98,7 +101,7 @@ def case_key(
         packages=environment.packages,
         image=image,
         overlays=tuple(overlays),
-        host=site.capabilities(planned.level),
+        host=site.capabilities(planned.level) | shared,
         entry=entry_digest(failure),
         code=code_digest(failure.folder, planned.level, modules_of(failure)),
         recorded=recorded_digests(planned.cell) if planned.level is Level.CONTRACT else (),

@@ -21,7 +21,6 @@ from matrix.ground.cases.machine_requirements import (
     place,
     user_mode_driver,
 )
-from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.ground.catalog.failure import Case, Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import Cuda, Nvml, PythonEnvironment
@@ -64,18 +63,16 @@ class Resolved:
         versions = dict(self.environment.packages)
         for overlay in overlays:
             versions |= overlay.packages
-        versions["python"] = self.environment.python or "unknown"
-        if self.image:
-            versions["image"] = self.image
-        driver = self.host.machine.driver
-        versions["host"] = self.host.machine.architecture
-        if driver and driver != NONE:
-            versions["host driver"] = driver
-        if (cuda := self.cuda) is None:
-            return versions
-        if user := user_mode_driver(cuda, driver, inside=bool(self.image)):
-            versions["user-mode driver"] = user
-        return versions | self._devices(cuda)
+        driver, cuda = self.host.machine.driver, self.cuda
+        facts = {
+            "python": self.environment.python or "unknown",
+            "image": self.image,
+            "host": self.host.machine.architecture,
+            "host driver": "" if driver == NONE else driver,
+            "user-mode driver": user_mode_driver(cuda, driver, inside=bool(self.image)) if cuda else "",
+            **(self._devices(cuda) if cuda else {}),
+        }
+        return versions | {name: value for name, value in facts.items() if value}
 
     def notes(self, catalog: Catalog, planned: Planned) -> list[str]:
         """Return the notes on the GPUs and the driver."""
@@ -93,7 +90,7 @@ class Resolved:
         return {
             "GPUs": f"{self.placement.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
             "NVLink": " and ".join(links) or "unknown",
-            **({"NCCL": nccl} if nccl else {}),
+            "NCCL": nccl,
             "backend": f"{self.placement.backend}{', shared' * bool(self.placement.nccl)}",
             **self._sharing(),
         }
@@ -106,13 +103,9 @@ class Resolved:
         if not self.placement.each:
             daemon = shared_gpu.foreign()
             return {"MPS": f"that of someone else, in {daemon}"} if daemon else {}
-        mps = self.placement.mps
-        blocks = nccl_sharing().of_ranks(mps=mps)["NCCL_MAX_CTAS"] if self.placement.nccl else ""
-        return {
-            "ranks per GPU": str(self.placement.each),
-            **({"NCCL CTAs": blocks} if blocks else {}),
-            "MPS": "a daemon of its own" if mps else "none",
-        }
+        blocks = shared_gpu.variables_of(self.placement).get("NCCL_MAX_CTAS", "")
+        mps = "a daemon of its own" if self.placement.mps else "none"
+        return {"ranks per GPU": str(self.placement.each), "NCCL CTAs": blocks, "MPS": mps}
 
 
 @dataclass(frozen=True)
@@ -165,13 +158,11 @@ class CaseContexts:
         """Return the context of a case, with the GPUs that it runs on. What it lacks makes it unavailable."""
         case = self._catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
         overlays, writer_overlays, lack = self._laid_out(planned)
-        placement, libraries = WITHOUT_GPU, tuple[str, ...]()
-        if case and not lack:
-            placement, libraries, lack = self._placed(case, planned)
+        placement, libraries, lack = self._placed(case, planned) if case and not lack else (WITHOUT_GPU, (), lack)
         try:
-            content = self._content(planned, (*overlays, *writer_overlays))
+            content = self._content(planned, (*overlays, *writer_overlays), placement)
             # Cases whose writer is the same share its checkpoint.
-            checkpoint = self._content(planned.writer, writer_overlays)[:20] if planned.writer else ""
+            checkpoint = self._content(planned.writer, writer_overlays, placement)[:20] if planned.writer else ""
         except MatrixError as error:
             content, checkpoint, lack = "", "", lack or error.brief
         resolved = Resolved(self._environment, self._host, placement, self._options.image)
@@ -240,9 +231,9 @@ class CaseContexts:
         """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
         offer = self._offer
         if overlays is not None:
-            no_helper = next((overlay.no_helper for overlay in overlays if overlay.no_helper), "")
+            better = self._installation.better_python
+            no_helper = next((overlay.no_helper + better for overlay in overlays if overlay.no_helper), "")
             has_mpirun = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
-            no_helper += self._installation.better_python if no_helper else ""
             offer = replace(offer, mpirun=has_mpirun, no_helper=no_helper)
         return str(self._host.lack(self._catalog, planned, offer) or "")
 
@@ -254,9 +245,8 @@ class CaseContexts:
 
     def _libraries(self, placement: Placement) -> tuple[str, ...]:
         """Return what ranks that share a GPU load before torch. Raises MatrixError where it can't be made."""
-        libraries = list[Path]()
-        if placement.nccl and placement.nccl.wheel:
-            libraries += (overlay.path / NCCL for overlay in self._preloaded(placement.nccl.wheel))
+        wheel = placement.nccl.wheel if placement.nccl else ""
+        libraries = [overlay.path / NCCL for overlay in self._preloaded(wheel)] if wheel else []
         if placement.peers:
             libraries.append(shared_gpu.peer_access(default_root()))
         return tuple(map(str, libraries))
@@ -300,17 +290,15 @@ class CaseContexts:
     def _provisions(self) -> dict[str, Provision]:
         return provision.read(self._options.overlays) if self._options.overlays else {}
 
-    def _content(self, planned: Planned, overlays: Sequence[Overlay]) -> str:
+    def _content(self, planned: Planned, overlays: Sequence[Overlay], placement: Placement) -> str:
         """Return the cache key of a case, or of the writer of a checkpoint."""
         failure, digests = self._catalog.failure(planned.failure), [overlay.digest for overlay in overlays]
-        return case_key(planned, failure, self._environment, digests, self._host, self._options.image)
+        return case_key(planned, failure, self._environment, digests, self._host, self._options.image, placement)
 
     def _notes(self, case: Case | None, planned: Planned, overlays: Sequence[Overlay]) -> list[str]:
         engine = self._environment.packages.get("transformer-engine", "")
         covered = f"Transformer Engine {engine} of this base is hidden from the ranks: it is not part of the cell"
-        return [
-            *(overlay.no_helper for overlay in overlays if overlay.no_helper),
-            *filter(None, [self._installation.python_note]),
-            *((f"ran on {self._options.place}",) if self._options.place else ()),
-            *((covered,) if engine and case and hidden(case, planned) else ()),
-        ]
+        covers = engine and case and hidden(case, planned)
+        ran = f"ran on {self._options.place}" * bool(self._options.place)
+        helpers = (overlay.no_helper for overlay in overlays)
+        return list(filter(None, (*helpers, self._installation.python_note, ran, covered * bool(covers))))

@@ -25,6 +25,7 @@ from matrix.ground.verdicts.record import Record, Verdict
 from matrix.ground.verdicts.text import visible
 from matrix.prove.execution.ranks import supervisor
 from matrix.prove.execution.ranks.rank_spec import RankJob
+from matrix.prove.execution.ranks.shared_gpu import variables_of
 from matrix.prove.planning.rerun import reproduce_line
 from matrix.prove.provision.project import locked
 
@@ -111,7 +112,7 @@ class Reproduction:
         """Run rank 0 of the case, which ran and is red, in this process; raise what it raises. Nothing is recorded."""
         if writer := self.planned.writer:
             provide_checkpoint(self.context.checkpoint, partial(self._write, writer))
-        supervisor.debug(self.job)
+        supervisor.debug(replace(self.job, env=variables_of(self.context.placement)))
 
     @property
     def job(self) -> RankJob:

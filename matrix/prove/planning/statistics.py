@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import median
 from typing import Any, Final
@@ -115,7 +115,8 @@ class Availability:
     `shared` is the number of cases whose ranks share GPUs, `gloo` of those that do so on gloo in place of NCCL.
     `seconds` is the expected wall-clock time if no worker and no GPU is ever idle, `gpu_seconds` the sum over all GPUs
     that are used, `basis` the number of cases by what their expected seconds rest on. `builds` are the releases of
-    Transformer Engine that are built for them, once, beside other cases.
+    Transformer Engine that are built for them, once, beside other cases. `reasons` are those of the first case that
+    lacks a kind.
     """
 
     planned: int
@@ -127,6 +128,7 @@ class Availability:
     gpu_seconds: float
     basis: Mapping[Basis, int]
     builds: tuple[TeBuild, ...] = ()
+    reasons: Mapping[Kind, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def availability(
     parallel: Parallel,
 ) -> Availability:
     """Return the availability of cases. `machines` is what the machine offers at each level."""
-    missing: Counter[Kind] = Counter()
+    missing: dict[Kind, list[str]] = {}
     basis: Counter[Basis] = Counter()
     placements: list[Placement] = []
     demands: dict[str, list[Demand]] = {}
@@ -167,7 +169,7 @@ def availability(
     for item in items:
         lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
         if lack:
-            missing[lack.kind] += 1
+            missing.setdefault(lack.kind, []).append(lack.text)
             continue
         jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
         for te in _built(item, offer(base), machines[item.level]):
@@ -183,13 +185,14 @@ def availability(
     return Availability(
         len(items),
         len(placements),
-        {kind: missing[kind] for kind in Kind if missing[kind]},
+        {kind: len(missing[kind]) for kind in Kind if kind in missing},
         sum(bool(placement.note) for placement in placements),
         sum(bool(placement.note and not placement.nccl) for placement in placements),
         _seconds(catalog, demands, list(machines.values()), parallel),
         sum(demand.gpus * demand.seconds for of_base in demands.values() for demand in of_base),
         {kind: basis[kind] for kind in Basis if basis[kind]},
         tuple(builds.values()),
+        {kind: texts[0] for kind, texts in missing.items()},
     )
 
 

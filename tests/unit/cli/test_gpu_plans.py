@@ -101,6 +101,19 @@ def test_plan_of_a_machine_names_what_misses(
     assert bool(here["runs"]) == bool(here["minutes"]) == (stand_in != "CPU")
 
 
+@pytest.mark.parametrize("stand_in", ["one"], indirect=True)
+def test_stats_say_why_ranks_cannot_share(
+    stand_in: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the run: a card in exclusive mode, with the remedy."""
+    cards = (replace(gpus(1, *H100, multicast=False).gpus[0], exclusive=True),)
+    site = LocalSite(MACHINES[stand_in][1].machine, user_mode=lambda: Cuda("12.4", gpus=cards))
+    monkeypatch.setattr(host, "look", lambda: site)
+    assert main(["plan", "--here", "--level", "gpu", "--stats", "--select", "failure==dcp-assertion"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "GPUs, for example: needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it;" in words
+
+
 @pytest.mark.parametrize("stand_in", ["CPU"], indirect=True)
 def test_results_without_a_gpu_exit_with_3(stand_in: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Never green, and no page."""

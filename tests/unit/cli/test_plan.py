@@ -113,6 +113,7 @@ AVAILABLE = Availability(
     seconds=120.0,
     gpu_seconds=60.0,
     basis={Basis.DEFAULT: 1, Basis.CASE: 4},
+    reasons={Kind.GPUS: "host has 1, in exclusive compute mode"},
 )
 
 
@@ -124,7 +125,7 @@ def test_counts_name_what_is_missing() -> None:
         "expected: at least 2 minutes, 1 GPU-minutes",
     ]
     assert "in 2 of them ranks share a GPU, in 1 on gloo in place of NCCL" in text
-    assert f"     2 unavailable: {Kind.GPUS.value}" in text
+    assert f"     2 unavailable: {Kind.GPUS.value}, for example: host has 1, in exclusive compute mode" in text
     assert "builds" not in text
     builds = TeBuild("torch-2.15.0", "2.18.0", 2.0), TeBuild("torch-2.4.0", "1.9.0", 30.0)
     built = piped(*counts(replace(AVAILABLE, builds=builds)))

@@ -61,15 +61,18 @@ def read_log(folder: Path) -> NcclLog:
     return NcclLog(tuple(transports), frozenset(starting))
 
 
-def of_shared(outcome: Outcome, log: NcclLog) -> Outcome:
-    """Return the outcome of ranks that share a GPU, with its facts; unavailable where sharing caused it."""
-    if lack := lack_of(outcome, log):
+def of_gpus(outcome: Outcome, log: NcclLog, *, shared: bool) -> Outcome:
+    """Return the outcome of ranks on GPUs, with the facts of NCCL's log; unavailable where the GPU refused them."""
+    if lack := lack_of(outcome, log, shared=shared):
         outcome = replace(outcome, kind=OutcomeKind.UNAVAILABLE, reason=lack.text, lacks=(lack,))
     return replace(outcome, resolved={TRANSPORTS: " and ".join(log.transports)} if log.transports else {})
 
 
-def lack_of(outcome: Outcome, log: NcclLog) -> Lack | None:
-    """Return why ranks could not share a GPU: NCCL's start did not end in any of those that wait, or it was refused."""
+def lack_of(outcome: Outcome, log: NcclLog, *, shared: bool) -> Lack | None:
+    """Return why ranks could not use a GPU: it refused them, or NCCL's start did not end in any of those that wait.
+
+    Where they do not share it over NCCL, only a GPU that is taken is a refusal.
+    """
     if outcome.kind is OutcomeKind.HUNG:
         waiting = {end.rank for end in outcome.ranks if end.stopped or end.exit_code is None}
         if not waiting or not waiting <= log.starting:
@@ -80,8 +83,13 @@ def lack_of(outcome: Outcome, log: NcclLog) -> Lack | None:
         return Lack(Kind.NCCL_START, f"NCCL did not start in {seconds:.0f} s in {ranks}, which share a GPU: {fix}")
     text = "\n".join(raised.message for raised in outcome.chain)
     refusals = nccl_sharing().refusal if outcome.kind is OutcomeKind.RAISED else ()
-    refusal = next((refusal for refusal in refusals if re.search(refusal.text, text)), None)
-    return Lack(Kind.NCCL, f"{refusal.why}: {refusal.fix}") if refusal else None
+    causes = (one for one in refusals if (shared or one.taken) and re.search(one.text, text))
+    return next((Lack(Kind.GPUS if one.taken else Kind.NCCL, f"{one.why}: {one.fix}") for one in causes), None)
+
+
+def variables_of(placement: Placement) -> dict[str, str]:
+    """Return the variables of ranks that share a GPU over NCCL."""
+    return nccl_sharing().of_ranks(mps=placement.mps, peers=placement.peers) if placement.nccl else {}
 
 
 Granted = Mapping[str, str]  # the variables of ranks that have their GPUs
@@ -95,13 +103,12 @@ def admitted(
 
     A daemon that someone else runs is not used: what it shows and how it ends is not known.
     """
-    variables = nccl_sharing().of_ranks(mps=placement.mps, peers=placement.peers) if placement.nccl else {}
+    variables = variables_of(placement)
     if placement.each and not placement.mps and foreign():
         variables[PIPES] = str(folder / "no-mps")
-    with contextlib.ExitStack() as held:
-        granted = held.enter_context(admit(variables))
-        mps = held.enter_context(daemon(folder, os.environ)) if placement.mps else {}
-        yield {**granted, **mps}
+    mps = daemon(folder, os.environ) if placement.mps else contextlib.nullcontext(dict[str, str]())
+    with admit(variables) as granted, mps as found:
+        yield {**granted, **found}
 
 
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"

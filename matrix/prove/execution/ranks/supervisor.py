@@ -33,9 +33,9 @@ from matrix.prove.execution.ranks.forkserver import Forkserver, environment, imp
 from matrix.prove.execution.ranks.forkserver_child import FRESH
 from matrix.prove.execution.ranks.overlay_server import OverlayServers
 from matrix.prove.execution.ranks.rank_group import RankGroup
-from matrix.prove.execution.ranks.rank_main import imported
+from matrix.prove.execution.ranks.rank_main import imported, preload
 from matrix.prove.execution.ranks.rank_spec import Admission, GroupRequest, RankJob, Timeouts
-from matrix.prove.execution.ranks.shared_gpu import of_shared, read_log
+from matrix.prove.execution.ranks.shared_gpu import of_gpus, read_log
 from matrix.prove.store.secrets import masked_outcome, values
 from matrix.read import kernel
 from matrix.read.commands import python_code
@@ -122,10 +122,10 @@ class Supervisor(AbstractContextManager["Supervisor"]):
                     limit_s = self._timeouts.sweep_s
                     leftovers = end_below(self._server.pid, kill_s=limit_s, spared=self._overlays.pids)
                     group.close()
-            log = read_log(Path(folder)) if job.nccl else None
+            log = read_log(Path(folder))
         outcome = outcome_of(group, job, rise(kills, oom_kills(group=cgroup)), lost)
         notes = tuple(filter(None, (self._server.note * (not job.fresh), overlay.note if overlay else "")))
-        outcome = of_shared(outcome, log) if log else outcome
+        outcome = of_gpus(outcome, log, shared=bool(job.nccl)) if job.gpus else outcome
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
         return masked_outcome(outcome, secrets)
 
@@ -170,6 +170,8 @@ def debug(job: RankJob) -> Any:
         warnings.simplefilter("default")  # pytest's settings may make errors of upstream's warnings
         spec = stack.enter_context(_as_rank(own, job.target))
         sys.modules.update(dict.fromkeys(job.hidden, cast(ModuleType, None)))
+        for library in job.libraries:
+            preload(library)
         return imported(job.target)(decode(Rank, spec["rank"]), **job.kwargs)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from matrix import PACKAGE
+from matrix.ground.cases.machine_requirements import WITHOUT_GPU, Placement
+from matrix.ground.catalog.distributions import SharedNccl
 from matrix.ground.catalog.failure import PARITY, Expectation, Level, Workaround
 from matrix.ground.catalog.folders import FAILURES
 from matrix.ground.catalog.machine import Machine, PythonEnvironment
@@ -265,6 +267,17 @@ def test_driver_changes_the_key_at_level_gpu_alone(folder: Path) -> None:
         for level in (Level.CPU, Level.GPU)
     }
     assert [len(set(pair)) for pair in keys.values()] == [1, 2]
+
+
+def test_way_of_sharing_changes_the_key(folder: Path) -> None:
+    """The NCCL that is loaded, whether it is preloaded, MPS; not what a note says."""
+    own, wheel = SharedNccl("2.32.3"), SharedNccl("2.32.3", "nvidia-nccl-cu13==2.32.3")
+    over = Placement(1, "nccl", nccl=own, each=2)
+    ways = [WITHOUT_GPU, Placement(2, "nccl"), over, replace(over, note="through MPS")]
+    ways += [Placement(1, each=2), replace(over, nccl=SharedNccl("2.30.7")), replace(over, nccl=wheel)]
+    ways += [replace(over, mps=True)]
+    keys = [case_key(CASE, failure(folder=folder), BASE, (), HOST, placement=way) for way in ways]
+    assert (len(set(keys)), keys[0], keys[2]) == (6, keys[1], keys[3])
 
 
 def test_key_is_the_same_in_later_versions() -> None:

@@ -221,6 +221,17 @@ def test_without_the_wheel_ranks_share_over_gloo(
     assert ("gloo in place of NCCL: 2 ranks share 1 GPU; no index" in context.notes) is (not lack)
 
 
+@pytest.mark.usefixtures("no_overlays")
+def test_loaded_nccl_is_in_the_cache_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set[str]()
+    for problem in ("", "no index"):
+        monkeypatch.setattr(case_context, "Overlays", lambda root, problem=problem: Wheels(folder, problem))
+        current, _ = on_gpus(folder, 1)
+        keys.add(current.reproduction(ON_GPUS).context.content)
+        current.close()
+    assert len(keys) == 2
+
+
 def test_unreadable_file_makes_a_case_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its verdict depends on the file, so no key of a cached one may stand for it."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ground.cases.machine_requirements import Placement
+from matrix.ground.catalog.distributions import SharedNccl
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Level, Limits, StandIn
 from matrix.ground.catalog.schema import Size
 from matrix.ground.catalog.stack import WRITER_MCORE
@@ -16,6 +17,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.ground.verdicts.planned import Planned, Reason, ReasonKind
 from matrix.ground.verdicts.record import Record, Verdict
+from matrix.prove.execution.ranks import supervisor
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.reproduction import (
     CaseContext,
@@ -84,6 +86,14 @@ def test_start_and_record_are_stored() -> None:
     record = run(bench)
     assert [f"started {BROKEN.key}", "run", "result"] == bench.events
     assert (record.verdict, record.signature) == (Verdict.REPRODUCED, "broke")
+
+
+def test_debugged_ranks_have_the_variables_of_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[RankJob] = []
+    monkeypatch.setattr(supervisor, "debug", jobs.append)
+    context = CaseContext(log_dir=Path("logs"), placement=Placement(1, "nccl", nccl=SharedNccl("2.30.7"), each=2))
+    Reproduction(WORKS, THIS, (THIS, OTHER), context, Bench().run, Bench(), unread).debug()
+    assert [job.env["NCCL_MULTI_RANK_GPU_ENABLE"] for job in jobs] == ["1"]
 
 
 def test_record_contains_case_and_context() -> None:

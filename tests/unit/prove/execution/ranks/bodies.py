@@ -371,3 +371,8 @@ def start_nccl(rank: Rank, waits: Sequence[int] = ()) -> None:
     ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD).ncclCommInitRank(rank.world_size, rank.rank)
     if rank.rank in waits:
         time.sleep(FOREVER)
+
+
+def refused(rank: Rank, message: str) -> None:
+    """Raise as CUDA does."""
+    raise RuntimeError(f"CUDA error: {message}")

@@ -119,8 +119,23 @@ def test_library_that_cannot_be_loaded_is_unavailable(
     ],
 )
 def test_refusal_of_a_shared_gpu_has_its_remedy(message: str, fix: str | None) -> None:
-    lack = lack_of(Outcome(OutcomeKind.RAISED, chain=(Raised("RuntimeError", message),)), NcclLog())
+    lack = lack_of(Outcome(OutcomeKind.RAISED, chain=(Raised("RuntimeError", message),)), NcclLog(), shared=True)
     assert (lack is None) if fix is None else (lack is not None and fix in lack.text)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("CUDA-capable device(s) is/are busy or unavailable", OutcomeKind.UNAVAILABLE),
+        ("the MPS client has been terminated by the server", OutcomeKind.UNAVAILABLE),
+        ("Duplicate GPU detected : rank 1 and rank 0", OutcomeKind.RAISED),
+    ],
+)
+def test_taken_gpu_of_one_rank_is_unavailable(
+    supervisor: Supervisor, job: MakeJob, message: str, kind: OutcomeKind
+) -> None:
+    """Another process has it in exclusive mode, or its daemon of MPS ended: never red."""
+    assert supervisor.run(job("refused", world_size=1, gpus=1, kwargs={"message": message})).kind is kind
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from matrix.prove.execution.ranks import forkserver, supervisor
 from matrix.prove.execution.ranks.forkserver import Forkserver
 from matrix.prove.execution.ranks.forkserver_child import REQUEST
 from matrix.prove.execution.ranks.rank_spec import RankJob
+from matrix.prove.execution.ranks.shared_gpu import peer_access
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from matrix.prove.provision.project import ROOT
 from tests.unit.prove.execution.ranks.marks import MARK, marked
@@ -480,6 +481,10 @@ def warns(rank):
 
 def fails(rank):
     raise KeyError("upstream")
+
+def answers(rank):
+    import ctypes
+    return hasattr(ctypes.CDLL(None), "cudaDeviceCanAccessPeer")
 """
 MAIN = """
 import os, sys
@@ -533,6 +538,12 @@ except KeyError as error:
     print(traceback.extract_tb(error.__traceback__)[-1].name)
 """
     assert ran(tmp_path, code) == "fails\n"
+
+
+def test_rank_loads_its_libraries(tmp_path: Path) -> None:
+    """Those of ranks that share a GPU; without them it raises something else than the case did."""
+    code = f"print(supervisor.debug(replace(job('answers', 1), libraries=({str(peer_access(tmp_path))!r},))))\n"
+    assert ran(tmp_path, f"from dataclasses import replace\n{code}") == "True\n"
 
 
 def test_job_of_mpirun_is_refused(tmp_path: Path) -> None:

@@ -115,8 +115,14 @@ def toolkit(features: Collection[str] | None, where: str, image: str = "") -> st
             fix="install CUDA's toolkit and set CUDA_HOME, use an image that has it, or leave --compile out: "
             "level cpu has a stand-in",
         )
-    made_from = {name: value for name, value in build_variables().items() if name != "MAX_JOBS"}
+    made_from = making_variables()
     return f"{image or version_text(nvcc() or NVCC)} {made_from or ''}".strip()
+
+
+def making_variables() -> dict[str, str]:
+    """Return the variables of this site that change what a build makes."""
+    counts = re.compile(distributions.te_builds().extension.variables)
+    return {name: value for name, value in build_variables().items() if counts.search(f"{name}={value}")}
 
 
 def run_here(run: Runner) -> RunInBase:
@@ -169,7 +175,7 @@ def export(content: Contents, tree: Path) -> list[str]:
 VARIABLE: Final = "MEGATRIX_WHEELS"
 REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the compiler
 MEMORY: Final = Path("/proc/meminfo")
-_NEUTRAL: Final = ("MAX_JOBS", "CUDA_HOME", "NVTE_CUDA_ARCHS")  # the last is in ReleaseBuild.archs
+_ARCHS: Final = "NVTE_CUDA_ARCHS"  # in ReleaseBuild.archs
 _FLAGS: Final = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 # A line that states why a build failed: of a compiler, of setup.py, of pip. pip repeats that something failed after it.
 _STATED: Final = re.compile(r":\d+: error: |\(\d+\): error: |fatal error: |^\s*\w+Error: |^ERROR: Could not")
@@ -220,9 +226,9 @@ def release_build(te: str, environment: PythonEnvironment, sms: Collection[str])
     why = distributions.build_lack(te, Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
-    site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
-    archs = site.get("NVTE_CUDA_ARCHS") or distributions.architectures(te, sms)
-    variables = tuple(f"{name}={value}" for name, value in site.items() if name not in _NEUTRAL)
+    site = making_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
+    archs = distributions.architectures(te, sms, site.pop(_ARCHS, ""))
+    variables = tuple(f"{name}={value}" for name, value in site.items())
     return ReleaseBuild(te, environment.minor, torch, cuda, nvcc, compiler_version(), archs, variables)
 
 
@@ -358,7 +364,7 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
     home = site.get("CUDA_HOME") or str(next((top for top in homes if (top / "include/cuda.h").is_file()), homes[0]))
     return {
         "MAX_JOBS": str(distributions.jobs(len(os.sched_getaffinity(0)), machine_memory())),
-        **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
+        **({_ARCHS: build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),
         **({"PYTORCH_NVCC": str(tools / "nvcc")} if build.archs else {}),

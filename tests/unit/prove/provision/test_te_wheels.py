@@ -161,6 +161,35 @@ def test_build_of_an_environment() -> None:
 
 
 @pytest.mark.usefixtures("toolkit")
+@pytest.mark.parametrize(
+    ("variable", "te", "counts"),
+    [
+        ("NVTE_FRAMEWORK=pytorch", "2.18.0", False),
+        ("NVTE_FRAMEWORK=jax", "2.18.0", True),
+        ("NVTE_BUILD_MAX_JOBS=4", "2.18.0", False),
+        ("NVTE_BUILD_THREADS_PER_JOB=4", "2.18.0", False),
+        ("NVTE_FLASH_ATTN=0", "2.18.0", False),
+        ("TORCH_CUDA_ARCH_LIST=9.0", "2.18.0", False),
+        ("NVTE_CUDA_ARCHS=90", "2.18.0", False),
+        ("NVTE_CUDA_ARCHS=80", "2.3.0", True),
+        ("NVTE_UB_WITH_MPI=1", "2.18.0", True),
+        ("NVTE_WITH_NCCL_EP=1", "2.18.0", True),
+        ("NVTE_BUILD_DEBUG=1", "2.18.0", True),
+        ("CUDNN_PATH=/a", "2.18.0", True),
+    ],
+)
+def test_variables_that_change_a_build_count(
+    monkeypatch: pytest.MonkeyPatch, variable: str, te: str, counts: bool
+) -> None:
+    """Those of the number of jobs, and those that Transformer Engine reads when it runs, change no wheel."""
+    here = environment(packages={"torch": "2.4.0"}, torch_cuda="13.0")
+    monkeypatch.setattr(te_wheels.distributions, "build_lack", lambda *_: "")
+    plain = te_wheels.release_build(te, here, {"9.0"})
+    monkeypatch.setattr(te_wheels, "build_variables", lambda: dict([variable.split("=")]))
+    assert (te_wheels.release_build(te, here, {"9.0"}).name != plain.name) is counts
+
+
+@pytest.mark.usefixtures("toolkit")
 def test_flags_of_the_compiler_make_another_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXXFLAGS", "-O0")
     build = te_wheels.release_build("2.18.0", environment(), ())

@@ -169,6 +169,8 @@ class Extension:
     cuda_sources: Range
     minutes: float
     memory: Size
+    disk: Size
+    wheel: Size
     variables: Pattern
     tools: tuple[str, ...]
 

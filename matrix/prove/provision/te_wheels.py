@@ -260,30 +260,47 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
 
 @dataclass(frozen=True)
 class Compilation:
-    """The releases that an environment compiles for a bundle of GPUs of the compute capability `sm`, in how long.
+    """The builds of an environment for a bundle, by release.
 
-    `lacks` are the reasons why it does not compile others, by release.
+    `lacks` are the reasons why it does not compile others, by release. `minutes` are those of one build.
     """
 
     environment: PythonEnvironment
-    sm: str
-    releases: tuple[str, ...]
+    builds: Mapping[str, ReleaseBuild]
     lacks: Mapping[str, str]
     minutes: float
 
     @property
+    def kept(self) -> dict[str, Path]:
+        """Return the wheels that were built before, by release."""
+        found = {te: _wheels(wheels() / build.name) for te, build in self.builds.items()}
+        return {te: built[0] for te, built in found.items() if built}
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that the bundle takes for them, of those that are not built yet as measured."""
+        sizes, measured = (
+            {te: wheel.stat().st_size for te, wheel in self.kept.items()},
+            distributions.te_builds().extension,
+        )
+        return sum(sizes.get(te, measured.wheel) for te in self.builds)
+
+    @property
     def lines(self) -> list[str]:
-        """Return what is about to be compiled, and a line for each reason for which releases are not."""
-        built = f"{', '.join(self.releases) or 'none'}; about {self.minutes:.0f} minutes"
+        """Return what is about to be compiled, its minutes and its disk, and a line for each reason against others."""
+        kept, extension = self.kept, distributions.te_builds().extension
+        new = [te for te in self.builds if te not in kept]
+        work = f"about {self.minutes * len(new):.0f} minutes, {extension.disk / 1e6:.0f} MB of disk during a build"
+        built = f"{', '.join(new)}; {work}" if new else "none"
+        before = [f"Transformer Engine built before: {', '.join(kept)}"] if kept else []
         reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
         refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
-        return [f"Transformer Engine compiled here: {built}", *refused]
+        return [f"Transformer Engine compiled here: {built}", *before, *refused]
 
     def into(self, folder: Path, run: Runner, install: Install, say: Callable[[str], None]) -> None:
         """Put the wheels into a folder, each built once for all bundles. Raises MatrixError where one can't be."""
         assert self.environment.path
-        for te in self.releases:
-            build = release_build(te, self.environment, [self.sm])
+        for te, build in self.builds.items():
             say(f"compiles Transformer Engine {te}: {build.name}")
             wheel = provide(build, self.environment.path, run, install)
             (folder / build.name).mkdir(parents=True, exist_ok=True)
@@ -291,7 +308,7 @@ class Compilation:
 
 
 def compilation(
-    releases: Sequence[str], environment: PythonEnvironment, machine: tuple[str, str, str], nvcc: str, jobs: int
+    releases: Sequence[str], environment: PythonEnvironment, machine: tuple[str, str, str], jobs: int
 ) -> Compilation:
     """Return which releases an environment compiles for a `machine`: its Python, torch ("" for any) and SM.
 
@@ -309,9 +326,10 @@ def compilation(
         )
     if not sm:
         raise MatrixError("--compile is for GPUs of one compute capability", got="no --sm", fix="--sm 90")
-    lacks = {te: why for te in releases if (why := distributions.build_lack(te, Toolkit(nvcc, cuda, version)))}
-    able = tuple(te for te in releases if te not in lacks)
-    return Compilation(environment, sm, able, lacks, distributions.minutes(jobs) * len(able))
+    toolkit = Toolkit(nvcc_version(), cuda, version)
+    lacks = {te: why for te in releases if (why := distributions.build_lack(te, toolkit))}
+    builds = {te: release_build(te, environment, [sm]) for te in releases if te not in lacks}
+    return Compilation(environment, builds, lacks, distributions.minutes(jobs))
 
 
 def is_final(output: str) -> bool:

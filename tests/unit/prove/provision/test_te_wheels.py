@@ -138,7 +138,8 @@ def test_pips_own_lines_hide_no_reason() -> None:
 
 
 @pytest.fixture
-def toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+def toolkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(te_wheels.VARIABLE, str(tmp_path / "kept"))
     for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "13.0")
@@ -221,13 +222,18 @@ def test_bundle_compiles_what_its_machine_uses(tmp_path: Path, monkeypatch: pyte
     """The machine has no nvcc, another C++ compiler, and the torch of torch's own index; nothing is built again."""
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "12.4")
     monkeypatch.setenv("CXXFLAGS", "-O1")
-    monkeypatch.setenv(te_wheels.VARIABLE, str(tmp_path / "kept"))
     here, lines, pip = environment(**CUDA_12), list[str](), Pip()
-    found = te_wheels.compilation(("1.9.0", "1.10.0", "2.18.0"), here, ("3.12", "2.4.0", "9.0"), "12.4", 2)
-    assert (found.releases, *found.lacks) == (("1.9.0", "1.10.0"), "2.18.0")
+    found = te_wheels.compilation(("1.9.0", "1.10.0", "2.18.0"), here, ("3.12", "2.4.0", "9.0"), 2)
+    assert ([*found.builds], *found.lacks) == (["1.9.0", "1.10.0"], "2.18.0")
+    expected = found.size
     for _ in range(2):
         found.into(tmp_path / "bundle" / "compiled", pip, install, lines.append)
     assert (len(pip.commands), pip.environment["NVTE_CUDA_ARCHS"]) == (2, "90")
+    assert (expected, found.size) == (2 * 9 * 2**20, 2 * len("built"))  # as measured, then as they are
+    assert found.lines[:2] == [
+        "Transformer Engine compiled here: none",
+        "Transformer Engine built before: 1.9.0, 1.10.0",
+    ]
     assert lines[0].startswith("compiles Transformer Engine 1.9.0: te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4-")
 
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
@@ -245,16 +251,19 @@ def test_bundle_compiles_what_its_machine_uses(tmp_path: Path, monkeypatch: pyte
         te_wheels.release_build("1.9.0", environment(**CUDA_12 | {"torch_cuda": "12.4"}), ["9.0"])
 
 
-def test_reason_is_stated_once_for_all_releases() -> None:
+@pytest.mark.usefixtures("toolkit")
+def test_reason_is_stated_once_for_all_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     releases = ("2.8.0", "2.9.0", "2.18.0")
-    found = te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), "none", 15)
-    assert found.lines == [
-        "Transformer Engine compiled here: none; about 0 minutes",
+    able = te_wheels.compilation(releases, environment(), ("3.12", "2.11.0", "9.0"), 15)
+    assert able.lines[0] == (
+        "Transformer Engine compiled here: 2.9.0, 2.18.0; about 4 minutes, 210 MB of disk during a build"
+    )
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
+    assert te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), 15).lines == [
+        "Transformer Engine compiled here: none",
         "not compiled: Transformer Engine 2.8.0, 2.9.0, 2.18.0: no nvcc builds it here; "
         "fix: install CUDA's toolkit 13 and set CUDA_HOME",
     ]
-    able = te_wheels.compilation(releases, environment(), ("3.12", "2.11.0", "9.0"), "13.0", 15)
-    assert able.lines[0] == "Transformer Engine compiled here: 2.9.0, 2.18.0; about 4 minutes"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +280,7 @@ def test_other_environments_compile_nothing(
     changes: dict[str, object], machine: tuple[str, str, str], what: str
 ) -> None:
     with pytest.raises(MatrixError) as caught:
-        te_wheels.compilation(("2.18.0",), environment(**changes), machine, "13.0", 2)
+        te_wheels.compilation(("2.18.0",), environment(**changes), machine, 2)
     assert what in str(caught.value)
 
 

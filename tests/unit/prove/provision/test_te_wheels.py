@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog import distributions
 from matrix.ground.catalog.machine import COMPILED, Compiled, PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
@@ -184,7 +185,7 @@ def test_variables_that_change_a_build_count(
 ) -> None:
     """Those of the number of jobs, and those that Transformer Engine reads when it runs, change no wheel."""
     here = environment(packages={"torch": "2.4.0"}, torch_cuda="13.0")
-    monkeypatch.setattr(te_wheels.distributions, "build_lack", lambda *_: "")
+    monkeypatch.setattr(distributions, "build_lack", lambda *_: "")
     plain = te_wheels.release_build(te, here, {"9.0"})
     monkeypatch.setattr(te_wheels, "build_variables", lambda: dict([variable.split("=")]))
     assert (te_wheels.release_build(te, here, {"9.0"}).name != plain.name) is counts

@@ -41,7 +41,7 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
     maker.begin(request)
     warn(f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; reading their packages from the index")
-    contents = maker.contents(request, base, needed)
+    contents = maker.contents(request, base, needed, extensions.size if extensions else 0)
     for line in (*described(contents), *(extensions.lines if extensions else ())):
         warn(line)
     if parsed.dry_run:
@@ -62,4 +62,4 @@ def compiled(parsed: argparse.Namespace, needed: Supplies, request: Bundle, torc
     """Return what --compile compiles on this machine; `torch` is that of the bundle's base. Raises MatrixError."""
     jobs = distributions.jobs(len(os.sched_getaffinity(0)), machine_memory())
     environment, machine = installed.at(parsed.compile) or PythonEnvironment(), (parsed.python, torch, request.sm)
-    return compilation(needed.builds, environment, machine, installed.nvcc_version(), jobs)
+    return compilation(needed.builds, environment, machine, jobs)

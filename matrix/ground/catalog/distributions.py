@@ -169,6 +169,9 @@ class Extension:
     cuda_sources: Range
     minutes: float
     memory: Size
+    disk: Size
+    wheel: Size
+    variables: Pattern
     tools: tuple[str, ...]
 
 
@@ -259,11 +262,11 @@ def requirements(te: str, cuda: str) -> ReleaseParts:
     return ReleaseParts(wheels, f"{extension.package}=={te}")
 
 
-def architectures(te: str, sms: Collection[str]) -> str:
-    """Return the value of NVTE_CUDA_ARCHS for GPUs of these compute capabilities ("9.0"), "" where none counts."""
+def architectures(te: str, sms: Collection[str], named: str = "") -> str:
+    """Return the value of NVTE_CUDA_ARCHS, `named` or for GPUs with these `sms` ("9.0"); "" where none counts."""
     if te not in te_builds().extension.cuda_sources:
         return ""
-    return ";".join(sm.replace(".", "") for sm in sorted(set(sms), key=parse))
+    return named or ";".join(sm.replace(".", "") for sm in sorted(set(sms), key=parse))
 
 
 def jobs(cores: int, memory: int | None) -> int:

@@ -48,7 +48,7 @@ GB: Final = 1e9  # bytes
 class BundleContents:
     """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel.
 
-    With `sm`, its wheels are thin.
+    With `sm`, its wheels are thin. `extensions` are the bytes of what is compiled for it.
     """
 
     project: Path
@@ -56,12 +56,14 @@ class BundleContents:
     clones: tuple[str, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
     sm: str = ""
+    extensions: int = 0
 
     @property
     def size(self) -> int:
         """Return the bytes that it takes, as the index and earlier fetches state them, and thin ones as measured."""
         kept = sum(int(file.size * (thin_wheels.share(file.name) if self.sm else 1)) for file in self.files)
-        return self.project.stat().st_size + kept + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+        kept += self.project.stat().st_size + self.extensions
+        return kept + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
 
     @property
     def received(self) -> int:
@@ -100,7 +102,7 @@ class Maker:
         self._wheels.mkdir(parents=True, exist_ok=True)
         bundle_folder.write(self._folder, request)
 
-    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies) -> BundleContents:
+    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies, extensions: int = 0) -> BundleContents:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
@@ -131,7 +133,7 @@ class Maker:
                     lines = str(error.got).splitlines()  # "No solution found", then its cause
                     missing[name] = lines[1 % len(lines)].strip()
         distinct = tuple({file.name: file for file in files}.values())
-        return BundleContents(self._project(), distinct, needed.clones, missing, request.sm)
+        return BundleContents(self._project(), distinct, needed.clones, missing, request.sm, extensions)
 
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()

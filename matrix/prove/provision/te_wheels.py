@@ -115,8 +115,14 @@ def toolkit(features: Collection[str] | None, where: str, image: str = "") -> st
             fix="install CUDA's toolkit and set CUDA_HOME, use an image that has it, or leave --compile out: "
             "level cpu has a stand-in",
         )
-    made_from = {name: value for name, value in build_variables().items() if name != "MAX_JOBS"}
+    made_from = making_variables()
     return f"{image or version_text(nvcc() or NVCC)} {made_from or ''}".strip()
+
+
+def making_variables() -> dict[str, str]:
+    """Return the variables of this site that change what a build makes."""
+    counts = re.compile(distributions.te_builds().extension.variables)
+    return {name: value for name, value in build_variables().items() if counts.search(f"{name}={value}")}
 
 
 def run_here(run: Runner) -> RunInBase:
@@ -169,7 +175,7 @@ def export(content: Contents, tree: Path) -> list[str]:
 VARIABLE: Final = "MEGATRIX_WHEELS"
 REFUSED: Final = "refused.txt"  # in the folder of a build: the errors of the compiler
 MEMORY: Final = Path("/proc/meminfo")
-_NEUTRAL: Final = ("MAX_JOBS", "CUDA_HOME", "NVTE_CUDA_ARCHS")  # the last is in ReleaseBuild.archs
+_ARCHS: Final = "NVTE_CUDA_ARCHS"  # in ReleaseBuild.archs
 _FLAGS: Final = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 # A line that states why a build failed: of a compiler, of setup.py, of pip. pip repeats that something failed after it.
 _STATED: Final = re.compile(r":\d+: error: |\(\d+\): error: |fatal error: |^\s*\w+Error: |^ERROR: Could not")
@@ -220,9 +226,9 @@ def release_build(te: str, environment: PythonEnvironment, sms: Collection[str])
     why = distributions.build_lack(te, Toolkit(nvcc, cuda or None, torch))
     if why or environment.path is None:
         raise MatrixError(f"no compiled Transformer Engine {te}", got=why or "an environment of another machine")
-    site = build_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
-    archs = site.get("NVTE_CUDA_ARCHS") or distributions.architectures(te, sms)
-    variables = tuple(f"{name}={value}" for name, value in site.items() if name not in _NEUTRAL)
+    site = making_variables() | {name: os.environ[name] for name in _FLAGS if name in os.environ}
+    archs = distributions.architectures(te, sms, site.pop(_ARCHS, ""))
+    variables = tuple(f"{name}={value}" for name, value in site.items())
     return ReleaseBuild(te, environment.minor, torch, cuda, nvcc, compiler_version(), archs, variables)
 
 
@@ -254,30 +260,47 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
 
 @dataclass(frozen=True)
 class Compilation:
-    """The releases that an environment compiles for a bundle of GPUs of the compute capability `sm`, in how long.
+    """The builds of an environment for a bundle, by release.
 
-    `lacks` are the reasons why it does not compile others, by release.
+    `lacks` are the reasons why it does not compile others, by release. `minutes` are those of one build.
     """
 
     environment: PythonEnvironment
-    sm: str
-    releases: tuple[str, ...]
+    builds: Mapping[str, ReleaseBuild]
     lacks: Mapping[str, str]
     minutes: float
 
     @property
+    def kept(self) -> dict[str, Path]:
+        """Return the wheels that were built before, by release."""
+        found = {te: _wheels(wheels() / build.name) for te, build in self.builds.items()}
+        return {te: built[0] for te, built in found.items() if built}
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that the bundle takes for them, of those that are not built yet as measured."""
+        sizes, measured = (
+            {te: wheel.stat().st_size for te, wheel in self.kept.items()},
+            distributions.te_builds().extension,
+        )
+        return sum(sizes.get(te, measured.wheel) for te in self.builds)
+
+    @property
     def lines(self) -> list[str]:
-        """Return what is about to be compiled, and a line for each reason for which releases are not."""
-        built = f"{', '.join(self.releases) or 'none'}; about {counted(self.minutes, 'minute')}"
+        """Return what is about to be compiled, its minutes and its disk, and a line for each reason against others."""
+        kept, extension = self.kept, distributions.te_builds().extension
+        new = [te for te in self.builds if te not in kept]
+        work = f"about {counted(self.minutes * len(new), 'minute')}, {extension.disk / 1e6:.0f} MB of disk during a build"
+        built = f"{', '.join(new)}; {work}" if new else "none"
+        before = [f"Transformer Engine built before: {', '.join(kept)}"] if kept else []
         reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
         refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
-        return [f"Transformer Engine compiled here: {built}", *refused]
+        return [f"Transformer Engine compiled here: {built}", *before, *refused]
 
     def into(self, folder: Path, run: Runner, install: Install, say: Callable[[str], None]) -> None:
         """Put the wheels into a folder, each built once for all bundles. Raises MatrixError where one can't be."""
         assert self.environment.path
-        for te in self.releases:
-            build = release_build(te, self.environment, [self.sm])
+        for te, build in self.builds.items():
             say(f"compiles Transformer Engine {te}: {build.name}")
             wheel = provide(build, self.environment.path, run, install)
             (folder / build.name).mkdir(parents=True, exist_ok=True)
@@ -285,7 +308,7 @@ class Compilation:
 
 
 def compilation(
-    releases: Sequence[str], environment: PythonEnvironment, machine: tuple[str, str, str], nvcc: str, jobs: int
+    releases: Sequence[str], environment: PythonEnvironment, machine: tuple[str, str, str], jobs: int
 ) -> Compilation:
     """Return which releases an environment compiles for a `machine`: its Python, torch ("" for any) and SM.
 
@@ -303,9 +326,10 @@ def compilation(
         )
     if not sm:
         raise MatrixError("--compile is for GPUs of one compute capability", got="no --sm", fix="--sm 90")
-    lacks = {te: why for te in releases if (why := distributions.build_lack(te, Toolkit(nvcc, cuda, version)))}
-    able = tuple(te for te in releases if te not in lacks)
-    return Compilation(environment, sm, able, lacks, distributions.minutes(jobs) * len(able))
+    toolkit = Toolkit(nvcc_version(), cuda, version)
+    lacks = {te: why for te in releases if (why := distributions.build_lack(te, toolkit))}
+    builds = {te: release_build(te, environment, [sm]) for te in releases if te not in lacks}
+    return Compilation(environment, builds, lacks, distributions.minutes(jobs))
 
 
 def is_final(output: str) -> bool:
@@ -358,7 +382,7 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
     home = site.get("CUDA_HOME") or str(next((top for top in homes if (top / "include/cuda.h").is_file()), homes[0]))
     return {
         "MAX_JOBS": str(distributions.jobs(len(os.sched_getaffinity(0)), machine_memory())),
-        **({"NVTE_CUDA_ARCHS": build.archs} if build.archs else {}),
+        **({_ARCHS: build.archs} if build.archs else {}),
         **site,
         **pip_environment(os.environ),
         **({"PYTORCH_NVCC": str(tools / "nvcc")} if build.archs else {}),

@@ -262,6 +262,7 @@ def test_small_disk_is_refused_before_the_download(
 ) -> None:
     maker = begun(index, tmp_path)
     contents = BundleContents(maker._project(), (IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), ())
+    assert replace(contents, extensions=9).size == contents.size + 9
     for free, split, fits in ((4 * 10**9, 0, True), (6 * 10**9, 2**40, True), (2 * 10**9, 0, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         if fits:

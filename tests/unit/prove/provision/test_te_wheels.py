@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.ground.catalog import distributions
 from matrix.ground.catalog.machine import COMPILED, Compiled, PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
@@ -138,7 +139,8 @@ def test_pips_own_lines_hide_no_reason() -> None:
 
 
 @pytest.fixture
-def toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+def toolkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(te_wheels.VARIABLE, str(tmp_path / "kept"))
     for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "13.0")
@@ -158,6 +160,35 @@ def environment(**changes: object) -> PythonEnvironment:
 def test_build_of_an_environment() -> None:
     """The number of jobs and the place of the toolkit change no wheel."""
     assert te_wheels.release_build("2.18.0", environment(), {"9.0"}) == BUILD
+
+
+@pytest.mark.usefixtures("toolkit")
+@pytest.mark.parametrize(
+    ("variable", "te", "counts"),
+    [
+        ("NVTE_FRAMEWORK=pytorch", "2.18.0", False),
+        ("NVTE_FRAMEWORK=jax", "2.18.0", True),
+        ("NVTE_BUILD_MAX_JOBS=4", "2.18.0", False),
+        ("NVTE_BUILD_THREADS_PER_JOB=4", "2.18.0", False),
+        ("NVTE_FLASH_ATTN=0", "2.18.0", False),
+        ("TORCH_CUDA_ARCH_LIST=9.0", "2.18.0", False),
+        ("NVTE_CUDA_ARCHS=90", "2.18.0", False),
+        ("NVTE_CUDA_ARCHS=80", "2.3.0", True),
+        ("NVTE_UB_WITH_MPI=1", "2.18.0", True),
+        ("NVTE_WITH_NCCL_EP=1", "2.18.0", True),
+        ("NVTE_BUILD_DEBUG=1", "2.18.0", True),
+        ("CUDNN_PATH=/a", "2.18.0", True),
+    ],
+)
+def test_variables_that_change_a_build_count(
+    monkeypatch: pytest.MonkeyPatch, variable: str, te: str, counts: bool
+) -> None:
+    """Those of the number of jobs, and those that Transformer Engine reads when it runs, change no wheel."""
+    here = environment(packages={"torch": "2.4.0"}, torch_cuda="13.0")
+    monkeypatch.setattr(distributions, "build_lack", lambda *_: "")
+    plain = te_wheels.release_build(te, here, {"9.0"})
+    monkeypatch.setattr(te_wheels, "build_variables", lambda: dict([variable.split("=")]))
+    assert (te_wheels.release_build(te, here, {"9.0"}).name != plain.name) is counts
 
 
 @pytest.mark.usefixtures("toolkit")
@@ -192,13 +223,18 @@ def test_bundle_compiles_what_its_machine_uses(tmp_path: Path, monkeypatch: pyte
     """The machine has no nvcc, another C++ compiler, and the torch of torch's own index; nothing is built again."""
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "12.4")
     monkeypatch.setenv("CXXFLAGS", "-O1")
-    monkeypatch.setenv(te_wheels.VARIABLE, str(tmp_path / "kept"))
     here, lines, pip = environment(**CUDA_12), list[str](), Pip()
-    found = te_wheels.compilation(("1.9.0", "1.10.0", "2.18.0"), here, ("3.12", "2.4.0", "9.0"), "12.4", 2)
-    assert (found.releases, *found.lacks) == (("1.9.0", "1.10.0"), "2.18.0")
+    found = te_wheels.compilation(("1.9.0", "1.10.0", "2.18.0"), here, ("3.12", "2.4.0", "9.0"), 2)
+    assert ([*found.builds], *found.lacks) == (["1.9.0", "1.10.0"], "2.18.0")
+    expected = found.size
     for _ in range(2):
         found.into(tmp_path / "bundle" / "compiled", pip, install, lines.append)
     assert (len(pip.commands), pip.environment["NVTE_CUDA_ARCHS"]) == (2, "90")
+    assert (expected, found.size) == (2 * 9 * 2**20, 2 * len("built"))  # as measured, then as they are
+    assert found.lines[:2] == [
+        "Transformer Engine compiled here: none",
+        "Transformer Engine built before: 1.9.0, 1.10.0",
+    ]
     assert lines[0].startswith("compiles Transformer Engine 1.9.0: te-1.9.0-torch-2.4.0-cuda-12.1-nvcc-12.4-")
 
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
@@ -216,16 +252,19 @@ def test_bundle_compiles_what_its_machine_uses(tmp_path: Path, monkeypatch: pyte
         te_wheels.release_build("1.9.0", environment(**CUDA_12 | {"torch_cuda": "12.4"}), ["9.0"])
 
 
-def test_reason_is_stated_once_for_all_releases() -> None:
+@pytest.mark.usefixtures("toolkit")
+def test_reason_is_stated_once_for_all_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     releases = ("2.8.0", "2.9.0", "2.18.0")
-    found = te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), "none", 15)
-    assert found.lines == [
-        "Transformer Engine compiled here: none; about 0 minutes",
+    able = te_wheels.compilation(releases, environment(), ("3.12", "2.11.0", "9.0"), 15)
+    assert able.lines[0] == (
+        "Transformer Engine compiled here: 2.9.0, 2.18.0; about 4 minutes, 210 MB of disk during a build"
+    )
+    monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
+    assert te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), 15).lines == [
+        "Transformer Engine compiled here: none",
         "not compiled: Transformer Engine 2.8.0, 2.9.0, 2.18.0: no nvcc builds it here; "
         "fix: install CUDA's toolkit 13 and set CUDA_HOME",
     ]
-    able = te_wheels.compilation(releases, environment(), ("3.12", "2.11.0", "9.0"), "13.0", 15)
-    assert able.lines[0] == "Transformer Engine compiled here: 2.9.0, 2.18.0; about 4 minutes"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +281,7 @@ def test_other_environments_compile_nothing(
     changes: dict[str, object], machine: tuple[str, str, str], what: str
 ) -> None:
     with pytest.raises(MatrixError) as caught:
-        te_wheels.compilation(("2.18.0",), environment(**changes), machine, "13.0", 2)
+        te_wheels.compilation(("2.18.0",), environment(**changes), machine, 2)
     assert what in str(caught.value)
 
 

@@ -40,7 +40,9 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     needed = supplies(catalog, cases, compiled=bool(parsed.compile))
     extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
     maker.begin(request)
-    warn(f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; reading their packages from the index")
+    warn(
+        f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; reading their packages from the index"
+    )
     contents = maker.contents(request, base, needed, extensions.size if extensions else 0)
     for line in (*described(contents), *(extensions.lines if extensions else ())):
         warn(line)

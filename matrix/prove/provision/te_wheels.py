@@ -290,7 +290,9 @@ class Compilation:
         """Return what is about to be compiled, its minutes and its disk, and a line for each reason against others."""
         kept, extension = self.kept, distributions.te_builds().extension
         new = [te for te in self.builds if te not in kept]
-        work = f"about {counted(self.minutes * len(new), 'minute')}, {extension.disk / 1e6:.0f} MB of disk during a build"
+        work = (
+            f"about {counted(self.minutes * len(new), 'minute')}, {extension.disk / 1e6:.0f} MB of disk during a build"
+        )
         built = f"{', '.join(new)}; {work}" if new else "none"
         before = [f"Transformer Engine built before: {', '.join(kept)}"] if kept else []
         reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}

@@ -262,8 +262,8 @@ def _stack(result: CheckResult) -> Iterator[Part]:
     for job in result.jobs:
         if job.place:
             size = f", {job.size} processes" if job.size else ""
-            arguments = job.arguments.given if job.arguments else {}
-            yield Prose(f"command: {job.world.launcher.value}{size}, {len(arguments)} options{_at(job.place)}")
+            options = counted(len(job.arguments.given) if job.arguments else 0, "option")
+            yield Prose(f"command: {job.world.launcher.value}{size}, {options}{_at(job.place)}")
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {note}") for note in result.stack.notes)

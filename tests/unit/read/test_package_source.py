@@ -61,6 +61,11 @@ def test_a_missing_path_suggests_a_similar_name(tmp_path: Path, clone: Path, tex
         mcore(text, tmp_path)
 
 
+def test_name_of_a_package_is_to_be_fetched(clone: Path) -> None:
+    with pytest.raises(MatrixError, match="of a package name a wheel: python -m pip download --no-deps areal"):
+        package_source.existing(clone.parent / "areal", "areal")
+
+
 @pytest.mark.parametrize("text", ["", "0.9.x", "nope/nope.whl", "@main", "https://host/Megatron-LM"])
 def test_other_texts_are_refused_with_the_forms(tmp_path: Path, text: str) -> None:
     with pytest.raises(MatrixError, match=r"a release \(0.9.0\), a wheel"):

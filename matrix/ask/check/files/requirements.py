@@ -274,7 +274,12 @@ WHEEL: Final = re.compile(
     r"(?<![\w.])(?:(?![A-Za-z])[\w.])*(?P<name>[A-Za-z][\w.]*?)(?:-(?P<version>\d[\w.]*)(?=[-+])|[-_.]?\*|-\D)"
 )
 # Repositories whose distribution has another name.
-REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
+REPOSITORIES: Final = {
+    "megatron-lm": "megatron-core",
+    "transformerengine": "transformer-engine",
+    "pytorch": "torch",
+    "deepep": "deep-ep",
+}
 
 
 def read_requirements(text: str, where: str, open_file: Open, *, includes: dict[str, bool] | None = None) -> Declared:

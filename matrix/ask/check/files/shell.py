@@ -418,6 +418,7 @@ class Shell:
             values = self.variables.get(name)
             if values is None and (default := variable["default"]) is not None:
                 # Braces do not nest any deeper: the pattern would not have matched.
+                default = re.sub(r"^([\"'])(.*)\1$", r"\2", default)
                 parts = self._substitute(default, quoted=True, whole=True)
                 values = ["".join(one for part in parts for one in part)]
                 if variable["how"] == "=":

@@ -459,7 +459,8 @@ def test_plain_image_contains_nothing_of_a_stack(reference: str) -> None:
 
 @pytest.mark.parametrize("reference", ["x/my-python:1", "example.org/ubuntu-train:1", "nvidia/cuda-train:1"])
 def test_image_with_such_a_name_is_not_known(reference: str) -> None:
-    assert image_contents(real(), ImageUse(reference, HERE)).unread
+    (unread,) = image_contents(real(), ImageUse(reference, HERE)).unread
+    assert unread.remedy.startswith("name what it contains, such as torch=2.9.1 te=2.9.0")
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,11 @@ def test_release_of_a_repository(lines: tuple[str, ...], version: str, limits: s
     assert (found.version, found.limits) == (version, limits)
 
 
+def test_clone_has_the_name_of_its_package() -> None:
+    pins = installed("git clone https://github.com/deepseek-ai/DeepEP.git", "git checkout hybrid-ep").pins
+    assert [(pin.name, pin.limits) for pin in pins] == [("deep-ep", ""), ("deep-ep", "===hybrid-ep")]
+
+
 @pytest.mark.parametrize(
     "lines",
     [

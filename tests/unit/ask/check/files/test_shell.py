@@ -25,6 +25,8 @@ def commands(text: str) -> list[tuple[str, ...]]:
         ("torchrun \\\n  a.py \\\n  --x 1 # why", ("torchrun", "a.py", "--x", "1")),
         ("X=1\ntorchrun a.py --x $X", ("torchrun", "a.py", "--x", "1")),
         ("torchrun a.py --x ${X:-7}", ("torchrun", "a.py", "--x", "7")),
+        ('X=${X:-"7"}\ntorchrun a.py --x $X', ("torchrun", "a.py", "--x", "7")),
+        ("torchrun a.py --x \"${X:-'7 8'}\"", ("torchrun", "a.py", "--x", "7 8")),
         (': "${X:=7}"\ntorchrun a.py --x $X', ("torchrun", "a.py", "--x", "7")),
         ("T=8\ntorchrun a.py --x ${X:-a${T}b}", ("torchrun", "a.py", "--x", "a8b")),
         ("#SBATCH --nodes=4 # four\ntorchrun a.py --x $SLURM_NNODES", ("torchrun", "a.py", "--x", "4")),

@@ -141,7 +141,7 @@ class Site:
     def quiet(self) -> None:
         """Fail unless no job of the run is left in the queue and no process on the nodes."""
         assert self.cluster.call("squeue", "-h") == ""
-        wait(lambda: not [one for node in NODES for one in self.cluster.jobs(node)], "jobs are left", seconds=10)
+        wait(lambda: not [one for node in NODES for one in self.cluster.jobs(node)], "jobs are left", seconds=60)
 
 
 @dataclass(frozen=True)

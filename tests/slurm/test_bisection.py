@@ -66,7 +66,7 @@ def test_bisection_on_slurm_finds_the_same_release(site: Site, tmp_path: Path) -
 def test_culprits_of_a_command_are_found_on_nodes(site: Site, tmp_path: Path) -> None:
     """It starts in the folder of the call, which the nodes share."""
     (tmp_path / "save.py").write_text(SCRIPT)
-    line = ("--good", GOOD, "--bad", BAD, "--at-once", "2", "--", "python", "save.py")
+    line = ("--good", GOOD, "--bad", BAD, "--at-once", "2", "--deadline", "600", "--", "python", "save.py")
     report = answer(site, "slurm", site.out, *line, folder=tmp_path)
 
     assert report["answer"] == ["mcore", "torch"]

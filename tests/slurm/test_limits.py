@@ -37,7 +37,7 @@ def test_cases_of_timed_out_tasks_run_again_alone(site: Site) -> None:
     run = site.start(*PAIR, MINUTE)
     stopped = [stop(site, "0000", 0)]
     query = ("squeue", "-h", "--states=all", "-o", "%T", "--name", f"megatrix-{site.folder.name}-0000")
-    wait(lambda: site.cluster.call(*query) == "TIMEOUT", "Slurm does not end it", seconds=180)
+    wait(lambda: site.cluster.call(*query) == "TIMEOUT", "Slurm does not end it")
     stopped.append(stop(site, "0001", 0))
     ran = ended(run)
 

@@ -108,7 +108,7 @@ ready.then(() => {
     // Of calls that a job reaches alike, some may break in one stack alone.
     const [old, broken] = [from ? calls(from) : { groups: [], problems: new Map() }, calls(target)];
     const judged = (choice, { problems }, { place, into }) =>
-      !problems.has(`calls into ${into}`) && data.pairs[place].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
+      !problems.has(`calls into ${into}`) && data.pairs[place].every((axis) => whole(choice)[axis]) ? "no break found" : "unknown";
     const has = (other, [error]) => other.groups.some((each) => each.findings.some((one) => one[0] === error));
     const sort = (kind, one, other, both, label) => {
       const findings = one.findings.filter((each) => has(other, each) === both);

@@ -186,6 +186,11 @@ def test_a_failure_without_result_is_not_tested() -> None:
     assert html.count('<span class="soft">not tested</span>') == 1
 
 
+def test_one_failure_is_counted_as_one() -> None:
+    assert "<summary>1 failure, not red</summary>" in made([record()])
+    assert "<summary>2 failures, none of them red</summary>" in made([record(), record(failure="calm")])
+
+
 def test_changes_come_before_red_cases() -> None:
     case = record(Verdict.REGRESSED)
     html = made([case], changes([case], {case.key: PastResult(1, "yesterday", Verdict.HOLDS)}))

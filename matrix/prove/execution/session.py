@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 
+from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
@@ -25,7 +26,7 @@ from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import Reproduction
-from matrix.prove.planning.packing import Demand, ranks_of_value
+from matrix.prove.planning.packing import MORE, Demand, ranks_of_value
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import OUT, Paths, make_folder
@@ -58,9 +59,10 @@ class Session:
 
     @cached_property
     def ranks_of_value(self) -> dict[str, int]:
-        """Return which cases come first, by key."""
+        """Return which cases come first, by key: of each entry, those that this machine has what they need for."""
         founding = {failure.id for failure in self.installation.catalog.failures if failure.stack}
-        return ranks_of_value(self.planned, founding)
+        able = [item for item in self.planned if item.level is Level.GPU and not self._contexts.lack(item)]
+        return {**dict.fromkeys((item.key for item in self.planned), MORE), **ranks_of_value(able, founding)}
 
     def choose(self, keys: Collection[str]) -> None:
         """Limit the plan to these cases: those that pytest did not deselect."""

@@ -70,6 +70,11 @@ class WorkerSession(Session):
         self.planned = list(decode(tuple[Planned, ...], plan["planned"]))
 
     @cached_property
+    def ranks_of_value(self) -> dict[str, int]:
+        """Return {}: the order is the controller's. All workers collect in one, also where their machine changes."""
+        return {}
+
+    @cached_property
     def journal(self) -> Sender:
         """Return the connection to the controller; a resumed run waits until this process has ended."""
         journal.hold(self.run_folder)

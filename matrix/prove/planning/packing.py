@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.verdicts.planned import Planned
@@ -94,6 +95,9 @@ def shared(waiting: Sequence[Demand], cards: Iterable[Card]) -> dict[int, str]:
     return granted
 
 
+MORE: Final = 2  # the rank of a case that is none of the first two of its entry
+
+
 def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:
     """Return which cases of level gpu come first, by key, so that a time limit leaves out the fewest entries.
 
@@ -103,7 +107,7 @@ def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[
     of_failures: dict[str, list[Planned]] = {}
     ranks = {}
     for item in items:
-        ranks[item.key] = 2
+        ranks[item.key] = MORE
         if item.level is Level.GPU:
             of_failures.setdefault(item.failure, []).append(item)
     for name, of_failure in of_failures.items():

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.schema import Identifier
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.record import Verdict
@@ -130,6 +131,18 @@ def test_gpu_case_sees_its_gpus_by_uuid(folder: Path) -> None:
     current.close()
     assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}, "nccl")]
     assert made.notes[-1] == "ran on node n535: driver535"
+
+
+def test_first_cases_are_those_that_can_run(folder: Path) -> None:
+    """A case that lacks something here is not the first of its entry: the next one is."""
+    current, _ = on_gpus(folder, 2)
+    broken = replace(ON_GPUS, expectation=Expectation.BROKEN)
+    able, works = replace(broken, case="able"), replace(broken, case="works", expectation=Expectation.WORKS)
+    current.planned = [replace(broken, gpus=8), able, works]
+    (entry,) = current.installation.catalog.failures
+    known = replace(entry, case=tuple(replace(case(), name=Identifier(name)) for name in (CASE.case, "able", "works")))
+    current.installation = replace(current.installation, catalog=catalog(known))
+    assert [current.ranks_of_value[item.key] for item in current.planned] == [2, 1, 1]
 
 
 @pytest.mark.usefixtures("no_overlays")

@@ -21,6 +21,7 @@ from matrix.prove.execution.case_context import CaseContexts, Options
 from matrix.prove.execution.gpus import Pool, locks, pool_of
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.preflights import read_case
+from matrix.prove.execution.ranks.forkserver import PRELOAD_S
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
@@ -79,7 +80,8 @@ class Session:
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
         replaces = any(self.installation.environment.packages.keys() & replaced(planned) for planned in self.planned)
-        return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
+        preload = PRELOAD if any(case.preload for case in cases) and not replaces else ()
+        return Supervisor(preload, secrets=self.secrets, preload_s=max(PRELOAD_S, self.options.deadline_s))
 
     @cached_property
     def gpus(self) -> Pool:

@@ -93,8 +93,18 @@ def test_torch_is_preloaded_for_cases_that_need_it(
 ) -> None:
     known = catalog(failure(case=(replace(case(), preload=preload),)))
     monkeypatch.setattr(installation, "load", lambda: known)
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, **_: preload)
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("deadline_s", "preload_s"), [(60.0, 300.0), (900.0, 900.0)])
+def test_longer_deadline_is_that_of_imports(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float, preload_s: float
+) -> None:
+    """On a machine so busy that an import of torch takes minutes, MEGATRIX_DEADLINE is for both."""
+    monkeypatch.setattr(session, "Supervisor", lambda preload, **given: given["preload_s"])
+    current = Session(Options("torch-2.4.0", folder, deadline_s=deadline_s), folder)
+    assert current.supervisor == preload_s  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(("installed", "preloaded"), [({}, True), ({"triton": "3.4.0"}, False)])
@@ -102,7 +112,7 @@ def test_laid_triton_precedes_that_of_the_base(
     folder: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], preloaded: bool
 ) -> None:
     """torch imports the base's, where it has one: the case would run with that."""
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, **_: preload)
     current = Session(Options("torch-2.4.0", folder), folder)
     environment = current.installation.environment
     packages = {name: text for name, text in environment.packages.items() if name != "triton"} | installed
@@ -113,7 +123,7 @@ def test_laid_triton_precedes_that_of_the_base(
 
 def test_secrets_of_the_run_reach_ranks_and_journal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are of variables that tox drops, so this process's environment has none of them."""
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: secrets)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets, **_: secrets)
     with Receiver(lambda _: None, secrets=("hunter2-hunter2",)) as receiver:
         current = Session(Options("torch-2.4.0", folder, relay=receiver.address), folder)
         assert "hunter2-hunter2" in current.secrets

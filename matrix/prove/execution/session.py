@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 
-from matrix.ground.catalog.failure import Level
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome
 from matrix.ground.verdicts.planned import Planned
@@ -21,13 +20,12 @@ from matrix.prove.execution.case_context import CaseContexts, Options
 from matrix.prove.execution.gpus import Pool, locks, pool_of
 from matrix.prove.execution.installation import Installation
 from matrix.prove.execution.preflights import read_case
-from matrix.prove.execution.ranks.forkserver import PRELOAD_S
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.shared_gpu import admitted
 from matrix.prove.execution.ranks.supervisor import PRELOAD, Supervisor
 from matrix.prove.execution.relay import JournalSink, Sender
 from matrix.prove.execution.reproduction import Reproduction
-from matrix.prove.planning.packing import MORE, Demand, ranks_of_value
+from matrix.prove.planning.packing import Demand, ranks_of_value
 from matrix.prove.provision.case_overlays import LOG, Builds, OverlayBuilder, replaced
 from matrix.prove.store.journal import Journal
 from matrix.prove.store.paths import OUT, Paths, make_folder
@@ -60,10 +58,9 @@ class Session:
 
     @cached_property
     def ranks_of_value(self) -> dict[str, int]:
-        """Return which cases come first, by key: of each entry, those that this machine has what they need for."""
+        """Return which cases come first, by key: of each entry, of those that can run on this machine."""
         founding = {failure.id for failure in self.installation.catalog.failures if failure.stack}
-        able = [item for item in self.planned if item.level is Level.GPU and not self._contexts.lack(item)]
-        return {**dict.fromkeys((item.key for item in self.planned), MORE), **ranks_of_value(able, founding)}
+        return ranks_of_value(self.planned, founding, lambda item: not self._contexts.lack(item))
 
     def choose(self, keys: Collection[str]) -> None:
         """Limit the plan to these cases: those that pytest did not deselect."""
@@ -81,7 +78,7 @@ class Session:
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
         replaces = any(self.installation.environment.packages.keys() & replaced(planned) for planned in self.planned)
         preload = PRELOAD if any(case.preload for case in cases) and not replaces else ()
-        return Supervisor(preload, secrets=self.secrets, preload_s=max(PRELOAD_S, self.options.deadline_s))
+        return Supervisor(preload, secrets=self.secrets, deadline_s=self.options.deadline_s)
 
     @cached_property
     def gpus(self) -> Pool:

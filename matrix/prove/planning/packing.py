@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.verdicts.planned import Planned
@@ -95,20 +94,19 @@ def shared(waiting: Sequence[Demand], cards: Iterable[Card]) -> dict[int, str]:
     return granted
 
 
-MORE: Final = 2  # the rank of a case that is none of the first two of its entry
-
-
-def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:
+def ranks_of_value(
+    items: Iterable[Planned], founding: Collection[str], able: Callable[[Planned], bool]
+) -> dict[str, int]:
     """Return which cases of level gpu come first, by key, so that a time limit leaves out the fewest entries.
 
     0: one broken and one working case of each founding failure, the same case in two cells where there is one; 1: those
-    of each other failure; 2: everything else.
+    of each other failure; 2: everything else, and what the machine is not `able` to run.
     """
     of_failures: dict[str, list[Planned]] = {}
     ranks = {}
     for item in items:
-        ranks[item.key] = MORE
-        if item.level is Level.GPU:
+        ranks[item.key] = 2
+        if item.level is Level.GPU and able(item):
             of_failures.setdefault(item.failure, []).append(item)
     for name, of_failure in of_failures.items():
         case = ""

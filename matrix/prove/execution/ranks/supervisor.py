@@ -60,8 +60,8 @@ class Supervisor(AbstractContextManager["Supervisor"]):
 
     A context manager, one per process; the forkserver starts with the first job. Missing modules are skipped.
     `preload_path` comes first on sys.path of the forkserver, and after the overlays in the ranks. `secrets`, those of
-    this environment and all that looks like one are masked in logs, stacks and outcomes. The imports of `preload` get
-    `preload_s` seconds.
+    this environment and all that looks like one are masked in logs, stacks and outcomes. A `deadline_s`
+    above PRELOAD_S is also that of the imports of `preload`.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Supervisor(AbstractContextManager["Supervisor"]):
         preload: Sequence[str] = PRELOAD,
         preload_path: Sequence[str] = (),
         secrets: Sequence[str] = (),
-        preload_s: float = PRELOAD_S,
+        deadline_s: float = 0.0,
     ) -> None:
-        self._server = Forkserver(preload, preload_path, preload_s=preload_s)
+        self._server = Forkserver(preload, preload_path, preload_s=max(PRELOAD_S, deadline_s))
         self._overlays = OverlayServers(self._server)
         self._timeouts, self._secrets = Timeouts(), secrets
 

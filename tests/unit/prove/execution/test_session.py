@@ -97,16 +97,6 @@ def test_torch_is_preloaded_for_cases_that_need_it(
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("deadline_s", "preload_s"), [(60.0, 300.0), (900.0, 900.0)])
-def test_longer_deadline_is_that_of_imports(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float, preload_s: float
-) -> None:
-    """On a machine so busy that an import of torch takes minutes, MEGATRIX_DEADLINE is for both."""
-    monkeypatch.setattr(session, "Supervisor", lambda preload, **given: given["preload_s"])
-    current = Session(Options("torch-2.4.0", folder, deadline_s=deadline_s), folder)
-    assert current.supervisor == preload_s  # type: ignore[comparison-overlap]
-
-
 @pytest.mark.parametrize(("installed", "preloaded"), [({}, True), ({"triton": "3.4.0"}, False)])
 def test_laid_triton_precedes_that_of_the_base(
     folder: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], preloaded: bool

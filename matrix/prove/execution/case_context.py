@@ -218,16 +218,16 @@ class CaseContexts:
 
         What needs no overlay is checked before the overlays are made.
         """
-        if lack := self._lack(planned):
+        if lack := self.lack(planned):
             return (), (), lack
         try:
             overlays = self._overlays_of(planned)
             writer_overlays = self._overlays_of(planned.writer) if planned.writer else ()
         except MatrixError as error:
             return (), (), error.brief + self._installation.better_python
-        return overlays, writer_overlays, self._lack(planned, overlays)
+        return overlays, writer_overlays, self.lack(planned, overlays)
 
-    def _lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
+    def lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
         """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
         offer = self._offer
         if overlays is not None:
@@ -259,7 +259,7 @@ class CaseContexts:
 
     def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""
-        if planned.level is Level.GPU and not self._options.overlays and not self._lack(planned):
+        if planned.level is Level.GPU and not self._options.overlays and not self.lack(planned):
             with contextlib.suppress(MatrixError):  # the case reports it
                 specs = chain(*(self._specs(side) for side in (planned, planned.writer) if side))
                 return tuple(spec for spec in specs if spec.build and not spec.build.wheel)

@@ -259,7 +259,11 @@ class CaseItem(pytest.Item):
                 reproduction = session_of(self.config).reproduction(self.planned)
                 record = self.record = reproduction.run()
         except MatrixError as error:  # nothing can be recorded, of the next cases neither
-            pytest.exit(f"megatrix: {visible(str(error))}", returncode=2)
+            from matrix.prove.execution.workers import HANDED
+
+            reason = f"megatrix: {visible(str(error))}"
+            getattr(self.config, "workeroutput", {})[HANDED] = reason  # pytest-xdist drops that of a worker's exit
+            pytest.exit(reason, returncode=2)
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
             if self.config.getoption("usepdb") and record.outcome.chain:

@@ -58,9 +58,9 @@ class Session:
 
     @cached_property
     def ranks_of_value(self) -> dict[str, int]:
-        """Return which cases come first, by key."""
+        """Return which cases come first, by key: of each entry, of those that can run on this machine."""
         founding = {failure.id for failure in self.installation.catalog.failures if failure.stack}
-        return ranks_of_value(self.planned, founding)
+        return ranks_of_value(self.planned, founding, lambda item: not self._contexts.lack(item))
 
     def choose(self, keys: Collection[str]) -> None:
         """Limit the plan to these cases: those that pytest did not deselect."""
@@ -77,7 +77,8 @@ class Session:
         failure = self.installation.catalog.failure
         cases = (failure(planned.failure).case_named(planned.case) for planned in self.planned if planned.reproducible)
         replaces = any(self.installation.environment.packages.keys() & replaced(planned) for planned in self.planned)
-        return Supervisor(PRELOAD if any(case.preload for case in cases) and not replaces else (), secrets=self.secrets)
+        preload = PRELOAD if any(case.preload for case in cases) and not replaces else ()
+        return Supervisor(preload, secrets=self.secrets, deadline_s=self.options.deadline_s)
 
     @cached_property
     def gpus(self) -> Pool:

@@ -33,7 +33,7 @@ from matrix.prove.planning.packing import Demand
 from matrix.prove.store import journal
 
 DIST: Final = "loadgroup"  # the value of --dist for which the controller's scheduler is used
-HANDED: Final = "megatrix"  # the controller's message in a worker's input
+HANDED: Final = "megatrix"  # the controller's message in a worker's input, and in its output why it ended
 AHEAD: Final = 2  # cases that a worker holds: xdist starts one only when the next, or the end, is known
 LOST: Final = "started and not finished: its pytest worker {worker} ended ({error})"
 
@@ -68,6 +68,11 @@ class WorkerSession(Session):
         plan = json.loads(workerinput[HANDED])
         super().__init__(replace(options, run_folder=Path(plan["run_folder"]), relay=plan["relay"]), out)
         self.planned = list(decode(tuple[Planned, ...], plan["planned"]))
+
+    @cached_property
+    def ranks_of_value(self) -> dict[str, int]:
+        """Return {}: the order is the controller's. All workers collect in one, also where their machine changes."""
+        return {}
 
     @cached_property
     def journal(self) -> Sender:
@@ -194,7 +199,7 @@ class Controller:
         self._started: set[str] = set()
         self._ended: dict[str, str] = {}  # why a worker ended, by its id
         self._workers = 0
-        self._error = ""  # why the journal can't be written
+        self._error = ""  # why the session ended: the journal can't be written, or no rank starts
         self._lost: list[Record] = []
         self._relay = Receiver(
             lambda record: self._store(session.journal.result, record),
@@ -243,8 +248,10 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_testnodedown(self, node: Worker, error: object) -> None:
-        """Store why a worker ended."""
-        self._ended[node.gateway.id] = str(error)
+        """Store why a worker ended; its own reason, if it had one, is printed at the end."""
+        reason = getattr(node, "workeroutput", {}).get(HANDED, "")
+        self._ended[node.gateway.id] = reason or str(error)
+        self._error = self._error or reason
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Keep the record of a case that was lost with its worker."""
@@ -272,7 +279,7 @@ class Controller:
                 self._store(self._session.journal.result, record)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print why the journal can't be written."""
+        """Print why the session ended."""
         if self._error:
             terminalreporter.write_line(self._error, red=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from matrix.ground.catalog.failure import Expectation, Level
@@ -94,17 +94,19 @@ def shared(waiting: Sequence[Demand], cards: Iterable[Card]) -> dict[int, str]:
     return granted
 
 
-def ranks_of_value(items: Iterable[Planned], founding: Collection[str]) -> dict[str, int]:
+def ranks_of_value(
+    items: Iterable[Planned], founding: Collection[str], able: Callable[[Planned], bool]
+) -> dict[str, int]:
     """Return which cases of level gpu come first, by key, so that a time limit leaves out the fewest entries.
 
     0: one broken and one working case of each founding failure, the same case in two cells where there is one; 1: those
-    of each other failure; 2: everything else.
+    of each other failure; 2: everything else, and what the machine is not `able` to run.
     """
     of_failures: dict[str, list[Planned]] = {}
     ranks = {}
     for item in items:
         ranks[item.key] = 2
-        if item.level is Level.GPU:
+        if item.level is Level.GPU and able(item):
             of_failures.setdefault(item.failure, []).append(item)
     for name, of_failure in of_failures.items():
         case = ""

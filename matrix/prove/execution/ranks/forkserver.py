@@ -104,7 +104,8 @@ class Forkserver:
                 raise MatrixError(
                     "the forkserver is not ready",
                     got=f"no reply within {self._preload_s:g} s while it imports {', '.join(modules)}",
-                    fix=f"find the import that hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
+                    fix=f"find the import that hangs: {sys.executable} -v -c 'import {', '.join(modules)}'; "
+                    "on a busy machine a longer MEGATRIX_DEADLINE counts for imports, too",
                 )
         except BaseException:  # Ctrl-C too: the import may never end
             if self.pid:

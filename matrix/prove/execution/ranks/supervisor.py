@@ -29,7 +29,7 @@ from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.kit.rank import LackError, Rank
 from matrix.prove.execution.ranks import mpirun
 from matrix.prove.execution.ranks.descendants import end_below
-from matrix.prove.execution.ranks.forkserver import Forkserver, environment, import_path
+from matrix.prove.execution.ranks.forkserver import PRELOAD_S, Forkserver, environment, import_path
 from matrix.prove.execution.ranks.forkserver_child import FRESH
 from matrix.prove.execution.ranks.overlay_server import OverlayServers
 from matrix.prove.execution.ranks.rank_group import RankGroup
@@ -60,13 +60,18 @@ class Supervisor(AbstractContextManager["Supervisor"]):
 
     A context manager, one per process; the forkserver starts with the first job. Missing modules are skipped.
     `preload_path` comes first on sys.path of the forkserver, and after the overlays in the ranks. `secrets`, those of
-    this environment and all that looks like one are masked in logs, stacks and outcomes.
+    this environment and all that looks like one are masked in logs, stacks and outcomes. A `deadline_s`
+    above PRELOAD_S is also that of the imports of `preload`.
     """
 
     def __init__(
-        self, preload: Sequence[str] = PRELOAD, preload_path: Sequence[str] = (), secrets: Sequence[str] = ()
+        self,
+        preload: Sequence[str] = PRELOAD,
+        preload_path: Sequence[str] = (),
+        secrets: Sequence[str] = (),
+        deadline_s: float = 0.0,
     ) -> None:
-        self._server = Forkserver(preload, preload_path)
+        self._server = Forkserver(preload, preload_path, preload_s=max(PRELOAD_S, deadline_s))
         self._overlays = OverlayServers(self._server)
         self._timeouts, self._secrets = Timeouts(), secrets
 

@@ -88,6 +88,7 @@ CUDA_12, CUDA_13 = Toolkit("12.4", "12.1", "2.4.0"), Toolkit("13.0", "13.0", "2.
     ("te", "toolkit", "reason"),
     [
         ("1.8.0", CUDA_12, "the package index has no transformer-engine-torch 1.8.0"),
+        ("2.0.0", CUDA_12, "the package index has no transformer-engine-torch 2.0.0"),
         ("1.9.0", CUDA_12, ""),
         ("1.13.0", CUDA_12, ""),
         ("2.9.0", CUDA_13, ""),

@@ -11,8 +11,11 @@ from pathlib import Path
 from matrix.ground.catalog.failure import Case, Failure, Level
 from matrix.ground.catalog.machine import PythonEnvironment
 from matrix.ground.catalog.stack import MCORE, Cell
+from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import case_context, installation, plugin, session
+from matrix.prove.execution.reproduction import Reproduction
 from matrix.read.machine import installed as environments
 from tests.unit.catalogs import case, catalog, failure
 
@@ -21,12 +24,23 @@ NAMES = ("first", "second", "third")
 ENTRY = failure(folder=FOLDER / "break", case=tuple(case(name, levels=(Level.CONTRACT,)) for name in NAMES))
 
 
+DO = json.loads(os.environ.get("DO", "{}"))
+real = session.Session.reproduction
+
+
+def reproduction(own: session.Session, planned: Planned) -> Reproduction:
+    """Return the reproduction of a case. Raises MatrixError for one that is refused, as where no rank starts."""
+    if DO.get(f"{planned.case} {planned.cell.stack[MCORE]}") == "refuse":
+        raise MatrixError("no rank starts")
+    return real(own, planned)
+
+
 def read_case(entry: Failure, chosen: Case, cell: Cell) -> Outcome:
     """Return the outcome of a case."""
     name = f"{chosen.name} {cell.stack[MCORE]}"
     with (FOLDER / "ran").open("a") as file:
         file.write(f"{name}\n")
-    match json.loads(os.environ.get("DO", "{}")).get(name):
+    match DO.get(name):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "wait":
@@ -41,6 +55,7 @@ for module, name, value in (
     (plugin, "FAILURES", FOLDER),
     (installation, "load", lambda: catalog(ENTRY)),
     (session, "read_case", read_case),
+    (session.Session, "reproduction", reproduction),
     (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"})),
     (case_context, "case_key", lambda *_: ""),  # to read the code takes a second
 ):

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from matrix.ground.catalog.failure import Level
+from matrix.ground.catalog.failure import Expectation, Level
+from matrix.ground.catalog.schema import Identifier
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.ground.verdicts.record import Verdict
@@ -92,7 +93,7 @@ def test_torch_is_preloaded_for_cases_that_need_it(
 ) -> None:
     known = catalog(failure(case=(replace(case(), preload=preload),)))
     monkeypatch.setattr(installation, "load", lambda: known)
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, **_: preload)
     assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
 
 
@@ -101,7 +102,7 @@ def test_laid_triton_precedes_that_of_the_base(
     folder: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], preloaded: bool
 ) -> None:
     """torch imports the base's, where it has one: the case would run with that."""
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: preload)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, **_: preload)
     current = Session(Options("torch-2.4.0", folder), folder)
     environment = current.installation.environment
     packages = {name: text for name, text in environment.packages.items() if name != "triton"} | installed
@@ -112,7 +113,7 @@ def test_laid_triton_precedes_that_of_the_base(
 
 def test_secrets_of_the_run_reach_ranks_and_journal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are of variables that tox drops, so this process's environment has none of them."""
-    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets: secrets)
+    monkeypatch.setattr(session, "Supervisor", lambda preload, secrets, **_: secrets)
     with Receiver(lambda _: None, secrets=("hunter2-hunter2",)) as receiver:
         current = Session(Options("torch-2.4.0", folder, relay=receiver.address), folder)
         assert "hunter2-hunter2" in current.secrets
@@ -130,6 +131,18 @@ def test_gpu_case_sees_its_gpus_by_uuid(folder: Path) -> None:
     current.close()
     assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}, "nccl")]
     assert made.notes[-1] == "ran on node n535: driver535"
+
+
+def test_first_cases_are_those_that_can_run(folder: Path) -> None:
+    """A case that lacks something here is not the first of its entry: the next one is."""
+    current, _ = on_gpus(folder, 2)
+    broken = replace(ON_GPUS, expectation=Expectation.BROKEN)
+    able, works = replace(broken, case="able"), replace(broken, case="works", expectation=Expectation.WORKS)
+    current.planned = [replace(broken, gpus=8), able, works]
+    (entry,) = current.installation.catalog.failures
+    known = replace(entry, case=tuple(replace(case(), name=Identifier(name)) for name in (CASE.case, "able", "works")))
+    current.installation = replace(current.installation, catalog=catalog(known))
+    assert [current.ranks_of_value[item.key] for item in current.planned] == [2, 1, 1]
 
 
 @pytest.mark.usefixtures("no_overlays")

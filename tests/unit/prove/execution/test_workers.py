@@ -147,6 +147,15 @@ def test_killed_worker_loses_only_its_case(site: Site) -> None:
     assert "started and not finished: its pytest worker gw" in lost.outcome.reason
 
 
+def test_worker_that_ends_states_its_reason(site: Site) -> None:
+    """pytest-xdist reports its exit as a Ctrl-C; the reason is printed, and in the record of its case."""
+    status, output = site.run("-n", "2", do={"first 0.7.0": "refuse"})
+    assert status == pytest.ExitCode.INTERRUPTED, output
+    assert "\nmegatrix: no rank starts" in output
+    reasons = [one.outcome.reason for one in site.night().records if one.verdict is Verdict.NOT_REACHED]
+    assert any("started and not finished" in reason and "no rank starts" in reason for reason in reasons), reasons
+
+
 def test_last_failed_runs_only_the_red_case(site: Site) -> None:
     site.run("-n", "2", do={"third 0.7.0": "fail"})
     (site.folder / "ran").unlink()

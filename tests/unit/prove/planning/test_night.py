@@ -610,7 +610,7 @@ def test_each_entry_comes_before_more_releases() -> None:
         replace(first, cell=where, failure=Identifier(name), case=case_name, expectation=expectation)
         for where, (name, case_name, expectation) in zip(cells, plan, strict=False)
     ]
-    ranks = ranks_of_value(items, {"old"})
+    ranks = ranks_of_value(items, {"old"}, lambda item: True)
     assert [ranks[item.key] for item in items] == [2, 1, 1, 2, 0, 0, 2, 2]
     on_cpu = [replace(item, level=Level.CPU) for item in items]
-    assert {*ranks_of_value(on_cpu, {"old"}).values()} == {2}
+    assert {*ranks_of_value(on_cpu, {"old"}, lambda item: True).values()} == {2}

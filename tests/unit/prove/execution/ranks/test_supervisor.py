@@ -28,6 +28,7 @@ from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.ranks.shared_gpu import peer_access
 from matrix.prove.execution.ranks.supervisor import Supervisor
 from matrix.prove.provision.project import ROOT
+from tests.unit.processes import HANG_S
 from tests.unit.prove.execution.ranks.marks import MARK, marked
 
 MakeJob = Callable[..., RankJob]
@@ -299,6 +300,16 @@ def test_endless_preload_raises(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):
         Forkserver(["endless"], [str(tmp_path / "base")], preload_s=0.5).ensure()
+
+
+def test_longer_deadline_is_that_of_imports(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine so busy that an import of torch takes minutes; a shorter one does not shorten their time."""
+    module(tmp_path / "base", "slow", "import time\ntime.sleep(1)")
+    monkeypatch.setattr(supervisor, "PRELOAD_S", 0.2)
+    with pytest.raises(MatrixError, match="MEGATRIX_DEADLINE"):
+        Supervisor(["slow"], [str(tmp_path / "base")], deadline_s=0.1)._server.ensure()
+    with Supervisor(["slow"], [str(tmp_path / "base")], deadline_s=HANG_S) as slow:
+        assert slow._server.ensure()
 
 
 def test_forkserver_that_dies_before_its_preload_raises(

@@ -57,8 +57,8 @@ def check_command(parsed: argparse.Namespace) -> int:
         failure = catalog.failure(id)
         problems = entry.problems(catalog, failure, planned)
         status = ExitStatus.BAD if problems else status
-        found = counted(len(problems), "problem") if problems else "no problems"
-        sums = f"{found}; {counted(len(failure.case), 'case')}, {counts[failure.id]} in a night"
+        count = counted(len(problems), "problem") if problems else "no problems"
+        sums = f"{count}; {counted(len(failure.case), 'case')}, {counts[failure.id]} in a night"
         show(table([(f"{failure.id}:", sums)]), *paragraphs(indent("\n".join(map(str, problems)), "  ")))
     return status
 

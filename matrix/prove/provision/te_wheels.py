@@ -273,8 +273,8 @@ class Compilation:
     @property
     def kept(self) -> dict[str, Path]:
         """Return the wheels that were built before, by release."""
-        found = {te: _wheels(wheels() / build.name) for te, build in self.builds.items()}
-        return {te: built[0] for te, built in found.items() if built}
+        built = {te: _wheels(wheels() / build.name) for te, build in self.builds.items()}
+        return {te: files[0] for te, files in built.items() if files}
 
     @property
     def size(self) -> int:

@@ -83,8 +83,8 @@ def lack_of(outcome: Outcome, log: NcclLog, *, shared: bool) -> Lack | None:
         return Lack(Kind.NCCL_START, f"NCCL did not start in {seconds:.0f} s in {ranks}, which share a GPU: {fix}")
     text = "\n".join(raised.message for raised in outcome.chain)
     refusals = nccl_sharing().refusal if outcome.kind is OutcomeKind.RAISED else ()
-    causes = (one for one in refusals if (shared or one.taken) and re.search(one.text, text))
-    return next((Lack(Kind.GPUS if one.taken else Kind.NCCL, f"{one.why}: {one.fix}") for one in causes), None)
+    causes = (cause for cause in refusals if (shared or cause.taken) and re.search(cause.text, text))
+    return next((Lack(Kind.GPUS if cause.taken else Kind.NCCL, f"{cause.why}: {cause.fix}") for cause in causes), None)
 
 
 def variables_of(placement: Placement) -> dict[str, str]:

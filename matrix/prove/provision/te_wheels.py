@@ -288,16 +288,15 @@ class Compilation:
     @property
     def lines(self) -> list[str]:
         """Return what is about to be compiled, its minutes and its disk, and a line for each reason against others."""
-        kept, extension = self.kept, distributions.te_builds().extension
-        new = [te for te in self.builds if te not in kept]
-        work = (
-            f"about {counted(self.minutes * len(new), 'minute')}, {extension.disk / 1e6:.0f} MB of disk during a build"
-        )
-        built = f"{', '.join(new)}; {work}" if new else "none"
-        before = [f"Transformer Engine built before: {', '.join(kept)}"] if kept else []
+        ready, extension = self.kept, distributions.te_builds().extension
+        unbuilt = [te for te in self.builds if te not in ready]
+        minutes = counted(self.minutes * len(unbuilt), "minute")
+        work = f"about {minutes}, {extension.disk / 1e6:.0f} MB of disk during a build"
+        compiled_here = f"{', '.join(unbuilt)}; {work}" if unbuilt else "none"
+        built_before = [f"Transformer Engine built before: {', '.join(ready)}"] if ready else []
         reasons = {why: ", ".join(te for te in self.lacks if self.lacks[te] == why) for why in self.lacks.values()}
         refused = (f"not compiled: Transformer Engine {releases}: {why}" for why, releases in reasons.items())
-        return [f"Transformer Engine compiled here: {built}", *before, *refused]
+        return [f"Transformer Engine compiled here: {compiled_here}", *built_before, *refused]
 
     def into(self, folder: Path, run: Runner, install: Install, say: Callable[[str], None]) -> None:
         """Put the wheels into a folder, each built once for all bundles. Raises MatrixError where one can't be."""

@@ -39,12 +39,12 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
-    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype")}
-    given = possible(parsed.given)
+    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype", "te")}
+    given = possible(parsed.given, parsed.te)
     campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, given=given, **search)
     cores = cores_of(catalog, parsed)
     if parsed.layout:
-        points = [possible(text) for text in parsed.layout]
+        points = [possible(text, parsed.te) for text in parsed.layout]
         results = [campaign.asked(core, points) for core in cores]
         lines = layout_lines(points, parsed.seed, results, os.environ)
         if parsed.entry:
@@ -79,9 +79,11 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     return cores
 
 
-def possible(text: str) -> Point:
-    """Return the point of a text. Raises MatrixError for an impossible one, with the reasons."""
-    point = Point.parse(text)
+def possible(text: str, te: str) -> Point:
+    """Return the point of a text, with the modules of `te`. Raises MatrixError for an impossible one, with reasons."""
+    point = Point.parse(f"{text} modules=te" if te else text)
+    if point["modules"] == "te" and not te:
+        raise MatrixError("no Transformer Engine", got=str(point), expected="--te 2.18 or --te ./TransformerEngine@REV")
     if problems := point.problems():
         raise MatrixError("this layout is impossible", got=str(point), expected="; ".join(map(str, problems)))
     return point
@@ -92,11 +94,12 @@ MOST = 3  # deviations of a point that are printed
 ORDER = tuple(row for row in Certainty if row is not Certainty.REFUSED)
 
 
-def command_line(core: str, comparison: PointResult, environ: Mapping[str, str]) -> str:
-    """Return the command that makes a comparison again."""
+def command_line(result: CoreResult, comparison: PointResult, environ: Mapping[str, str]) -> str:
+    """Return the command that makes a comparison of a core again."""
     command, layout = environ.get("MEGATRIX_COMMAND", "megatrix"), shlex.quote(str(comparison.point))
     dtype = f" --dtype {comparison.dtype}" * (comparison.dtype != FLOAT64)
-    return f"{command} parity --mcore {shlex.quote(core)} --layout {layout} --seed {comparison.seed}{dtype}"
+    core = shlex.quote(result.core) + (f" --te {shlex.quote(result.te)}" if result.te else "")
+    return f"{command} parity --mcore {core} --layout {layout} --seed {comparison.seed}{dtype}"
 
 
 def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:
@@ -135,7 +138,7 @@ def _details(result: CoreResult, cause: Cause, environ: Mapping[str, str]) -> It
         yield Prose(f"{cause.comparison.outcome}: {cause.comparison.text}", 2)
     if arguments := cause.point.arguments():
         yield Prose(f"on the command line of Megatron-LM: {shlex.join(arguments)}", 2)
-    yield f"  {command_line(result.core, cause.comparison, environ)}"
+    yield f"  {command_line(result, cause.comparison, environ)}"
 
 
 def layout_lines(
@@ -143,18 +146,18 @@ def layout_lines(
 ) -> Iterator[Part]:
     """Yield the text of some layouts in some cores."""
     for point in points:
-        rows = [(result.core, row) for result in results for row in result.asked if row.point == point]
+        rows = [(result, row) for result in results for row in result.asked if row.point == point]
         outcomes = {row.outcome for _, row in rows}
         verdict = next((word for outcome, word in VERDICTS.items() if outcome in outcomes), "NOTHING DECIDED")
         spans = first_and_last(point, results)
         yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
-        for core, row in rows:
-            yield f"  megatron-core {core}: {row.outcome}, {row.largest:.2g} at most"
+        for result, row in rows:
+            yield f"  megatron-core {result.core}: {row.outcome}, {row.largest:.2g} at most"
             yield from (Prose(str(deviation), 4) for deviation in row.deviations[:MOST])
             if row.text:
                 yield Prose(row.text, 4)
             if row.outcome == DEVIATES:
-                yield f"    {command_line(core, row, environ)}"
+                yield f"    {command_line(result, row, environ)}"
     yield from (Prose(f"megatron-core {result.core}: {result.problem}") for result in results if result.problem)
 
 
@@ -166,7 +169,7 @@ def core_json(result: CoreResult, environ: Mapping[str, str]) -> dict[str, Any]:
             "outcome": comparison.outcome,
             "text": comparison.text,
             "deviations": list(map(deviation_json, comparison.deviations)),
-            "reproduce": command_line(result.core, comparison, environ),
+            "reproduce": command_line(result, comparison, environ),
         }
 
     causes = [

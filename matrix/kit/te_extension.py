@@ -66,12 +66,12 @@ def link(folder: Path) -> Path:
     return package
 
 
-def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
+def install(folder: Path, answers: Mapping[str, Any] | None = None, kernels: Mapping[str, Any] | None = None) -> None:
     """Make the transformer_engine on sys.path importable in this process; `folder` is a new folder of the rank.
 
     `answers` maps functions of the extension, those that report its build or the device's capabilities, to their
-    results. Call it before TE uses torch's CUDA names and before megatron.core is imported. Raises ImportError when no
-    transformer_engine is on sys.path.
+    results, `kernels` its other names to what computes. Call it before TE uses torch's CUDA names and before
+    megatron.core is imported. Raises ImportError when no transformer_engine is on sys.path.
     """
     import torch
     import torch._dynamo  # it reads torch.cuda.Stream at import, which must still be the real one
@@ -85,7 +85,7 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     absent_packages.install(["flash_attn"])  # TE <= 1.11 reads its version, and uses it only on a GPU
     _replace_driver()
     sys.meta_path.append(AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
-    stand_in = _Empty(answers or {}, package)
+    stand_in = _Empty(answers or {}, kernels or {}, package)
     importlib.util.spec_from_file_location = _answering(importlib.util.spec_from_file_location, stand_in)
     sys.modules[BEFORE_1_8] = stand_in.create_module(ModuleSpec(BEFORE_1_8, stand_in))
     subprocess.run = _located(subprocess.run, folder)
@@ -173,15 +173,16 @@ def _located(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 class _Empty(Loader):
     """Loader of the stand-in."""
 
-    def __init__(self, answers: Mapping[str, Any], package: Path) -> None:
-        self.answers, self.package = {**ANSWERS, **answers}, package
+    def __init__(self, answers: Mapping[str, Any], kernels: Mapping[str, Any], package: Path) -> None:
+        constants = {name: lambda *_, answer=answer, **__: answer for name, answer in {**ANSWERS, **answers}.items()}
+        self.functions, self.package = {**constants, **kernels}, package
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = _Extension(spec.name)
-        for name, answer in self.answers.items():
-            setattr(module, name, lambda *_, answer=answer, **__: answer)
+        for name, function in self.functions.items():
+            setattr(module, name, function)
         module.__dict__["_package"] = self.package
-        module.__dict__["__all__"] = ["FP8TensorMeta", *self.answers]  # for `import *`: 1.13 uses the first
+        module.__dict__["__all__"] = ["FP8TensorMeta", *self.functions]  # for `import *`: 1.13 uses the first
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from matrix.kit.parity import campaign, layout_step
+from matrix.kit.parity import campaign, layout_step, local_layers
 from matrix.kit.parity.factors import Leg, Point
 
 
@@ -147,6 +147,107 @@ def shard_read_twice() -> None:
     torch.nn.Module.load_state_dict = load
 
 
+def te_wrong_reduction() -> None:
+    """Transformer Engine's reduce-scatter after a row parallel layer misses a part of one rank."""
+    from transformer_engine.pytorch.module import linear
+
+    original = linear.reduce_scatter_along_first_dim
+    linear.reduce_scatter_along_first_dim = lambda tensor, *rest, **keywords: original(
+        tensor * 0.999 if _rank() == 0 else tensor, *rest, **keywords
+    )
+
+
+def te_wrong_scale() -> None:
+    """Transformer Engine's gather of a gradient, before a row parallel layer, has a thousandth too much of one rank."""
+    from transformer_engine.pytorch.module import base
+
+    original = base.gather_along_first_dim
+
+    def gather(tensor: Any, *rest: Any, **keywords: Any) -> Any:
+        return original(tensor * 1.001 if _rank() == 1 else tensor, *rest, **keywords)
+
+    base.gather_along_first_dim = gather
+
+
+def te_dropped_gradient() -> None:
+    """The norm in Transformer Engine's column parallel layer is not marked: ranks do not sum its gradient."""
+    from transformer_engine.pytorch import LayerNormLinear
+
+    original = LayerNormLinear.__init__
+
+    def build(self: Any, *arguments: Any, **keywords: Any) -> None:
+        original(self, *arguments, **keywords)
+        self.layer_norm_weight.sequence_parallel = False
+
+    LayerNormLinear.__init__ = build
+
+
+def te_dropped_expert() -> None:
+    """One rank's grouped layers leave out the gradient of an expert's weight."""
+    from transformer_engine.pytorch.module import grouped_linear
+
+    original = grouped_linear.general_grouped_gemm
+
+    def gemm(*arguments: Any, **keywords: Any) -> Any:
+        result = original(*arguments, **keywords)
+        if keywords.get("layout") == "NT" and _rank() == 1:
+            arguments[2][0].zero_()
+        return result
+
+    grouped_linear.general_grouped_gemm = gemm
+
+
+def te_wrong_mask() -> None:
+    """Context parallel attention hides nothing in one step of one rank."""
+    from transformer_engine.pytorch.attention.dot_product_attention import context_parallel
+
+    original = context_parallel.fused_attn_fwd
+
+    def attention(*arguments: Any, **keywords: Any) -> Any:
+        if _rank() == 1:
+            keywords["attn_mask_type"] = "no_mask"
+        return original(*arguments, **keywords)
+
+    context_parallel.fused_attn_fwd = attention
+
+
+def te_wrong_correction() -> None:
+    """The parts of context parallel attention are put together with weights that are too large by a thousandth."""
+    from transformer_engine.pytorch.attention.dot_product_attention import context_parallel
+
+    original = context_parallel.flash_attn_fwd_softmax_lse_correction
+    context_parallel.flash_attn_fwd_softmax_lse_correction = lambda total, part: original(total, part + 1e-3)
+
+
+def local_modules() -> None:
+    """The ranks have Megatron-LM's own layers, which compute what Transformer Engine's on one rank do."""
+    original = local_layers.decoder
+
+    def decoder(point: Point, config: Any, virtual: int | None) -> Any:
+        config.moe_grouped_gemm = False
+        return original(point.changed(modules="local"), config, virtual)
+
+    local_layers.decoder = decoder
+
+
+def _rank() -> int:
+    import torch
+
+    return int(torch.distributed.get_rank())
+
+
+TE_PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
+    "te none": (None, "modules=te tp=2 cp=2 sequence_parallel=on wgrad_fusion=on", ""),
+    "te none of experts": (None, "modules=te experts=4 dp=2 ep=2 etp=1 activation=swiglu", ""),
+    "te as local": (local_modules, "modules=te tp=2 norm=rmsnorm activation=swiglu qk_norm=on wgrad_fusion=on", ""),
+    "te as local of experts": (local_modules, "modules=te experts=4 dp=2 ep=2 optimizer=adam", ""),
+    "te wrong reduction": (te_wrong_reduction, "modules=te tp=2 sequence_parallel=on", "loss"),
+    "te wrong scale": (te_wrong_scale, "modules=te tp=2 sequence_parallel=on", "gradient"),
+    "te dropped gradient": (te_dropped_gradient, "modules=te tp=2 sequence_parallel=on", "gradient"),
+    "te dropped expert": (te_dropped_expert, "modules=te experts=4 dp=2 ep=2", "gradient"),
+    "te wrong mask": (te_wrong_mask, "modules=te cp=2", "loss"),
+    "te wrong correction": (te_wrong_correction, "modules=te cp=2", "loss"),
+}
 PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "none": (None, "tp=2", ""),
     "wrong reduction": (wrong_reduction, "tp=2", "loss"),
@@ -163,11 +264,11 @@ PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
 
 
 def main() -> None:
-    """Judge the point of each defect, or of those named, by two seeds."""
-    campaign.prepare({})
+    """Judge the point of each defect, or of those named, by two seeds; in a cell with Transformer Engine of its own."""
+    plants = TE_PLANTS if campaign.prepare_cell({}) else PLANTS
     original, comparisons = layout_step.run, campaign.Comparisons()
-    for name in sys.argv[1:] or PLANTS:
-        plant, text, _ = PLANTS[name]
+    for name in sys.argv[1:] or plants:
+        plant, text, _ = plants[name]
         point = Point.parse(text)
 
         def run(leg: Leg, *rest: Any, plant: Any = plant, point: Point = point) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from matrix.ground.catalog.loading import load
 from matrix.prove.parity.campaigns import CoreCell, core_cell
 from tests.real.conftest import ROOT
-from tests.real.parity_plants import PLANTS
+from tests.real.parity_plants import PLANTS, TE_PLANTS
 
 POINT = "experts=4 per_token_loss=on balancing=aux_loss"
 
@@ -52,11 +52,12 @@ def outcomes(cell: CoreCell, *points: str, dtype: str = "float64") -> list[tuple
     return found[::2]
 
 
-def test_every_planted_defect_deviates(cells: Mapping[str, CoreCell]) -> None:
-    rows = run(cells["0.19.2"], "tests.real.parity_plants")
-    assert len(rows) == 2 * len(PLANTS)
+@pytest.mark.parametrize(("te", "plants"), [("", PLANTS), ("2.18.0", TE_PLANTS)])
+def test_every_planted_defect_deviates(te: str, plants: Mapping[str, Any]) -> None:
+    rows = run(core_cell(load(), "0.19.2", print, te), "tests.real.parity_plants")
+    assert len(rows) == 2 * len(plants)
     for row in rows:
-        quantity = PLANTS[row["plant"]][2]
+        quantity = plants[row["plant"]][2]
         assert row["outcome"] == ("deviates" if quantity else "equal"), row
         assert row["first"].startswith(quantity), row
 

@@ -36,6 +36,7 @@ torch.empty_like                              parallel loads of checkpoints rece
 torch.histc                                   routers before 0.11 count the tokens of experts: integers
 torch.cuda.Stream, Event, current_stream ...  overlaps, shared experts and dispatchers; one stream, all in order
 Tensor.record_stream, pin_memory              the same
+fused_weight_gradient_mlp_cuda                Apex's kernel, without which it refuses to fuse the gradients of weights
 ============================================  ========================================================================
 """
 
@@ -52,11 +53,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
-from matrix.kit.parity import forked_ranks
+from matrix.kit.parity import forked_ranks, te_kernels
 from matrix.kit.parity.factors import FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
@@ -97,6 +99,14 @@ def install_float64_device() -> None:
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_, **__: None
+    accumulating = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), accumulated)
+    apex: Any = SimpleNamespace(**accumulating)
+    sys.modules["fused_weight_gradient_mlp_cuda"] = apex
+
+
+def accumulated(values: Any, gradient: Any, total: Any) -> None:
+    """Add the gradient of a weight to a total, as Apex's kernel does."""
+    total.add_(gradient.flatten(0, -2).T @ values.flatten(0, -2))
 
 
 def _with_lists(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -363,18 +373,28 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
-def prepare(stand_ins: Mapping[str, Any]) -> None:
+def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     """Import torch and megatron-core as float64 on the CPU, once for all ranks that are forked later.
 
-    `stand_ins` are the arguments of matrix.kit.absent_packages.install.
+    `stand_ins` are the arguments of matrix.kit.absent_packages.install. `te`, a new folder, is of Transformer Engine's
+    stand-in, where its modules are compared.
     """
     os.environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
     install_float64_device()
+    if te:
+        te_kernels.install(te)
     absent_packages.install(**stand_ins)
     from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
+
+
+def prepare_cell(stand_ins: Mapping[str, Any]) -> bool:
+    """Prepare a process of a cell; return whether the cell has Transformer Engine."""
+    has_te = importlib.util.find_spec("transformer_engine") is not None
+    prepare(stand_ins, Path(tempfile.mkdtemp(prefix="parity-"), "te") if has_te else None)
+    return has_te
 
 
 def serve(lines: TextIO, answers: TextIO) -> None:
@@ -423,7 +443,7 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
     """Return the deviations, the same in every rank. Call it before megatron-core is imported."""
     from matrix.kit.parity import layout_step
 
-    prepare(rank.stand_ins)
+    prepare(rank.stand_ins, rank.workdir / f"te-{rank.rank}" if point["modules"] == "te" else None)
 
     device, draw = Device(), Draw(seed)
     reference, layout = rank.workdir / "reference", rank.workdir / "layout"
@@ -443,7 +463,7 @@ def main() -> None:
     """Read stdin, write stdout; what libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    prepare(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
+    prepare_cell(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
     serve(sys.stdin, answers)
 
 

@@ -52,6 +52,7 @@ class Factor:
     option: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    given: bool = False
 
     @property
     def default(self) -> Value:
@@ -365,9 +366,9 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "sinks under context parallel",
-        "are Transformer Engine's own: no attention of the CPU has both",
-        ("softmax", "cp"),
-        lambda p: p["softmax"] == "vanilla" or p["cp"] == 1,
+        "are Transformer Engine's own, by cp_comm=a2a: no attention of the CPU has both",
+        ("softmax", "cp", "cp_comm"),
+        lambda p: p["softmax"] == "vanilla" or p["cp"] == 1 or p["cp_comm"] == "a2a",
     ),
     Constraint(
         "resume",

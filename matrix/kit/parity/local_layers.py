@@ -195,21 +195,23 @@ def decoder(point: Point, config: Any, virtual: int | None) -> Any:
     """Return the spec of the layers of this stage."""
     from megatron.core.models.gpt import gpt_layer_specs as upstream
 
-    install(attention=point["cp"] != 1 or point["attention"] == "mla")
+    local = point["modules"] == "local"
+    if local:
+        install(attention=point["cp"] != 1 or point["attention"] == "mla")
     if point["moe_layers"] == "alternate" and point["experts"]:
         function = upstream.get_gpt_decoder_block_spec
-        block = {"use_transformer_engine": False, "vp_stage": virtual}
+        block = {"use_transformer_engine": not local, "vp_stage": virtual}
         return function(config, **_taken(function, block))
-    function = upstream.get_gpt_layer_local_spec
+    function = upstream.get_gpt_layer_local_spec if local else upstream.get_gpt_layer_with_transformer_engine_spec
     options: dict[str, Any] = {
         "num_experts": config.num_moe_experts,
-        "moe_grouped_gemm": False,
+        "moe_grouped_gemm": config.moe_grouped_gemm,
         "qk_layernorm": point["qk_norm"],
         "multi_latent_attention": point["attention"] == "mla",
         "normalization": config.normalization,
     }
     spec = function(**_taken(function, options))
-    return _duplicating(spec) if point["attention"] == "mla" else spec
+    return _duplicating(spec) if local and point["attention"] == "mla" else spec
 
 
 def _duplicating(spec: Any) -> Any:
@@ -230,7 +232,7 @@ def mtp(point: Point, config: Any, virtual: int | None) -> Any:
         return None
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 
-    options = {"use_transformer_engine": False, "vp_stage": virtual}
+    options = {"use_transformer_engine": point["modules"] == "te", "vp_stage": virtual}
     return get_gpt_mtp_block_spec(config, decoder(point, config, virtual), **_taken(get_gpt_mtp_block_spec, options))
 
 

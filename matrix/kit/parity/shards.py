@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 EXPERT: Final = ".local_experts."
+EXPERT_DIMENSIONS: Final = {"linear_fc1.weight": 0, "linear_fc1.bias": 0, "linear_fc2.weight": 1}
 NORMS: Final = ("norm.weight",)
+FUSED: Final = (
+    (r"self_attention\.linear_qkv\.layer_norm_", "input_layernorm."),
+    (r"linear_(q|kv)_up_proj\.layer_norm_", r"\1_layernorm."),
+    (r"mlp\.linear_fc1\.layer_norm_", "pre_mlp_layernorm."),
+    (r"\.experts\.(linear_fc[12])\.(weight|bias)(\d+)$", r".experts.local_experts.\3.\1.\2"),
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class Shard:
 def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
     """Yield the shards of one model chunk, in upstream's order."""
     layers, experts = layer_numbers(chunk), expert_offset(chunk)
-    for name, parameter in chunk.named_parameters():
+    for own, parameter in chunk.named_parameters():
+        name = local_name(own)
         if tied and name == "output_layer.weight" and hasattr(chunk, "embedding"):
             continue  # a last stage with multi-token prediction has an embedding of its own, and uses that for both
         size, number = sizes(name)
@@ -56,6 +64,19 @@ def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
             part(indices(shape), dimension, size, number, pieces),
             parameter,
         )
+
+
+def local_name(name: str) -> str:
+    """Return the name that a parameter of Transformer Engine's layers has in Megatron-LM's own.
+
+    >>> local_name("decoder.layers.1.mlp.experts.linear_fc1.weight3")
+    'decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight'
+    >>> local_name("decoder.layers.1.mlp.linear_fc1.layer_norm_bias")
+    'decoder.layers.1.pre_mlp_layernorm.bias'
+    """
+    for pattern, replacement in FUSED:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def layer_numbers(chunk: Any) -> dict[str, int]:
@@ -103,6 +124,8 @@ def split_dimension(name: str, parameter: Any) -> int | None:
     """Return the dimension that tensor parallel ranks divide, None where each has the whole parameter."""
     if name.endswith("softmax_offset"):
         return 0  # one for each of the rank's heads; upstream does not mark it
+    if EXPERT in name and not hasattr(parameter, "partition_dim"):  # nor, before 0.19, experts in one grouped layer
+        return EXPERT_DIMENSIONS.get(name.partition(EXPERT)[2].partition(".")[2])
     return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
 
 

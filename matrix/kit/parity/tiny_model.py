@@ -13,6 +13,7 @@ from matrix.kit.parity.factors import FLOAT64, TOLERANCE, Leg, Point
 
 HIDDEN: Final = 16
 HEADS: Final = 4
+TE_CHANNELS: Final = 8  # of a head: Transformer Engine's context parallelism asks for a multiple
 QUERY_GROUPS: Final = 2  # of gqa
 FFN: Final = 32
 VOCABULARY: Final = 32  # tokens
@@ -122,6 +123,7 @@ def _shape(point: Point) -> dict[str, Any]:
         "num_layers": point.count("layers"),
         "hidden_size": HIDDEN,
         "num_attention_heads": HEADS,
+        "kv_channels": TE_CHANNELS if point["modules"] == "te" else None,
         "num_query_groups": QUERY_GROUPS if point["attention"] == "gqa" else None,
         "ffn_hidden_size": FFN,
         "gated_linear_unit": gated,
@@ -146,7 +148,7 @@ def _shape(point: Point) -> dict[str, Any]:
         "persist_layer_norm": False,
         "attention_softmax_in_fp32": True,
         "use_cpu_initialization": True,
-        "gradient_accumulation_fusion": False,
+        "gradient_accumulation_fusion": point["wgrad_fusion"],
     }
 
 
@@ -169,7 +171,7 @@ def _experts(point: Point) -> dict[str, Any]:
         "moe_shared_expert_overlap": point["shared_overlap"],
         "moe_latent_size": point["latent"] or None,
         "moe_layer_freq": 2 if point["moe_layers"] == "alternate" else 1,
-        "moe_grouped_gemm": False,
+        "moe_grouped_gemm": point["modules"] == "te",
     }
     if point["groups"]:
         mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
@@ -198,6 +200,7 @@ def _layout(point: Point) -> dict[str, Any]:
         "pipeline_model_parallel_size": point.count("pp"),
         "virtual_pipeline_model_parallel_size": point.count("vpp") if interleaved else None,
         "context_parallel_size": point.count("cp"),
+        "cp_comm_type": None if point["cp_comm"] == "p2p" else point["cp_comm"],
         "expert_model_parallel_size": point.count("ep"),
         "expert_tensor_parallel_size": point.etp if point["experts"] else None,
         "sequence_parallel": point["sequence_parallel"],

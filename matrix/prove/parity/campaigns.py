@@ -21,7 +21,7 @@ from typing import IO, Final
 from matrix.ground.catalog.failure import Expectation
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.model import Catalog, Wheels
-from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity.factors import FLOAT64, Point
@@ -80,27 +80,32 @@ def base_of(catalog: Catalog, release: str) -> Wheels:
     raise MatrixError("no base of wheels for this megatron-core", got=release, expected="a released megatron-core")
 
 
-def core_cell(catalog: Catalog, source: str, say: Callable[[str], None]) -> CoreCell:
+def core_cell(catalog: Catalog, source: str, say: Callable[[str], None], te: str = "") -> CoreCell:
     """Return the cell of a release, a wheel, a revision or a folder; its base and overlay are made where missing.
+
+    `te` is a source of Transformer Engine, which is laid there, too.
 
     Raises MatrixError when they can't be.
     """
-    parsed = package_source.parse(host.load_configuration().resolve(source), MCORE)
-    contents = package_source.inspect(parsed)
-    release = parse(contents.version).base_version  # a candidate's own version is in no range of its release
+    named = {MCORE: source} | ({TE: te} if te else {})
+    resolve = host.load_configuration().resolve
+    sources = tuple(package_source.parse(resolve(text), package) for package, text in named.items())
+    contents = [package_source.inspect(row) for row in sources]
+    release = parse(contents[0].version).base_version  # a candidate's own version is in no range of its release
     base = base_of(catalog, release)
     bases = Bases(catalog, say)
     bases.ready([base.id])
     environment = bases.provide(base.id)
     spec = OverlaySpec(
-        (parsed,),
+        sources,
         environment.minor,
         {name: environment.packages[name] for name in PRELOADED if name in environment.packages},
         environment.path,
     )
     overlay = Overlays(default_root()).provide(spec)
     assert environment.path
-    return CoreCell(source, release, contents.identity, base.id, environment.path, overlay.path)
+    identity = " ".join(row.identity for row in contents)
+    return CoreCell(source, release, identity, base.id, environment.path, overlay.path)
 
 
 @dataclass
@@ -200,7 +205,8 @@ def command(python: Path, project: Path) -> list[str]:
 class CoreResult:
     """What a campaign has of one core: the causes, the points judged now and those equal, and what is not covered.
 
-    `asked` are the comparisons of the layouts that the user named, `problem` is why there is no further one.
+    `asked` are the comparisons of the layouts that the user named, `problem` is why there is no further one. `te`: see
+    core_cell.
     """
 
     core: str
@@ -212,6 +218,7 @@ class CoreResult:
     problem: str = ""
     asked: tuple[PointResult, ...] = ()
     seconds: float = 0.0
+    te: str = ""
 
     @property
     def deviates(self) -> bool:
@@ -229,7 +236,7 @@ class CoreResult:
 class ParityRun:
     """Judges points in cores. `say` receives progress, `clock` is in seconds. `unaided`: the catalog is not asked.
 
-    `covers` and `twice`: see CauseSearch; `given`: see Space.
+    `covers` and `twice`: see CauseSearch; `given`: see Space. `te`: see core_cell.
     """
 
     catalog: Catalog
@@ -242,12 +249,13 @@ class ParityRun:
     twice: bool = False
     dtype: str = FLOAT64
     given: Point = field(default_factory=Point)
+    te: str = ""
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgeIn]]:
         """Give the cell of a core, and what judges a point there in a dtype, or knows its comparison from before."""
         log = self.folder / f"{Path(source).name}.log"
-        cell = core_cell(self.catalog, source, self.say)
+        cell = core_cell(self.catalog, source, self.say, self.te)
         stores = {
             dtype: PointResults(self.folder, cell.release, f"{cell.base} {cell.identity} {dtype}")
             for dtype in dict.fromkeys((self.dtype, FLOAT64))
@@ -278,9 +286,8 @@ class ParityRun:
         except MatrixError as error:
             problem = error.brief
         seconds = self.clock() - started
-        return CoreResult(
-            source, base, (), len(comparisons), asked=tuple(comparisons), seconds=seconds, problem=problem
-        )
+        judged = CoreResult(source, base, (), len(comparisons), problem=problem, asked=tuple(comparisons))
+        return replace(judged, seconds=seconds, te=self.te)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""
@@ -290,7 +297,8 @@ class ParityRun:
         try:
             with self.judging(source) as (cell, judge):
                 known = {} if self.unaided else known_layouts(self.catalog, cell)
-                space, over = Space(cell.release, given=self.given), lambda: self.clock() - started > seconds
+                avoided, known = (list(known), {}) if self.te else ([], known)  # stated of Megatron-LM's own layers
+                space, over = Space(cell.release, avoided, self.given), lambda: self.clock() - started > seconds
                 exact = None if self.dtype == FLOAT64 else partial(judge, FLOAT64)
                 judged = partial(judge, self.dtype)
                 search = CauseSearch(judged, space, self.seed, over, known, self.covers, self.twice, exact)
@@ -300,7 +308,7 @@ class ParityRun:
             result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
         except MatrixError as error:
             result = replace(result, problem=error.brief)
-        return replace(result, causes=tuple(causes), seconds=self.clock() - started)
+        return replace(result, causes=tuple(causes), seconds=self.clock() - started, te=self.te)
 
 
 def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:

@@ -165,10 +165,14 @@ class Space:
     def choices(self) -> dict[str, list[Value]]:
         """The values of each factor that the release has; of a given one its value alone."""
         choices = {
-            name: [value for value in factor.values if factor.supported(value, self.release)]
+            name: [value for value in factor.values if factor.supported(value, self.release) and not factor.given]
             for name, factor in factors().items()
         }
-        return choices | {name: [value] for name, value in self.given.chosen}
+        choices |= {name: [self.given[name]] for name, values in choices.items() if not values}
+        choices |= {name: [value] for name, value in self.given.chosen}
+        needs = {name: factor.needs.items() for name, factor in factors().items()}
+        possible = {name: all(set(some) & set(choices[other]) for other, some in needs[name]) for name in choices}
+        return {name: values if possible[name] else values[:1] for name, values in choices.items()}
 
     def avoids(self, point: Point) -> bool:
         """Return whether the point contains an avoided cause."""

@@ -30,7 +30,7 @@ from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted, f
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> Planted:
     judge = Planted()
 
-    def cell(catalog: Any, source: str, say: Any) -> Any:
+    def cell(catalog: Any, source: str, say: Any, te: str) -> Any:
         process = nullcontext(SimpleNamespace(judge=judge))
         return SimpleNamespace(release="0.19.2", base="torch-2.15.0", identity=source, judge=lambda log: process)
 
@@ -96,6 +96,13 @@ def test_newest_release_is_the_default(planted: Planted, capsys: pytest.CaptureF
     assert [item["core"] for item in items_of(capsys.readouterr().out, "parity")] == releases
 
 
+def test_modules_are_those_of_te(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["parity", "--mcore", "0.19.2", "--te", "2.18.0", *LAYOUT])
+    assert "modules=te softmax=learnable tp=2" in capsys.readouterr().out
+    assert main(["parity", "--layout", "modules=te tp=2"]) == ExitStatus.MISTAKE
+    assert "--te" in capsys.readouterr().err
+
+
 def test_folder_of_a_fork_is_a_core(planted: Planted, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main(["parity", "--consumer", str(tmp_path), "--layout", "tp=2", "--json"])
     assert [item["core"] for item in items_of(capsys.readouterr().out, "parity")] == [str(tmp_path)]
@@ -156,8 +163,8 @@ def test_layout_names_its_releases() -> None:
 
 
 def test_reproduce_line_is_read_back() -> None:
-    words = shlex.split(command_line("./my fork", replace(ROW, seed=7), {}))
-    assert words[:4] == ["megatrix", "parity", "--mcore", "./my fork"]
+    words = shlex.split(command_line(CoreResult("./my fork", "", te="./TE@v2"), replace(ROW, seed=7), {}))
+    assert words[:6] == ["megatrix", "parity", "--mcore", "./my fork", "--te", "./TE@v2"]
     assert Point.parse(words[words.index("--layout") + 1]) == SINKS
     assert words[-2:] == ["--seed", "7"]
 

@@ -24,7 +24,7 @@ def extension(tmp_path: Path) -> Any:
     (tmp_path / "pytorch" / "cpp_extensions").mkdir(parents=True)
     (tmp_path / "pytorch" / "cpp_extensions" / "fused_attn.py").write_text(ATTENTION)
     (tmp_path / "pytorch" / "constants.py").write_text(CONSTANTS)
-    loader = te_extension._Empty({"device_supports_multicast": False}, tmp_path)
+    loader = te_extension._Empty({"device_supports_multicast": False}, {}, tmp_path)
     return loader.create_module(ModuleSpec(te_extension.EXTENSION, loader))
 
 
@@ -89,7 +89,7 @@ def test_capability_is_none_at_import_alone() -> None:
 def test_version_of_cudnn_is_answered_by_default(tmp_path: Path) -> None:
     """Transformer Engine 2.20 compares it at import; a case may have its own."""
     for answers, expected in ((None, 91_200), ({"get_cudnn_version": 90_800}, 90_800)):
-        loader = te_extension._Empty(answers or {}, tmp_path)
+        loader = te_extension._Empty(answers or {}, {}, tmp_path)
         assert loader.create_module(ModuleSpec(te_extension.EXTENSION, loader)).get_cudnn_version() == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from matrix.kit.parity.factors import FLOAT64, Deviation, Point, factors
@@ -15,9 +16,9 @@ NORM = Deviation("norm", "", 1, 1e-3, 0.999, (0,))
 SOME = ("layers", "attention", "softmax", "bias", "experts", "recompute", "tp", "pp", "cp", "dp", "ep")
 
 
-def few_factors(release: str = "0.19.2", given: Point | None = None) -> Space:
+def few_factors(release: str = "0.19.2", avoided: Sequence[Point] = (), given: Point | None = None) -> Space:
     """Return the space in which the other factors have their defaults: a search of all of them takes seconds."""
-    space = Space(release, given=given or Point())
+    space = Space(release, [*avoided], given or Point())
     for name in space.choices.keys() - {*SOME}:
         space.choices[name] = [factors()[name].default]
     return space

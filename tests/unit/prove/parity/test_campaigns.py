@@ -31,7 +31,7 @@ ROW = PointResult(SINKS, 1, DEVIATES, (NORM,))
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     judge = Planted()
 
-    def cell(catalog: Any, source: str, say: Any) -> Any:
+    def cell(catalog: Any, source: str, say: Any, te: str) -> Any:
         process = nullcontext(SimpleNamespace(judge=judge))
         return SimpleNamespace(release=source, base=BASE, identity=source, judge=lambda log: process)
 

@@ -60,6 +60,14 @@ def test_nearly_all_pairs_are_covered_by_few_points() -> None:
     assert not cover.uncovered & pairs
 
 
+def test_modules_are_chosen_where_given() -> None:
+    """What needs them has its default elsewhere."""
+    names = ("modules", "cp_comm")
+    assert [Space("0.19.2").choices[name] for name in names] == [["local"], ["p2p"]]
+    space = Space("0.19.2", given=Point.parse("modules=te"))
+    assert [space.choices[name] for name in names] == [["te"], ["p2p", "a2a", "all_gather"]]
+
+
 def test_cover_ends() -> None:
     cover = Cover(Space("0.4.0"), 1)
     assert len(taken(cover, 1000)) < 1000

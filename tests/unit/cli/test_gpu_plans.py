@@ -109,7 +109,7 @@ def test_stats_say_why_ranks_cannot_share(
     cards = (replace(gpus(1, *H100, multicast=False).gpus[0], exclusive=True),)
     site = LocalSite(MACHINES[stand_in][1].machine, user_mode=lambda: Cuda("12.4", gpus=cards))
     monkeypatch.setattr(host, "look", lambda: site)
-    assert main(["plan", "--here", "--level", "gpu", "--stats", "--select", "failure==dcp-assertion"]) == 0
+    assert main(["plan", "--here", "--level", "gpu", "--stats", "--select", f"failure=={SAVE}"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "GPUs, for example: needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it;" in words
 

@@ -120,7 +120,7 @@ def test_damaged_gzip_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_log_of_one_line_is_this_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.log").write_text("step 1\n")
     assert main(["match", str(tmp_path / "train.log")]) == 1
-    assert capsys.readouterr().out.startswith("nothing that the catalog knows is in the 1 line\n")
+    assert capsys.readouterr().out.startswith("nothing that the catalog knows is in this line\n")
 
 
 def test_folder_of_rank_logs_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,7 @@ def test_counts_name_what_is_missing() -> None:
     text = piped(*counts(AVAILABLE))
     assert text.splitlines()[:2] == [
         "7 planned, 5 run on this machine",
-        "expected: at least 2 minutes, 1 GPU-minutes",
+        "expected: at least 2 minutes, 1 GPU-minute",
     ]
     assert "in 2 of them ranks share a GPU, in 1 on gloo in place of NCCL" in text
     assert f"     2 unavailable: {Kind.GPUS.value}, for example: host has 1, in exclusive compute mode" in text

@@ -38,7 +38,7 @@ def test_page_has_machine_packages_and_counts() -> None:
     assert page[:5] == [
         "# Level gpu, 2026-01-31",
         "",
-        f"1. {H100}: 1 cases in 2 minutes",
+        f"1. {H100}: 1 case in 2 minutes",
         "",
         "1 of 2 cases ran.",
     ]
@@ -53,7 +53,7 @@ def test_each_row_states_its_machine() -> None:
     """Cases that overlap, and an hour in which none ran, count by the minutes in which one ran."""
     records = (RAN, ran("22:01:00", case="b"), ran("23:00:00", H200, case="c"), ran("23:30:00", case="d"), MISSING)
     page = run_summary.page(replace(NIGHT, records=records))
-    assert f"1. {H100}: 3 cases in 5 minutes\n2. {H200}: 1 cases in 2 minutes\n" in page
+    assert f"1. {H100}: 3 cases in 5 minutes\n2. {H200}: 1 case in 2 minutes\n" in page
     assert f"| `{RAN.cell.base}` | 1 | 3 |" in page
     assert f"| `{RAN.cell.base}` | 2 | 1 |" in page
     assert f"| `{RAN.failure}` | 1, 2 |" in page

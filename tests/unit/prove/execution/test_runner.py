@@ -284,7 +284,7 @@ def test_leases_of_two_machines_are_one_run(runs: Runs, tmp_path: Path) -> None:
     assert [one.key for one in night.records] == keys
     assert [one.resolved["machine"] for one in night.records] == [first.text, *[second.text] * 4]
     page, rows = run_summary.page(night), (moved.out / "index.html").read_text()
-    assert (f"1. {first.text}: 1 cases" in page, f"2. {second.text}: 4 cases" in page) == (True, True)
+    assert (f"1. {first.text}: 1 case " in page, f"2. {second.text}: 4 cases" in page) == (True, True)
     assert (rows.count(f"<br>{first.text}"), rows.count(f"<br>{second.text}")) == (1, 4)
 
 

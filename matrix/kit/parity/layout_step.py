@@ -299,8 +299,8 @@ def responsible(parameter: Any, optimizer: Any) -> tuple[int, int]:
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if hasattr(part, "model_param_gbuf_map"):
             if parameter in part.model_param_gbuf_map:
-                place = part._get_model_param_range_map(parameter)["param"]
-                return place.start, place.end
+                span = part._get_model_param_range_map(parameter)["param"]
+                return span.start, span.end
         else:
             return 0, parameter.numel()
     return 0, 0
@@ -423,10 +423,10 @@ def _elementwise(
             raise HarnessError(f"no rank has the {quantity} of {name}")
         scale = max(float(values.abs().max()), FLOOR * largest)
         for rank, index, part in by_name[name]:
-            wanted = values[index]
-            square = float((wanted * wanted).sum())
-            ratio = float((part * wanted).sum()) / square if square else None
-            yield Difference(quantity, name, number, rank, float((part - wanted).abs().max()), scale, ratio)
+            target = values[index]
+            square = float((target * target).sum())
+            ratio = float((part * target).sum()) / square if square else None
+            yield Difference(quantity, name, number, rank, float((part - target).abs().max()), scale, ratio)
 
 
 def _scalars(

@@ -48,8 +48,8 @@ class Shard:
 def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
     """Yield the shards of one model chunk, in upstream's order."""
     layers, experts = layer_numbers(chunk), expert_offset(chunk)
-    for own, parameter in chunk.named_parameters():
-        name = local_name(own)
+    for upstream, parameter in chunk.named_parameters():
+        name = local_name(upstream)
         if tied and name == "output_layer.weight" and hasattr(chunk, "embedding"):
             continue  # a last stage with multi-token prediction has an embedding of its own, and uses that for both
         size, number = sizes(name)

@@ -89,10 +89,10 @@ def _named(signature: inspect.Signature, kernel: Callable[..., Any]) -> Callable
 
 
 def generic_gemm(
-    a: Any, a_transposed: bool, b: Any, b_transposed: bool, out: Any, quantizer: Any, *rest: Any, **scale: Any
+    a: Any, a_transposed: bool, b: Any, b_transposed: bool, out: Any, quantizer: Any, *options: Any, **scale: Any
 ) -> tuple[Any, Any, None, None]:
-    """Return the product of rows, b * a, and the gradient of a bias; `rest` begins with dtype and bias."""
-    _, bias, _, gelu, _, grad, _, _, accumulate, *_ = rest
+    """Return the product of rows, b * a, and the gradient of a bias; `options` begins with dtype and bias."""
+    _, bias, _, gelu, _, grad, _, _, accumulate, *_ = options
     _plain(quantizer, gelu)
     has_bias = bias is not None and bias.numel() > 0
     product = scale.get("alpha", 1.0) * _product(a, a_transposed, b, b_transposed) + (
@@ -104,10 +104,10 @@ def generic_gemm(
 
 
 def te_general_grouped_gemm(
-    a: list[Any], a_transposed: bool, b: list[Any], b_transposed: bool, out: list[Any], *rest: Any
+    a: list[Any], a_transposed: bool, b: list[Any], b_transposed: bool, out: list[Any], *options: Any
 ) -> list[Any] | None:
     """Write the products of each expert to `out`, or to its parts; with `grad` also the gradients of biases."""
-    _, splits, biases, _, single, _, grad, _, _, accumulate, *_ = rest
+    _, splits, biases, _, single, _, grad, _, _, accumulate, *_ = options
     outputs = out[0].split(splits) if single else out
     for weights, values, output, bias in zip(a, b, outputs, biases, strict=True):
         product = _product(weights, a_transposed, values, b_transposed)
@@ -180,16 +180,16 @@ def _norm_gradients(gradient: Any, scaled: Any, normal: Any, inverse: Any, shift
 
 
 def attention(
-    *, q: Any, k: Any, v: Any, attn_scale: float | None, qkv_layout: str, attn_mask_type: str, **rest: Any
+    *, q: Any, k: Any, v: Any, attn_scale: float | None, qkv_layout: str, attn_mask_type: str, **options: Any
 ) -> tuple[Any, list[Any]]:
     """Return fused_attn_fwd's output, and the logarithm of each row's sum of exponentials with an idle state."""
     import torch
 
-    _covered(qkv_layout, rest)
+    _covered(qkv_layout, options)
     query, key, value = _heads(qkv_layout, q, k, v)
     scores = _scores(query, key, attn_scale, attn_mask_type)
-    sink, columns = rest.get("softmax_offset"), scores
-    if rest.get("softmax_type", "vanilla") != "vanilla":
+    sink, columns = options.get("softmax_offset"), scores
+    if options.get("softmax_type", "vanilla") != "vanilla":
         sink = torch.zeros(1, scores.shape[1], 1, 1) if sink is None else sink
         columns = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
     total = columns.logsumexp(-1, keepdim=True)
@@ -199,35 +199,37 @@ def attention(
 
 
 def attention_backward(
-    *, q: Any, k: Any, v: Any, o: Any, d_o: Any, aux_ctx_tensors: Sequence[Any], qkv_layout: str, **rest: Any
+    *, q: Any, k: Any, v: Any, o: Any, d_o: Any, aux_ctx_tensors: Sequence[Any], qkv_layout: str, **options: Any
 ) -> list[Any]:
     """Return fused_attn_bwd's gradients of q, k, v, no bias, and the softmax offset.
 
     Under context parallelism output and total are those of all keys, k and v a part of them.
     """
-    _covered(qkv_layout, rest)
+    _covered(qkv_layout, options)
     query, key, value, out, gradient = _heads(qkv_layout, q, k, v, o.view(*q.shape[:3], -1), d_o.view(*q.shape[:3], -1))
-    scale, total = rest["attn_scale"] or q.shape[-1] ** -0.5, aux_ctx_tensors[0]
-    weights = (_scores(query, key, scale, rest["attn_mask_type"]) - total).exp()
+    scale, total = options["attn_scale"] or q.shape[-1] ** -0.5, aux_ctx_tensors[0]
+    weights = (_scores(query, key, scale, options["attn_mask_type"]) - total).exp()
     inner = (gradient * out).sum(-1, keepdim=True)
     errors = weights * (gradient @ value.transpose(-1, -2) - inner)
     sink = None
-    if rest.get("softmax_type", "vanilla") == "learnable":
+    if options.get("softmax_type", "vanilla") == "learnable":
         sink = -((aux_ctx_tensors[-1] - total).exp() * inner).sum((0, 2), keepdim=True)
     by_head = (scale * errors @ key, scale * errors.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ gradient)
     grouped = (_summed(tensor, heads.shape[2]) for tensor, heads in zip(by_head, (q, k, v), strict=True))
     gradients = [*_packed(qkv_layout, [_back(qkv_layout, tensor) for tensor in grouped]), None]
-    return [*gradients, sink] if "softmax_type" in rest else gradients
+    return [*gradients, sink] if "softmax_type" in options else gradients
 
 
-def _covered(layout: str, rest: dict[str, Any]) -> None:
-    _plain(rest.get("s_quantizer"), rest["attn_bias_type"] != "no_bias", layout[0] not in "sb", rest["dropout"])
-    _plain(rest.get("window_size", (-1, -1)) not in ((-1, -1), (-1, 0)), rest.get("return_max_logit"))
+def _covered(layout: str, options: dict[str, Any]) -> None:
+    _plain(
+        options.get("s_quantizer"), options["attn_bias_type"] != "no_bias", layout[0] not in "sb", options["dropout"]
+    )
+    _plain(options.get("window_size", (-1, -1)) not in ((-1, -1), (-1, 0)), options.get("return_max_logit"))
 
 
-def _heads(layout: str, query: Any, *others: Any) -> Iterator[Any]:
+def _heads(layout: str, query: Any, *tensors: Any) -> Iterator[Any]:
     """Yield tensors as [samples, heads, positions, channels], each with the number of heads of the first."""
-    for tensor in (query, *others):
+    for tensor in (query, *tensors):
         tensor = tensor.permute((1, 2, 0, 3) if layout[0] == "s" else (0, 2, 1, 3))
         yield tensor.repeat_interleave(query.shape[2] // tensor.shape[1], dim=1)
 

@@ -87,9 +87,9 @@ def core_cell(catalog: Catalog, source: str, say: Callable[[str], None], te: str
 
     Raises MatrixError when they can't be.
     """
-    named = {MCORE: source} | ({TE: te} if te else {})
+    texts = {MCORE: source} | ({TE: te} if te else {})
     resolve = host.load_configuration().resolve
-    sources = tuple(package_source.parse(resolve(text), package) for package, text in named.items())
+    sources = tuple(package_source.parse(resolve(text), package) for package, text in texts.items())
     contents = [package_source.inspect(row) for row in sources]
     release = parse(contents[0].version).base_version  # a candidate's own version is in no range of its release
     base = base_of(catalog, release)

@@ -54,8 +54,8 @@ class PointResult:
     @property
     def kind(self) -> str:
         """What a smaller point must show as well: the outcome, with the first quantity or the class of the error."""
-        first = self.deviations[0].quantity if self.deviations else re.sub(r"\d+", "N", self.text)[:60]
-        return f"{self.outcome} {first}".strip()
+        symptom = self.deviations[0].quantity if self.deviations else re.sub(r"\d+", "N", self.text)[:60]
+        return f"{self.outcome} {symptom}".strip()
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> PointResult:
@@ -171,7 +171,7 @@ class Space:
         choices |= {name: [self.given[name]] for name, values in choices.items() if not values}
         choices |= {name: [value] for name, value in self.given.chosen}
         needs = {name: factor.needs.items() for name, factor in factors().items()}
-        possible = {name: all(set(some) & set(choices[other]) for other, some in needs[name]) for name in choices}
+        possible = {name: all(set(allowed) & set(choices[need]) for need, allowed in needs[name]) for name in choices}
         return {name: values if possible[name] else values[:1] for name, values in choices.items()}
 
     def avoids(self, point: Point) -> bool:

@@ -57,7 +57,7 @@ def test_equal_layout_exits_with_0(planted: Planted, capsys: pytest.CaptureFixtu
 
 def test_search_is_of_the_given_choices(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
     given = Point.parse("dp=2")
-    main(["parity", "--mcore", "0.19.2", "--seconds", "0.1", "--unaided", "--given", str(given)])
+    main(["parity", "--mcore", "0.19.2", "--seconds", "1", "--unaided", "--given", str(given)])
     assert planted.asked[0] == (given, 1)
     assert main(["parity", "--given", "tp=4 pp=4"]) == ExitStatus.MISTAKE
     assert "at most 4 processes" in capsys.readouterr().err

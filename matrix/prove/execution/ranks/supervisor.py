@@ -127,10 +127,10 @@ class Supervisor(AbstractContextManager["Supervisor"]):
                     limit_s = self._timeouts.sweep_s
                     leftovers = end_below(self._server.pid, kill_s=limit_s, spared=self._overlays.pids)
                     group.close()
-            log = read_log(Path(folder))
+            log = read_log(Path(folder)) if job.gpus else None
         outcome = outcome_of(group, job, rise(kills, oom_kills(group=cgroup)), lost)
         notes = tuple(filter(None, (self._server.note * (not job.fresh), overlay.note if overlay else "")))
-        outcome = of_gpus(outcome, log, shared=bool(job.nccl)) if job.gpus else outcome
+        outcome = of_gpus(outcome, log, shared=bool(job.nccl)) if log else outcome
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
         return masked_outcome(outcome, secrets)
 

@@ -160,7 +160,7 @@ def _left_out(findings: Sequence[Finding], which: str) -> str:
     rare = [(finding.consumer, finding.provider) for finding in findings if finding.implausible]
     masked = sum(bool(finding.masked) and not finding.implausible for finding in findings)
     return (
-        f"\nfolded (--all shows them): {len(rare)} findings in {_pairs(len(set(rare)))} with {which}; "
+        f"\nfolded (--all shows them): {len(rare)} findings in {counted(len(set(rare)), 'pair')} with {which}; "
         f"{masked} that come after another break of the same pair, or name what no recorded release has\n"
     )
 
@@ -198,7 +198,7 @@ def table(
         for group in groups:
             lines += [*_entry(group, mcore, te, title), *(f"    {line}" for line in known(group[-1])), ""]
     total = _counted(findings, MEANING, always=MEANING.keys() - RARE)
-    return "\n".join([f"{_pairs(len(mcore) * len(te))}: {total}", "", *lines]).rstrip("\n") + "\n"
+    return "\n".join([f"{counted(len(mcore) * len(te), 'pair')}: {total}", "", *lines]).rstrip("\n") + "\n"
 
 
 def _entry(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], title: str) -> Iterator[str]:
@@ -223,7 +223,3 @@ def _entry(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str],
         package = PROVIDERS.get(newest.packages[0])
         consumer = f"{package.title} {format_ranges(mcore_versions, mcore)}  x  " if package else ""
         yield f"    {consumer}{title} {format_ranges(te_versions, te)}"
-
-
-def _pairs(count: int) -> str:
-    return counted(count, "pair")

@@ -13,7 +13,7 @@ from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE
-from matrix.ground.errors import ExitStatus, MatrixError
+from matrix.ground.errors import ExitStatus, MatrixError, counted
 from matrix.kit.parity.factors import FLOAT64, Deviation, Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
@@ -107,13 +107,7 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
     causes = [(result, cause) for result in results for cause in result.causes]
     breaks = [cause for _, cause in causes if cause.deviates and cause.certainty.is_break]
     judged, equal = sum(result.judged for result in results), sum(result.equal for result in results)
-    verdict = (
-        f"DEVIATES: {len(breaks)} cause{'s' * (len(breaks) != 1)}"
-        if breaks
-        else "EQUAL"
-        if equal
-        else "NOTHING DECIDED"
-    )
+    verdict = f"DEVIATES: {counted(len(breaks), 'cause')}" if breaks else "EQUAL" if equal else "NOTHING DECIDED"
     yield f"{verdict} ({equal} layouts equal, {judged} comparisons, {len(results)} cores, seed {seed})"
     for certainty in ORDER:
         for result, cause in causes:

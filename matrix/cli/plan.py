@@ -70,7 +70,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
             here = {**statistics.to_json(availability), "images_to_pull": [image.tag for image in absent]}
             print(json_object("plan-stats/1", [{"here": here}]))
         else:
-            show(*counts(availability), *pulls(absent, counted=parsed.pull))
+            show(*counts(availability), *pulls(absent, pulled=parsed.pull))
         return ExitStatus.GOOD
     if parsed.format:
         if label != "night":
@@ -107,10 +107,10 @@ def counts(found: Availability) -> Iterator[Part]:
         yield Prose(", for example: ".join(parts))
 
 
-def pulls(absent: Collection[Container], *, counted: bool) -> Iterator[Part]:
+def pulls(absent: Collection[Container], *, pulled: bool) -> Iterator[Part]:
     """Yield the images that `run --pull` pulls."""
     if absent:
-        text = "" if counted else "; --pull counts their cases"
+        text = "" if pulled else "; --pull counts their cases"
         yield Prose(f"images to pull: {len(absent)}, sizes not in the catalog{text}")
         yield from (Prose(image.tag, 2) for image in absent)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from matrix.ground.catalog.failure import GIB, MIB
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, Nvml, PythonEnvironment
+from matrix.ground.errors import counted
 from matrix.kit.launch import world_of
 from matrix.kit.preflight import Answer, Status, status_of
 
@@ -92,7 +93,7 @@ def _management(nvml: Nvml) -> Answer:
     lost = "; ".join(f"GPU {index}: {gpu.problem}" for index, gpu in enumerate(nvml.gpus) if gpu.problem)
     version = f", CUDA {nvml.cuda}" if nvml.cuda else ""
     warning = f"NVML reports an error: {lost}" if lost else ""
-    return Answer("NVML", Status.YES, f"{_count(nvml.gpus)}{version}", warns=warning)
+    return Answer("NVML", Status.YES, f"{counted(len(nvml.gpus), 'GPU')}{version}", warns=warning)
 
 
 def _user_mode_driver(cuda: Cuda, kernel: str | None) -> Answer:
@@ -109,7 +110,7 @@ def _gpus(cuda: Cuda, nvml: Nvml) -> Answer:
     gpus = cuda.gpus
     if not gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in nvml.gpus if gpu.name))
-        listed = f"; NVML reports {_count(nvml.gpus)}{f': {names}' if names else ''}" if nvml.gpus else ""
+        listed = f"; NVML reports {counted(len(nvml.gpus), 'GPU')}{f': {names}' if names else ''}" if nvml.gpus else ""
         problem = cuda.problem if cuda.library or cuda.silent else "no user-mode driver, so no GPU is visible"
         return Answer("GPU", status_of(None if cuda.silent else False), problem + listed)
     kinds = dict.fromkeys(f"{gpus.count(gpu)} x {gpu.name}, SM {gpu.sm}, {_size(gpu.memory or 0)}" for gpu in gpus)
@@ -124,7 +125,7 @@ def _nvlink(nvml: Nvml, unreported: Status) -> Answer:
     if not gpus:
         return _unreported("NVLink", unreported, nvml.problem or "NVML reports no GPU")
     if not any(gpu.links for gpu in gpus):
-        return Answer("NVLink", Status.NO, f"{_count(gpus)} without links")
+        return Answer("NVLink", Status.NO, f"{counted(len(gpus), 'GPU')} without links")
     states: dict[str, list[str]] = {}
     for index, gpu in enumerate(gpus):
         state = gpu.problem or (f"{gpu.up} of {gpu.links} links up" if gpu.links else "no links")
@@ -139,7 +140,7 @@ def _multicast(cuda: Cuda, unreported: Status) -> Answer:
     if not cuda.gpus:
         return _unreported("CUDA Multicast", unreported, "the user-mode driver, which reports it, shows no GPU")
     having = sum(bool(gpu.multicast) for gpu in cuda.gpus)
-    reason = f"the driver reports it for {having} of {_count(cuda.gpus)}"
+    reason = f"the driver reports it for {having} of {counted(len(cuda.gpus), 'GPU')}"
     return Answer("CUDA Multicast", status_of(having == len(cuda.gpus)), reason)
 
 
@@ -180,10 +181,6 @@ def _memory(machine: Machine) -> Answer:
 
 def _unreported(question: str, status: Status, reason: str) -> Answer:
     return Answer(question, status, "no driver, no GPU" if status is Status.NO else reason)
-
-
-def _count(gpus: tuple[Gpu, ...]) -> str:
-    return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"
 
 
 def _size(size: int) -> str:

@@ -18,6 +18,7 @@ from matrix.ground.catalog.machine import Cuda, Machine, PythonEnvironment, Tool
 from matrix.ground.catalog.model import HOST, Catalog, Container, Driver, Image, Wheels
 from matrix.ground.catalog.stack import ABSENT, CUDA, DRIVER, SM, TE, TOOLKIT, Stack
 from matrix.ground.catalog.versions import NONE, minor, parse
+from matrix.ground.errors import counted
 from matrix.ground.verdicts.planned import Kind, Lack, Planned
 
 if TYPE_CHECKING:
@@ -313,27 +314,27 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
     has = len(machine.gpus)
     reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
     if not has or item.gpus > item.ranks:
-        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}")
+        return Lack(Kind.GPUS, f"needs {counted(item.gpus, 'GPU')}; {reason}")
     if any(gpu.exclusive for gpu in machine.gpus):
         mode = "in exclusive compute mode: ranks can't share it; nvidia-smi -c DEFAULT"
-        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {reason}, {mode}")
+        return Lack(Kind.GPUS, f"needs {counted(item.gpus, 'GPU')}; {reason}, {mode}")
     apart = next((why for need, why in APART.items() if need in case.needs), "")
     sharing, nccl = distributions.nccl_sharing(), offer.sharing
     processors = min((gpu.multiprocessors for gpu in machine.gpus if gpu.multiprocessors), default=0)
     carried = min(sharing.ranks, processors // sharing.blocks) if processors else sharing.ranks
     few = f" with {processors} multiprocessors, as each uses up to {sharing.blocks}" * (carried < sharing.ranks)
-    most, shared, each = carried * has, f"{item.ranks} ranks share {_count(has)}", -(-item.ranks // has)
+    most, shared, each = carried * has, f"{item.ranks} ranks share {counted(has, 'GPU')}", -(-item.ranks // has)
     if nccl and not apart and item.ranks <= most:
         peers = CaseNeed.PEERS in case.needs
         stand_in = "; stand-in: the answer that the GPU has access to itself" * peers
         return Placement(has, "nccl", f"{shared} over NCCL {nccl}{stand_in}", nccl, peers, each)
     if apart or CaseNeed.NCCL in case.needs:
         why = apart or (
-            f"at most {most} can share {_count(has)}{few}"
+            f"at most {most} can share {counted(has, 'GPU')}{few}"
             if nccl
             else f"NCCL {sharing.versions.text} alone lets them share it"
         )
-        return Lack(Kind.NCCL, f"needs NCCL and {_count(item.gpus)}, one for each rank; {reason}, and {why}")
+        return Lack(Kind.NCCL, f"needs NCCL and {counted(item.gpus, 'GPU')}, one for each rank; {reason}, and {why}")
     return Placement(has, "gloo", f"gloo in place of NCCL: {shared}", each=each)
 
 
@@ -360,9 +361,11 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catal
         yield Lack(Kind.SM, f"needs GPUs of SM {bound.text}; host has SM {', '.join(has)}")
     having = sum(bool(gpu.multicast) for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
-        yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
+        yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {counted(len(gpus), 'GPU')} have it")
     if CaseNeed.NO_MULTICAST in case.needs and having:
-        yield Lack(Kind.MULTICAST, f"needs GPUs without CUDA Multicast; {having} of {_count(len(gpus))} have it")
+        yield Lack(
+            Kind.MULTICAST, f"needs GPUs without CUDA Multicast; {having} of {counted(len(gpus), 'GPU')} have it"
+        )
 
 
 def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
@@ -448,10 +451,6 @@ def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
         name, at, _ = source.partition("@")
         if at and name in CLONE.values():
             yield name
-
-
-def _count(gpus: int) -> str:
-    return f"{gpus} GPU{'s' * (gpus != 1)}"
 
 
 def possible(catalog: Catalog, item: Planned) -> bool:

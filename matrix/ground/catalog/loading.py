@@ -45,7 +45,7 @@ from matrix.ground.catalog.regular_file import LARGEST, UnreadableError, open_re
 from matrix.ground.catalog.schema import Identifier, read_toml, toml_table
 from matrix.ground.catalog.stack import BASE, MCORE, TE, known_component
 from matrix.ground.catalog.versions import PARTS, SIDES, ReleaseBoundary, parse
-from matrix.ground.errors import MatrixError, closest
+from matrix.ground.errors import MatrixError, closest, counted
 
 DIGEST: Final = hashlib.sha256
 SIZE: Final = DIGEST().digest_size
@@ -423,6 +423,6 @@ def evidence_of(night: ProjectNight | None) -> str:
     if night is None:
         return "read by the project; none of its recorded nights reproduces it"
     counts = night.reproduced.items()
-    texts = [f"{count} time{'s' * (count != 1)} at level {level}" for level, count in counts]
+    texts = [f"{counted(count, 'time')} at level {level}" for level, count in counts]
     runs = (f"; on a GPU ({run.gpu}, {run.date}) {run.reproduced} reproduced, {run.holds} held" for run in night.run)
     return f"reproduced {' and '.join(texts)} in the project's night of {night.date}{''.join(runs)}"

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from matrix.ground.catalog.folders import with_site
-from matrix.ground.errors import MatrixError
+from matrix.ground.errors import MatrixError, counted
 from matrix.ground.verdicts.outcome import OutcomeKind
 from matrix.ground.verdicts.planned import Planned
 from matrix.ground.verdicts.record import Record
@@ -387,7 +387,7 @@ def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: s
     return MatrixError(
         f"the {error.expected.value} end {is_not}",
         where=axis.points[error.place].label,
-        got=f"{error.seen.value} in {error.runs} run{'s' * (error.runs > 1)}: {why(record)}",
+        got=f"{error.seen.value} in {counted(error.runs, 'run')}: {why(record)}",
         expected={ProbeResult.GOOD: "a pass", ProbeResult.BAD: f"the signature of {record.failure}"}[error.expected],
         fix=f"nothing was searched; reproduce it: {line}",
     )

@@ -137,9 +137,9 @@ def test_counts_name_what_is_missing() -> None:
 
 def test_images_to_pull_are_listed() -> None:
     absent = [image("ngc-24.07", "2.4.0a0")]
-    assert piped(*pulls(absent, counted=False)).splitlines() == [
+    assert piped(*pulls(absent, pulled=False)).splitlines() == [
         "images to pull: 1, sizes not in the catalog; --pull counts their cases",
         "  registry/ngc-24.07",
     ]
-    assert "--pull" not in piped(*pulls(absent, counted=True))
-    assert list(pulls([], counted=False)) == []
+    assert "--pull" not in piped(*pulls(absent, pulled=True))
+    assert list(pulls([], pulled=False)) == []

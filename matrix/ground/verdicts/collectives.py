@@ -103,7 +103,7 @@ class CollectiveReport:
     @property
     def by_number(self) -> CollectiveReport:
         """Return the report with its rank named by the group, where the tag is a local rank."""
-        return self if of_all_ranks(self.group) else replace(self, rank=f"number {self.number} of the group")
+        return self if of_all_ranks(self.group) else replace(self, rank=_member(self.number))
 
 
 def of_all_ranks(group: tuple[str, str] | None) -> bool:
@@ -195,7 +195,12 @@ def _silent(members: Mapping[str, _Member], world: Collection[str]) -> list[str]
     if world:
         return [rank for rank in world if rank not in members]
     numbers = {member.number for member in members.values()}
-    return [f"number {number} of the group" for number in range(max(numbers)) if number not in numbers]
+    return [_member(number) for number in range(max(numbers)) if number not in numbers]
+
+
+def _member(number: int) -> str:
+    """Return the name, which _MEMBER reads, of a rank of which only the number within its group is known."""
+    return f"number {number} of the group"
 
 
 _Judgement = tuple[Position, Sequence[str], str]

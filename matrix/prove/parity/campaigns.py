@@ -286,8 +286,8 @@ class ParityRun:
         except MatrixError as error:
             problem = error.brief
         seconds = self.clock() - started
-        judged = CoreResult(source, base, (), len(comparisons), problem=problem, asked=tuple(comparisons))
-        return replace(judged, seconds=seconds, te=self.te)
+        rows = tuple(comparisons)
+        return CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem, te=self.te)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""

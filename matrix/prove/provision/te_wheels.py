@@ -279,11 +279,8 @@ class Compilation:
     @property
     def size(self) -> int:
         """Return the bytes that the bundle takes for them, of those that are not built yet as measured."""
-        sizes, measured = (
-            {te: wheel.stat().st_size for te, wheel in self.kept.items()},
-            distributions.te_builds().extension,
-        )
-        return sum(sizes.get(te, measured.wheel) for te in self.builds)
+        kept, measured = self.kept, distributions.te_builds().extension.wheel
+        return sum(kept[te].stat().st_size if te in kept else measured for te in self.builds)
 
     @property
     def lines(self) -> list[str]:

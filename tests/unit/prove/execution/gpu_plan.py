@@ -35,7 +35,7 @@ CUDA = Cuda("12.4", "", tuple(Gpu("NVIDIA H100", "9.0", 2**30, False, f"GPU-{pla
 class CheckingSupervisor:
     """Runs a job as its GPUs in use by no other."""
 
-    def __init__(self, preload: Sequence[str], secrets: Sequence[str], deadline_s: float | None = None) -> None:
+    def __init__(self, preload: Sequence[str], secrets: Sequence[str], deadline_s: float = 0.0) -> None:
         """Take what the supervisor of a session takes."""
 
     def __exit__(

@@ -5,7 +5,7 @@
     python -m tests.budgets --root DIR    the counts of another checkout
 
 A limit above its goal is a ratchet: it is lowered with each change that allows it. One that is raised has a row in
-reports/measurements/raised-limits.md, with the feature and who uses it.
+docs/decisions.md, with the feature and who uses it.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("lines", 41_583, 36_000, "without blanks, comments and docstrings; all of it is read"),
-    Budget("statements", 30_478, 26_500, "those lines without imports, signatures and errors: what the code does"),
+    Budget("lines", 41_591, 36_000, "without blanks, comments and docstrings; all of it is read"),
+    Budget("statements", 30_484, 26_500, "those lines without imports, signatures and errors: what the code does"),
     Budget("modules", 270, 269, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
@@ -58,7 +58,7 @@ second seen shown some stated such taken that then there these thing things this
 PRONOUNS: Final = frozenset(WORDS.split())
 # Modules without a test file of their own, each with the reason.
 UNTESTED: Final = {
-    "matrix/__main__.py": "one call, of matrix/cli/main.py",
+    "matrix/__main__.py": "Ctrl-C before one call, of matrix/cli/main.py: tests/unit/cli/test_main.py",
     **dict.fromkeys(
         [f"matrix/kit/parity/{name}.py" for name in ("layout_step", "local_layers", "te_kernels")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",

@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from unittest.mock import Mock
 
@@ -405,6 +406,22 @@ def test_signal_ends_a_command_with_130(number: int) -> None:
         process.send_signal(number)
         assert process.wait(30) == 130
         assert process.stderr.read() == "megatrix: interrupted\n"
+
+
+def test_interrupted_import_prints_no_traceback() -> None:
+    code = """
+        import os, runpy, signal, sys
+        class Interrupting:
+            def find_spec(self, name, *rest):
+                if name == "matrix.cli.main":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        runpy.run_module("matrix", run_name="__main__")
+    """
+    command = [sys.executable, "-c", dedent(code)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def catches(pid: int, number: int) -> bool:

@@ -211,6 +211,10 @@ SUITES: Final = (
     tests(
         "slurm", "tests/slurm", minutes=(15, 15), needs="root; slurmctld, slurmd, sbatch, squeue", requires=SLURM,
     ),
+    own(
+        "off-night", "tests.off_night", minutes=(5, 25), counts=r"^\[ *\d+/\d+\] .* (?:holds|reproduced)\b",
+        short=lambda: ("--cells", "8"),
+    ),
     tests("slow", "--durations", "10", "tests/real", minutes=(40, 40)),
     tests(
         "interrupts", "-s", "-k", "moments or cpu", "tests/real/test_interrupts.py", "tests/real/test_kills.py",

@@ -95,9 +95,13 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None, kernels: Map
 
 
 def _replace_driver() -> None:
-    """Replace the active driver of the base's triton, which needs a GPU: TE 2.1 and 2.2 tune kernels at import."""
-    if importlib.util.find_spec("triton"):
-        importlib.import_module("triton.runtime").driver.set_active(_Anything("driver"))
+    """Replace the active driver of the base's triton, which needs a GPU: TE 2.1 and 2.2 tune kernels at import.
+
+    Before triton 2.3, that of torch 2.3, there is none to replace.
+    """
+    driver = importlib.import_module("triton.runtime").driver if importlib.util.find_spec("triton") else None
+    if hasattr(driver, "set_active"):
+        driver.set_active(_Anything("driver"))
 
 
 def _none_at_import(original: Callable[..., Any]) -> Callable[..., Any]:

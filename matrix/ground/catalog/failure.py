@@ -366,11 +366,11 @@ class Failure:
     are suitable: the packages then come from the site's clones, a release at its tag. `callees` are those of the calls
     that level contract finds where this failure is expected: they are this failure, no other break. `package` are the
     open packages of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a
-    release of megatron-core declares for them exclude no cell. `unfit`: `megatrix fit` chooses no releases with it,
-    although training may go on. `race`: it shows at random, in cases of other failures too; these run once more.
-    `contract` is the call that level contract reads,
-    `preflight` the options of its preflight.py, `stack` the stacks of its reports, `folder` the folder of the entry and
-    its reproduction.
+    release of megatron-core declares for them, and rules of facts/constraints.toml, exclude no cell. `unfit`: `megatrix
+    fit` chooses no releases with it, although training may go on. `race`: it shows at random, in cases of other
+    failures too; these run once more.
+    `contract` is the call that level contract reads, `preflight` the options of its preflight.py, `stack` the stacks of
+    its reports, `folder` the folder of the entry and its reproduction.
     `topic` is an id of facts/topics.toml, `first_seen` the month of the first public report ("2025-04"), "" where none
     is known.
     `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has

@@ -104,3 +104,10 @@ def test_triton_has_a_driver_without_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     te_extension._replace_driver()
     assert len(active) == 1
+
+
+def test_older_triton_keeps_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of torch 2.2 has no function to replace it: AttributeError in each case of Transformer Engine there."""
+    monkeypatch.setitem(sys.modules, "triton.runtime", types.SimpleNamespace(driver=object()))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None))
+    te_extension._replace_driver()

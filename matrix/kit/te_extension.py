@@ -99,9 +99,10 @@ def _replace_driver() -> None:
 
     Before triton 2.3, that of torch 2.3, there is none to replace.
     """
-    driver = importlib.import_module("triton.runtime").driver if importlib.util.find_spec("triton") else None
-    if hasattr(driver, "set_active"):
-        driver.set_active(_Anything("driver"))
+    if importlib.util.find_spec("triton"):
+        driver = importlib.import_module("triton.runtime").driver
+        if hasattr(driver, "set_active"):
+            driver.set_active(_Anything("driver"))
 
 
 def _none_at_import(original: Callable[..., Any]) -> Callable[..., Any]:

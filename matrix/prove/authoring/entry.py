@@ -269,14 +269,17 @@ def _night_problems(catalog: Catalog, failure: Failure, cases: Sequence[Planned]
     bases = failure.night.bases if failure.night else ()
     if not failure.affected or (bases and not any(base.night for base in catalog.made if base.id in bases)):
         return  # nothing is known to break, or `reason` states why it is in no night
-    planned = {case.expectation for case in cases if case.failure == failure.id}
-    for expectation in (Expectation.BROKEN, Expectation.WORKS):
-        if failure.case and expectation not in planned:
-            yield EntryProblem(
-                "night",
-                f"no case of the night expects {expectation.value}: the night tests one direction only",
-                "widen [night] or `works`, or name a cell with [[pick]]",
-            )
+    planned = [case for case in cases if case.failure == failure.id]
+    expectations, names = {case.expectation for case in planned}, {case.case for case in planned}
+    sides = [side for side in (Expectation.BROKEN, Expectation.WORKS) if failure.case and side not in expectations]
+    missing = [f"expects {side.value}: the night tests one direction only" for side in sides]
+    missing += [
+        f"is {case.name}: its bases and releases exclude each other" for case in failure.case if case.name not in names
+    ]
+    for text in missing:
+        yield EntryProblem(
+            "night", f"no case of the night {text}", "widen [night] or `works`, or name a cell with [[pick]]"
+        )
 
 
 def claim_problems(catalog: Catalog, failure: Failure, planned: Sequence[Planned]) -> Iterator[EntryProblem]:

@@ -12,7 +12,9 @@ import pytest
 from matrix.ground.cases.cells import plan_case
 from matrix.ground.catalog.failure import Case, ContractCall, Failure, Level, NightShare, Signature
 from matrix.ground.catalog.reach import JobOption, PreflightOptions
-from matrix.ground.catalog.schema import Pattern
+from matrix.ground.catalog.schema import Identifier, Pattern
+from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.versions import Range
 from matrix.ground.verdicts.outcome import Outcome, OutcomeKind
 from matrix.prove.authoring import entry as entry_checks
 from matrix.prove.authoring.entry import claim_problems, find_function, problems
@@ -153,6 +155,13 @@ def test_a_claim_that_nothing_judges_is_reported(monkeypatch: pytest.MonkeyPatch
 
 def test_a_night_with_one_expectation_is_reported(folder: Path) -> None:
     assert any("expects works" in one for one in found(sound(folder, works=())))
+
+
+def test_case_in_no_night_is_reported(folder: Path) -> None:
+    """A rule of another entry, or of the catalog, may have taken its last one."""
+    entry = sound(folder)
+    nowhere = replace(entry.case[0], name=Identifier("old"), releases={MCORE: Range("<0.1")})
+    assert any("no case of the night is old" in one for one in found(replace(entry, case=(*entry.case, nowhere))))
 
 
 def test_gate_expects_nothing_broken(folder: Path) -> None:

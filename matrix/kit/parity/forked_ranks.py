@@ -113,7 +113,10 @@ def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) ->
     except BaseException as error:  # also SystemExit: a rank that exits has no result
         whose = "upstream" if isinstance(error, UnsupportedError) else origin(error)
         row = {"origin": whose, "text": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-        (folder / f"failure-{rank}.json").write_text(json.dumps(row), encoding="utf-8")
+        whole = folder / f"failure-{rank}.json"
+        part = whole.with_suffix(".part")  # the end of its peers may kill this process meanwhile
+        part.write_text(json.dumps(row), encoding="utf-8")
+        part.rename(whole)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -50,6 +50,20 @@ def test_first_failure_is_the_cause(tmp_path: Path) -> None:
     assert [failure.origin for failure in failures[1:]] == ["transport"]
 
 
+def test_rank_killed_while_it_writes_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peers' end kills it, and what it has written by then is no JSON."""
+
+    def write(path: Path, text: str, **_: Any) -> None:
+        path.write_bytes(text.encode()[:9])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def body(rank: int) -> None:
+        raise ValueError("wrong")
+
+    monkeypatch.setattr(Path, "write_text", write)
+    assert [row.origin for row in forked_ranks.run(1, body, tmp_path, 60)] == ["transport"]
+
+
 def test_refusal_ends_waiting_peers_at_once(tmp_path: Path) -> None:
     """A peer that would go on later does not get there."""
 

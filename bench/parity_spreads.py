@@ -118,9 +118,7 @@ def references(model: Point, seeds: range, device: Device) -> list[campaign.Refe
     if isinstance(ranks, campaign.ParityAnswer):
         raise RuntimeError(ranks.trace)
     size = 1 + device.moves
-    return [
-        campaign.ReferenceNumbers.of(device.floor, ranks[first : first + size]) for first in range(0, len(ranks), size)
-    ]
+    return [campaign.ReferenceNumbers.of(device, ranks[first : first + size]) for first in range(0, len(ranks), size)]
 
 
 def rows(points: list[Point], seeds: range, device: Device) -> Iterator[dict[str, Any]]:

@@ -231,7 +231,7 @@ SUITES: Final = (
         needs="as slurm and image; MEGATRIX_PYXIS, MEGATRIX_ENROOT, and what builds them",
     ),
     tests(
-        "rehearsal", "tests/rehearsal", minutes=(8, 37), needs="gcc, both clones", requires=(programs("gcc"), clones),
+        "rehearsal", "tests/rehearsal", minutes=(14, 43), needs="gcc, both clones", requires=(programs("gcc"), clones),
         variables={"MEGATRIX_REHEARSED": "newest"},
     ),
     own(

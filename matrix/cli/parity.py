@@ -12,11 +12,12 @@ from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
-from matrix.ground.catalog.stack import MCORE
+from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import ExitStatus, MatrixError, counted
-from matrix.kit.parity.factors import FLOAT64, Deviation, Point
+from matrix.kit.parity.factors import CARD, CPU, DTYPES, Deviation, Point
 from matrix.prove.authoring import draft, parity_entry
 from matrix.prove.execution import interrupt
+from matrix.prove.parity import card
 from matrix.prove.parity.campaigns import CoreResult, ParityRun, first_and_last
 from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointResult
 from matrix.prove.provision import host
@@ -39,7 +40,8 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
-    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype", "te")}
+    complete(parsed)
+    search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype", "te", "device", "mps")}
     given = possible(parsed.given, parsed.te)
     campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, given=given, **search)
     cores = cores_of(catalog, parsed)
@@ -62,6 +64,20 @@ def parity_command(parsed: argparse.Namespace) -> int:
     return status_of(results)
 
 
+def complete(parsed: argparse.Namespace) -> None:
+    """Set what the options leave open: the device's dtype; on a card the host's packages. Raises MatrixError."""
+    dtypes = DTYPES[parsed.device]
+    parsed.dtype = parsed.dtype or dtypes[0]
+    if parsed.dtype not in dtypes:
+        raise MatrixError(f"no such dtype on {parsed.device}", got=parsed.dtype, expected=" or ".join(dtypes))
+    if parsed.device == CARD:
+        if parsed.entry:
+            raise MatrixError("an entry is drafted on the CPU, which judges its cases", got=f"--device {CARD}")
+        parsed.te = parsed.te or card.own(TE)
+        if not (parsed.mcore or parsed.consumer) and (core := card.own(MCORE)):
+            parsed.mcore = [core]
+
+
 def status_of(results: list[CoreResult]) -> ExitStatus:
     """Return the exit status of the results."""
     if any(result.deviates for result in results):
@@ -81,7 +97,7 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
 
 def possible(text: str, te: str) -> Point:
     """Return the point of a text, with the modules of `te`. Raises MatrixError for an impossible one, with reasons."""
-    point = Point.parse(f"{text} modules=te" if te else text)
+    point = Point.parse(f"modules=te {text}" if te else text)
     if point["modules"] == "te" and not te:
         raise MatrixError("no Transformer Engine", got=str(point), expected="--te 2.18 or --te ./TransformerEngine@REV")
     if problems := point.problems():
@@ -96,10 +112,12 @@ ORDER = tuple(row for row in Certainty if row is not Certainty.REFUSED)
 
 def command_line(result: CoreResult, comparison: PointResult, environ: Mapping[str, str]) -> str:
     """Return the command that makes a comparison of a core again."""
-    command, layout = environ.get("MEGATRIX_COMMAND", "megatrix"), shlex.quote(str(comparison.point))
-    dtype = f" --dtype {comparison.dtype}" * (comparison.dtype != FLOAT64)
+    own = "modules=local " * (bool(result.te) and comparison.point["modules"] == "local")  # not those of --te
+    command, layout = environ.get("MEGATRIX_COMMAND", "megatrix"), shlex.quote(f"{own}{comparison.point}")
     core = shlex.quote(result.core) + (f" --te {shlex.quote(result.te)}" if result.te else "")
-    return f"{command} parity --mcore {core} --layout {layout} --seed {comparison.seed}{dtype}"
+    device = f" --device {result.device}" * (result.device != CPU)
+    device += f" --dtype {comparison.dtype}" * (comparison.dtype != DTYPES[result.device][0])
+    return f"{command} parity --mcore {core} --layout {layout} --seed {comparison.seed}{device}"
 
 
 def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str, str]) -> Iterator[Part]:

@@ -265,7 +265,7 @@ PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
 
 def main() -> None:
     """Judge the point of each defect, or of those named, by two seeds; in a cell with Transformer Engine of its own."""
-    plants = TE_PLANTS if campaign.prepare_cell({}) else PLANTS
+    plants = TE_PLANTS if campaign.prepare_cell() else PLANTS
     original, comparisons = layout_step.run, campaign.Comparisons()
     for name in sys.argv[1:] or plants:
         plant, text, _ = plants[name]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from matrix.ground.catalog.loading import load
 from matrix.prove.parity.campaigns import CoreCell, core_cell
 from tests.real.conftest import ROOT
 from tests.real.parity_plants import PLANTS, TE_PLANTS
+from tests.schemas import items_of
 
 POINT = "experts=4 per_token_loss=on balancing=aux_loss"
 
@@ -60,6 +63,20 @@ def test_every_planted_defect_deviates(te: str, plants: Mapping[str, Any]) -> No
         quantity = plants[row["plant"]][2]
         assert row["outcome"] == ("deviates" if quantity else "equal"), row
         assert row["first"].startswith(quantity), row
+
+
+def test_modules_of_transformer_engine_are_judged(tmp_path: Path) -> None:
+    """By `--te`: a layout that is equal, and the entry sink-gradient-all-to-all."""
+    layouts = ("tp=2 sequence_parallel=on wgrad_fusion=on", "softmax=learnable cp=2 cp_comm=a2a")
+    words = [word for layout in layouts for word in ("--layout", layout)]
+    command = [sys.executable, "-m", "matrix", "parity", "--mcore", "0.19.2", "--te", "2.18.0", "--json", *words]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    (item,) = items_of(done.stdout, "parity")
+    found = [(row["layout"].partition(" ")[0], row["outcome"]) for row in item["asked"]]
+    assert (found, done.returncode) == ([("modules=te", "equal"), ("modules=te", "deviates")], 1), done.stderr
+    assert item["asked"][1]["deviations"][0]["parameter"].endswith("softmax_offset")
 
 
 def test_auxiliary_loss_of_issue_5047_deviates(cells: Mapping[str, CoreCell]) -> None:

@@ -7,7 +7,7 @@ GPUs, and matches again. Drivers: facts/drivers.toml and containers.toml; withou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -307,34 +307,45 @@ def place(case: Case, item: Planned, machine: Machine, offer: BaseOffer) -> Plac
     """
     if item.level is not Level.GPU or not item.gpus:
         return WITHOUT_GPU
-    if machine.gpus is None or len(machine.gpus) >= item.gpus:
-        return Placement(item.gpus, "nccl")
+    return _placed(item.gpus, item.ranks, case.needs, machine, offer)
+
+
+def place_on_one(ranks: int, machine: Machine, offer: BaseOffer) -> Placement | Lack:
+    """Return how ranks share the first GPU over NCCL, or what the base or the machine lacks for it."""
+    one = replace(machine, cuda=replace(machine.cuda or Cuda(), gpus=(machine.gpus or ())[:1]))
+    alone = _cuda(offer) or _placed(1, 1, (), one, offer)
+    return alone if isinstance(alone, Lack) else _placed(ranks, ranks, (CaseNeed.NCCL,), one, offer)
+
+
+def _placed(gpus: int, ranks: int, needs: Collection[CaseNeed], machine: Machine, offer: BaseOffer) -> Placement | Lack:
+    if machine.gpus is None or len(machine.gpus) >= gpus:
+        return Placement(gpus, "nccl")
     from matrix.ground.catalog import distributions
 
     has = len(machine.gpus)
     reason = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
-    if not has or item.gpus > item.ranks:
-        return Lack(Kind.GPUS, f"needs {counted(item.gpus, 'GPU')}; {reason}")
+    if not has or gpus > ranks:
+        return Lack(Kind.GPUS, f"needs {counted(gpus, 'GPU')}; {reason}")
     if any(gpu.exclusive for gpu in machine.gpus):
         mode = "in exclusive compute mode: ranks can't share it; nvidia-smi -c DEFAULT"
-        return Lack(Kind.GPUS, f"needs {counted(item.gpus, 'GPU')}; {reason}, {mode}")
-    apart = next((why for need, why in APART.items() if need in case.needs), "")
+        return Lack(Kind.GPUS, f"needs {counted(gpus, 'GPU')}; {reason}, {mode}")
+    apart = next((why for need, why in APART.items() if need in needs), "")
     sharing, nccl = distributions.nccl_sharing(), offer.sharing
     processors = min((gpu.multiprocessors for gpu in machine.gpus if gpu.multiprocessors), default=0)
     carried = min(sharing.ranks, processors // sharing.blocks) if processors else sharing.ranks
     few = f" with {processors} multiprocessors, as each uses up to {sharing.blocks}" * (carried < sharing.ranks)
-    most, shared, each = carried * has, f"{item.ranks} ranks share {counted(has, 'GPU')}", -(-item.ranks // has)
-    if nccl and not apart and item.ranks <= most:
-        peers = CaseNeed.PEERS in case.needs
+    most, shared, each = carried * has, f"{ranks} ranks share {counted(has, 'GPU')}", -(-ranks // has)
+    if nccl and not apart and ranks <= most:
+        peers = CaseNeed.PEERS in needs
         stand_in = "; stand-in: the answer that the GPU has access to itself" * peers
         return Placement(has, "nccl", f"{shared} over NCCL {nccl}{stand_in}", nccl, peers, each)
-    if apart or CaseNeed.NCCL in case.needs:
+    if apart or CaseNeed.NCCL in needs:
         why = apart or (
             f"at most {most} can share {counted(has, 'GPU')}{few}"
             if nccl
             else f"NCCL {sharing.versions.text} alone lets them share it"
         )
-        return Lack(Kind.NCCL, f"needs NCCL and {counted(item.gpus, 'GPU')}, one for each rank; {reason}, and {why}")
+        return Lack(Kind.NCCL, f"needs NCCL and {counted(gpus, 'GPU')}, one for each rank; {reason}, and {why}")
     return Placement(has, "gloo", f"gloo in place of NCCL: {shared}", each=each)
 
 

@@ -1,8 +1,7 @@
 """Judge points of parity, one after the other, in one process that imports torch and megatron-core once.
 
-    python -m matrix.kit.parity.campaign [STAND_INS] < points > outcomes
+    python -m matrix.kit.parity.campaign [cpu | cuda] < points > outcomes
 
-STAND_INS is JSON: the arguments of matrix.kit.absent_packages.install, for releases that import packages unasked.
 Each line of stdin is {"point": {factor: value}, "seed": 1, "deadline": 60, "dtype": "float64"}; all but `point` may be
 missing. A line of stdout answers it: `point`, `seed` and `dtype`, the `outcome`, `deviations` and `seconds`.
 
@@ -15,10 +14,12 @@ refused     upstream's own exception: `text`
 timeout     no end within the deadline
 memory      there was not enough: `text`
 no number   the reference has infinity or NaN, whatever the layout has: `text`
+card        the card or NCCL refused the ranks: `text`
 harness     this project's fault, or that of its stand-ins: `text`, `trace`
 ==========  ===========================================================================================
 
-The CPU stands in for CUDA, and float64 for float32, in a process that compares training steps.
+On a card all is upstream's and TE's but torch's Adam, where none else is installed; ranks share it over NCCL. Without
+one, the CPU stands in for CUDA, and float64 for float32, in a process that compares training steps.
 
 In float64 two orders of a reduction differ by 1e-15, and a defect by more than 1e-9; in float32 a real defect was as
 small as rounding. megatron-core names torch.float32 where it needs precision (optimizer, router, gradients), so the
@@ -46,22 +47,26 @@ import contextlib
 import importlib.util
 import json
 import os
+import pickle
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks, te_kernels
-from matrix.kit.parity.factors import FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
+from matrix.kit.parity.factors import CARD, CPU, DTYPES, FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
+from matrix.read.machine import cuda
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -236,7 +241,12 @@ def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
-DEVICES: Final[Mapping[str, Device]] = {FLOAT64: Device(), "bfloat16": Device(dtype="bfloat16", moves=8)}
+# By name and dtype. Sums in float32 differ by their order; and an update of less than 6e-8 of a parameter is none.
+ROUNDING: Final = Device(CARD, "nccl", floor=1e-5, moves=8, idle=1e-3)
+DEVICES: Final[Mapping[str, Mapping[str, Device]]] = {
+    CPU: {FLOAT64: Device(), "bfloat16": Device(dtype="bfloat16", moves=8)},
+    CARD: {dtype: replace(ROUNDING, dtype=dtype) for dtype in DTYPES[CARD]},
+}
 KEPT: Final = 100  # references; each takes about 0.3 MiB
 OUTCOMES: Final = {"upstream": "refused", "transport": "harness", "killed": "harness"}
 
@@ -271,8 +281,9 @@ class ParityAnswer:
 
 @dataclass
 class Comparisons:
-    """Judges tasks. `references` are kept, by reference point, seed and dtype: many layouts share one."""
+    """Judges tasks on a device. `references` are kept, by reference point, seed and dtype: many layouts share one."""
 
+    name: str = CPU
     references: dict[tuple[Point, int, str], Any] = field(default_factory=dict)
 
     def judge(self, task: ParityTask) -> ParityAnswer:
@@ -283,7 +294,7 @@ class Comparisons:
             reference = self._reference(task)
             if isinstance(reference, ParityAnswer):
                 return reference
-            measured = measure(task.point, [Draw(task.seed)], task.deadline, DEVICES[task.dtype])
+            measured = measure(task.point, [Draw(task.seed)], task.deadline, DEVICES[self.name][task.dtype])
             if isinstance(measured, ParityAnswer):
                 return measured
             differences = [row for ranks in measured[0] for row in layout_step.differences(reference.numbers, ranks)]
@@ -299,14 +310,14 @@ class Comparisons:
             return ParityAnswer("no number", text=str(error))
 
     def _reference(self, task: ParityTask) -> Any:
-        key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[task.dtype]
+        key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[self.name][task.dtype]
         if key not in self.references:
             draws = [Draw(task.seed, move) for move in range(1 + device.moves)]
             measured = measure(task.point.reference(), draws, task.deadline, device)
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
             refused = isinstance(measured, ParityAnswer)
-            self.references[key] = measured if refused else ReferenceNumbers.of(device.floor, measured)
+            self.references[key] = measured if refused else ReferenceNumbers.of(device, measured)
         return self.references[key]
 
 
@@ -318,15 +329,15 @@ class ReferenceNumbers:
     tolerance: Tolerance
 
     @classmethod
-    def of(cls, floor: float, measured: Any) -> ReferenceNumbers:
+    def of(cls, device: Device, measured: Any) -> ReferenceNumbers:
         """Return that of the draws of one rank, the first without a move. Raises HarnessError for one without worth."""
         from matrix.kit.parity import layout_step
 
         numbers, *moved = (ranks[0] for (ranks,) in measured)
         for reference in (numbers, *moved):
-            layout_step.check_reference(reference)
+            layout_step.check_reference(reference, device.idle)
         spread = (row for other in moved for row in layout_step.differences(numbers, [other]))
-        return cls(numbers, Tolerance.measured(floor, spread))
+        return cls(numbers, Tolerance.measured(device.floor, spread))
 
 
 def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Device) -> Any:
@@ -336,15 +347,41 @@ def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Devi
         for leg in point.legs:
             if failures := forked(leg, draws, folder, deadline_s, device):
                 first = failures[0]
+                if refusal := refusal_of_card(failures):
+                    return ParityAnswer("card", text=refusal, trace=first.trace)
                 return ParityAnswer(OUTCOMES.get(first.origin, first.origin), text=first.text, trace=first.trace)
         return load_numbers(point, folder)
+
+
+def refusal_of_card(failures: Sequence[forked_ranks.RankFailure]) -> str:
+    """Return why the card or NCCL refused ranks, and what to do, where one of them raised that; else ""."""
+    texts = "\n".join(failure.text for failure in failures)
+    return next((f"{row.why}: {row.fix}" for row in nccl_sharing().refusal if re.search(row.text, texts)), "")
 
 
 def forked(
     leg: Leg, draws: Sequence[Draw], folder: Path, deadline_s: float, device: Device
 ) -> list[forked_ranks.RankFailure]:
     """Run the ranks of one leg; return their failures."""
-    return forked_ranks.run(leg.point.ranks, partial(save_numbers, leg, draws, folder, device), folder, deadline_s)
+    body: Callable[[int], None] = partial(save_numbers, leg, draws, folder, device)
+    if device.name == CARD and cuda.initialised():  # an import did it: CUDA does not work in a fork
+        (folder / TASK).write_bytes(pickle.dumps(body))
+        body = partial(start_anew, folder)
+    return forked_ranks.run(leg.point.ranks, body, folder, deadline_s)
+
+
+TASK: Final = "task.pickle"  # the body of ranks that import by themselves
+
+
+def start_anew(folder: Path, rank: int) -> NoReturn:
+    """Become a rank in a new interpreter, with the command line of this one."""
+    os.execv(sys.executable, [*sys.orig_argv, str(folder), str(rank)])  # noqa: S606  (no shell)
+
+
+def import_and_run(folder: Path, rank: int) -> None:
+    """Be such a rank."""
+    prepare_card()
+    pickle.loads((folder / TASK).read_bytes())(rank)  # noqa: S301  (this process's parent wrote it)
 
 
 def load_numbers(point: Point, folder: Path) -> Any:
@@ -364,7 +401,8 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
 
     from matrix.kit.parity import layout_step, tiny_model
 
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(leg.point.ranks)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(leg.point.ranks)}
+    torch.cuda.set_device(0)
     store = torch.distributed.FileStore(str(folder / f"store-{leg.steps.start}"), leg.point.ranks)
     torch.distributed.init_process_group(device.backend, store=store, rank=rank, world_size=leg.point.ranks)
     tiny_model.initialize(leg.point)
@@ -373,14 +411,16 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
+VARIABLES: Final = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
 def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     """Import torch and megatron-core as float64 on the CPU, once for all ranks that are forked later.
 
     `stand_ins` are the arguments of matrix.kit.absent_packages.install. `te`, a new folder, is of Transformer Engine's
     stand-in, where its modules are compared.
     """
-    os.environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-
+    os.environ |= VARIABLES
     install_float64_device()
     if te:
         te_kernels.install(te)
@@ -390,16 +430,31 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     tiny_model.preload()
 
 
-def prepare_cell(stand_ins: Mapping[str, Any]) -> bool:
-    """Prepare a process of a cell; return whether the cell has Transformer Engine."""
+def prepare_card() -> None:
+    """Import torch, Transformer Engine where there is one, and megatron-core, once for all ranks that are forked later.
+
+    TF32 is off, which would round to ten bits; and compilers, since each rank would compile anew.
+    """
+    os.environ |= {**VARIABLES, "NVIDIA_TF32_OVERRIDE": "0", "TORCHDYNAMO_DISABLE": "1"}
+    import torch
+
+    from matrix.kit.parity import tiny_model
+
+    if not any(map(importlib.util.find_spec, ("transformer_engine", "apex"))):
+        torch.optim.AdamW = grouped_adam()
+    tiny_model.preload()
+
+
+def prepare_cell() -> bool:
+    """Prepare a process of a cell on the CPU; return whether the cell has Transformer Engine."""
     has_te = importlib.util.find_spec("transformer_engine") is not None
-    prepare(stand_ins, Path(tempfile.mkdtemp(prefix="parity-"), "te") if has_te else None)
+    prepare({}, Path(tempfile.mkdtemp(prefix="parity-"), "te") if has_te else None)
     return has_te
 
 
-def serve(lines: TextIO, answers: TextIO) -> None:
-    """ParityAnswer every line."""
-    campaign = Comparisons()
+def serve(lines: TextIO, answers: TextIO, name: str = CPU) -> None:
+    """Answer every line on a device."""
+    campaign = Comparisons(name)
     for line in lines:
         if not line.strip():
             continue
@@ -454,17 +509,21 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
             if failures := forked(leg, [draw], folder, REFERENCE_S, device):
                 raise PointRefused(failures[0].text)
     save_numbers(point.legs[-1], [draw], layout, device, rank.rank)
-    expected = ReferenceNumbers.of(device.floor, load_numbers(point.reference(), reference)).numbers
+    expected = ReferenceNumbers.of(device, load_numbers(point.reference(), reference)).numbers
     leave()
     return compare(row for ranks in load_numbers(point, layout)[0] for row in layout_step.differences(expected, ranks))
 
 
 def main() -> None:
-    """Read stdin, write stdout; what libraries print goes to stderr."""
+    """Read stdin, write stdout; what libraries print goes to stderr. With a folder and a number, be a rank."""
+    name, *anew = sys.argv[1:] or [CPU]
+    if anew:
+        folder, rank = Path(anew[0]), int(anew[1])
+        forked_ranks.end_after(rank, partial(import_and_run, folder), folder)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    prepare_cell(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})
-    serve(sys.stdin, answers)
+    prepare_card() if name == CARD else prepare_cell()
+    serve(sys.stdin, answers, name)
 
 
 if __name__ == "__main__":

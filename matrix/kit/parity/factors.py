@@ -21,6 +21,11 @@ MOST_RANKS: Final = 4
 GLOBAL_BATCH: Final = 8  # samples of a step
 STEPS: Final = 2
 FLOAT64: Final = "float64"
+CPU: Final = "cpu"
+CARD: Final = "cuda"
+# What a device computes in, the usual first; and what rounds least there, which decides what another may have rounded.
+DTYPES: Final[Mapping[str, tuple[str, ...]]] = {CPU: (FLOAT64, "bfloat16"), CARD: ("bfloat16", "float32")}
+EXACT: Final[Mapping[str, str]] = {CPU: FLOAT64, CARD: "float32"}
 # The layouts that write what another one resumes. Sequence parallel: some models are wrong without it.
 WRITERS: Final[Mapping[str, Mapping[str, Value]]] = {
     "one": {},

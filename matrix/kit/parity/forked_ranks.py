@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from matrix.kit.parity.tiny_model import UnsupportedError
 
@@ -27,8 +27,8 @@ SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
 TRANSPORT: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
 CHECKPOINT: Final = f"{TRANSPORT}checkpoint{os.sep}"  # refuses what upstream gives it: no rank's connection is lost
-# Classes of torch and Python, and torch's text where the CPU has no memory left.
-OUT_OF_MEMORY: Final = ("OutOfMemoryError", "MemoryError", "can't allocate memory")
+# Classes of torch and Python, and texts of torch, CUDA (also in NCCL's) and cuBLAS.
+OUT_OF_MEMORY: Final = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory", "ALLOC_FAILED")
 ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
 
 
@@ -98,8 +98,8 @@ def _join_group(pid: int, leader: int) -> None:
 
 def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) -> None:
     """Be a rank: never returns."""
-    status = 1
-    try:
+
+    def logged(rank: int) -> None:
         parent = os.getppid()
         os.setpgid(0, leader)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -108,6 +108,15 @@ def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) ->
         log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        body(rank)
+
+    end_after(rank, logged, folder)
+
+
+def end_after(rank: int, body: Callable[[int], None], folder: Path) -> NoReturn:
+    """Call the body of a rank, leave what it raised in `folder`, and end this process."""
+    status = 1
+    try:
         body(rank)
         status = 0
     except BaseException as error:  # also SystemExit: a rank that exits has no result

@@ -69,10 +69,10 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
         first = (index * size + number) * point.micro_batch
         rows = torch.arange(first, first + point.micro_batch)[:, None]
         yield MicroBatch(
-            tokens=text[rows, positions],
-            labels=text[rows, positions + 1],
-            mask=mask[rows, positions],
-            positions=positions.expand(point.micro_batch, -1),
+            tokens=text[rows, positions].cuda(),
+            labels=text[rows, positions + 1].cuda(),
+            mask=mask[rows, positions].cuda(),
+            positions=positions.expand(point.micro_batch, -1).cuda(),
             places=rows * SEQUENCE + positions,
         )
 
@@ -83,7 +83,7 @@ def forward_step(losses: list[Any], point: Point, batches: Any, model: Any) -> A
 
     batch = next(batches)
     length = batch.tokens.shape[1]
-    mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1)  # True: hidden
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool).triu(1).cuda()  # True: hidden
     masked = "loss_mask" in inspect.signature(bare(model).forward).parameters  # multi-token prediction reads it
     options = {"loss_mask": batch.mask} if masked else {}
     output = model(batch.tokens, batch.positions, mask, labels=batch.labels, **options)
@@ -95,7 +95,7 @@ def masked_sum(losses: list[Any], point: Point, batch: MicroBatch, output: Any) 
     import torch
     from megatron.core import parallel_state
 
-    losses.append((batch.places, output.detach().clone()))
+    losses.append((batch.places, kept(output)))
     contract = loss_contract()
     total, count = (output * batch.mask).sum(), batch.mask.sum().int()
     size, per_token = parallel_state.get_context_parallel_world_size(), bool(point["per_token_loss"])
@@ -105,6 +105,13 @@ def masked_sum(losses: list[Any], point: Point, batch: MicroBatch, output: Any) 
         total = total * size
     reported = {"lm loss": total.detach().clone()}
     return (total, count, reported) if contract.summed else (total / count, reported)
+
+
+def kept(values: Any) -> Any:
+    """Return a copy of values in float64 on the CPU, where they are compared."""
+    import torch
+
+    return values.detach().to("cpu", torch.float64, copy=True)
 
 
 @dataclass(frozen=True)
@@ -229,9 +236,9 @@ def start(shard: Shard, draw: Draw, device: Device) -> Any:
 
     with torch.no_grad():
         shard.parameter.copy_(initial(shard, replace(draw, move=0)))
-        plain = shard.parameter.detach().double().flatten()
+        plain = kept(shard.parameter)
         shard.parameter.copy_(initial(shard, draw, device.unit(shard.name)))
-    return shard.parameter.detach().double().flatten() - plain
+    return (kept(shard.parameter) - plain).flatten()
 
 
 def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> None:
@@ -283,15 +290,15 @@ def parameters(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, A
         if values.element_size() < 4 and hasattr(values, "main_param"):
             values, (first, end) = values.main_param, responsible(shard.parameter, optimizer)
         if values is not None:
-            yield shard.name, shard.index.flatten()[first:end], values.detach().flatten().clone()
+            yield shard.name, shard.index.flatten()[first:end], kept(values).flatten()
 
 
 def gradients(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the reduced gradients of this rank: of each parameter, or of the part that its optimizer has."""
     for shard in owned:
         start, end = responsible(shard.parameter, optimizer)
-        main = shard.parameter.main_grad.flatten()[start:end].clone()
-        yield shard.name, shard.index.flatten()[start:end], main
+        main = shard.parameter.main_grad.flatten()[start:end]
+        yield shard.name, shard.index.flatten()[start:end], kept(main)
 
 
 def responsible(parameter: Any, optimizer: Any) -> tuple[int, int]:
@@ -314,8 +321,6 @@ def shrunk(before: list[Any], after: list[Any]) -> float | None:
 
 
 Parts = list[tuple[int, Any, Any]]  # rank, flat index, values
-
-NOISE: Final = 1e-12  # a gradient that is zero in theory, such as of a bias of keys: it may move nothing
 
 
 class NoNumberError(Exception):
@@ -362,8 +367,11 @@ def step_differences(
         yield from _scalars("logged", number, value, [sum(logged) / len(logged)], name)
 
 
-def check_reference(reference: Numbers) -> None:
-    """Raise HarnessError or NoNumberError where a comparison with this reference would show nothing."""
+def check_reference(reference: Numbers, idle: float) -> None:
+    """Raise HarnessError or NoNumberError where a comparison with this reference would show nothing.
+
+    `idle`: see Device.
+    """
     for number, step in reference.steps.items():
         losses = [float(value) for _, values in step.losses for value in values.flatten()]
         rows = [("loss", values) for _, values in step.losses]
@@ -377,7 +385,7 @@ def check_reference(reference: Numbers) -> None:
     start, end = reference.steps[0], reference.steps[len(reference.steps) - 1]
     for (name, _, before), (_, _, after) in zip(start.parameters, end.parameters, strict=True):
         gradients = [values for parameter, _, values in end.gradients if parameter == name]
-        moved = any(float(values.abs().max()) > NOISE for values in gradients)
+        moved = any(float(values.abs().max()) > idle for values in gradients)
         if len(reference.steps) > 1 and moved and bool((before == after).all()):
             raise HarnessError(f"{name} has a gradient and is not updated")
 
@@ -398,7 +406,7 @@ def assemble(shapes: dict[str, tuple[int, ...]], by_name: dict[str, Parts]) -> d
 
     gathered = {}
     for name, shape in shapes.items():
-        values = torch.full((math.prod(shape),), math.nan)
+        values = torch.full((math.prod(shape),), math.nan, dtype=torch.float64)
         covered = torch.zeros(math.prod(shape), dtype=torch.bool)
         for _, index, part in reversed(by_name.get(name, [])):
             values[index], covered[index] = part, True

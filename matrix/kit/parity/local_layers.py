@@ -143,7 +143,7 @@ def attention_class() -> Any:
             key, value = (tensor.repeat_interleave(repeats, dim=2) for tensor in (key, value))
             scale = self.scale or query.shape[-1] ** -0.5
             scores = torch.einsum("qbhc,kbhc->bhqk", query, key) * scale
-            hidden = positions[None, :] > mine[:, None]
+            hidden = (positions[None, :] > mine[:, None]).cuda()
             weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
             return torch.einsum("bhqk,kbhc->qbhc", weights, value).flatten(2)
 

@@ -1,4 +1,7 @@
-"""The model, wrapper and optimizer of a point: upstream's own classes, at a size that a CPU core trains in a second."""
+"""The model, wrapper and optimizer of a point: upstream's own classes, at a size that a CPU core trains in a second.
+
+`cuda` moves to the card; a stand-in of the CPU keeps everything where it is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.kit.parity.factors import FLOAT64, TOLERANCE, Leg, Point
+from matrix.kit.parity.factors import CPU, FLOAT64, TOLERANCE, Leg, Point
 
 HIDDEN: Final = 16
 HEADS: Final = 4
@@ -46,13 +49,16 @@ class Device:
     """What computes. Layouts, weights, samples and the comparison are the same on each.
 
     `backend` connects the ranks, `dtype` is that of parameters and activations. `moves` is the number of references
-    with moved weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance.
+    with moved weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance. A
+    gradient of up to `idle` may be too small to change a parameter: noise, where it is zero in theory.
     """
 
+    name: str = CPU
     backend: str = "gloo"
     dtype: str = FLOAT64
     floor: float = TOLERANCE
     moves: int = 0
+    idle: float = 1e-12
 
     def unit(self, name: str) -> float:
         """Return one unit in the last place of 1.0 as a parameter has it."""
@@ -102,7 +108,7 @@ def transformer_config(point: Point, device: Device) -> Any:
     """Return upstream's TransformerConfig of a point; MLATransformerConfig for latent attention."""
     from megatron.core.transformer import transformer_config as upstream
 
-    options = {**_shape(point), **_experts(point), **_layout(point), **_precision(device)}
+    options = {**_shape(point), **_experts(point), **_layout(point), **_computing(device)}
     kind = upstream.TransformerConfig
     if point["attention"] == "mla":
         kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
@@ -147,7 +153,6 @@ def _shape(point: Point) -> dict[str, Any]:
         "apply_rope_fusion": False,
         "persist_layer_norm": False,
         "attention_softmax_in_fp32": True,
-        "use_cpu_initialization": True,
         "gradient_accumulation_fusion": point["wgrad_fusion"],
     }
 
@@ -178,11 +183,16 @@ def _experts(point: Point) -> dict[str, Any]:
     return mixture
 
 
-def _precision(device: Device) -> dict[str, Any]:
+def _computing(device: Device) -> dict[str, Any]:
     import torch
 
     precision = getattr(torch, device.dtype)
-    return {"pipeline_dtype": precision, "params_dtype": precision, "bf16": precision is torch.bfloat16}
+    return {
+        "use_cpu_initialization": device.name == CPU,
+        "pipeline_dtype": precision,
+        "params_dtype": precision,
+        "bf16": precision is torch.bfloat16,
+    }
 
 
 def _layout(point: Point) -> dict[str, Any]:
@@ -267,7 +277,7 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
         parallel_output=True,
         **accepted(GPTModel, options, vp_stage=virtual),
     )
-    return model.to("cpu")
+    return model.cuda()
 
 
 def bare(wrapped: Any) -> Any:

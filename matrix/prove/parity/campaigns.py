@@ -10,9 +10,10 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,10 @@ from matrix.ground.catalog.model import Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.factors import FLOAT64, Point
-from matrix.prove.execution.engine import passed
+from matrix.kit.parity.factors import CARD, CPU, DTYPES, EXACT, FLOAT64, Point
+from matrix.prove.execution.engine import neutral, passed
 from matrix.prove.execution.engine import settings as cell_variables
+from matrix.prove.parity.card import SharedCard
 from matrix.prove.parity.points import (
     DEVIATES,
     EQUAL,
@@ -43,31 +45,43 @@ from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
 from matrix.read import package_source, scratch
 from matrix.read.commands import python_module
+from matrix.read.package_source import SourceKind
 
 JudgeIn = Callable[[str, Point, int], PointResult]
 MODULE: Final = "matrix.kit.parity.campaign"
 IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they take 3 - 20 on a busy machine
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
+CARD_S: Final = 120.0  # the same on a card, where each rank starts CUDA, and may have to import by itself
 SLACK_S: Final = 10.0
 CRASHES: Final = 3  # processes in a row that end without an answer
 
 
 @dataclass(frozen=True)
 class CoreCell:
-    """A core and its base. `release` chooses factors, of a commit the next release. `identity` is what the core is."""
+    """A core and its base. `release` chooses factors, of a commit the next release. `identity` is what the core is.
+
+    `overlay` is laid over a base; a `card` has its own, and the host's packages.
+    """
 
     name: str
     release: str
     identity: str
     base: str
     python: Path
-    overlay: Path
+    overlay: Path = Path()
+    card: SharedCard | None = None
 
-    def judge(self, log: Path) -> PointProcess:
-        """Return the judge of this cell; its process starts with the first point."""
-        variables = {**CELL_SETTINGS, **cell_variables(), "PYTHONPATH": str(self.overlay)}
-        environment = {**passed(os.environ, self.python), **variables}
-        return PointProcess(command(self.python, project.folder()), environment, log)
+    @contextmanager
+    def judge(self, log: Path, say: Callable[[str], None]) -> Iterator[PointProcess]:
+        """Give the judge of this cell; its process starts with the first point. Raises MatrixError without the card."""
+        site, words = passed(os.environ, self.python), command(self.python, project.folder())
+        own = nullcontext({"PYTHONPATH": str(self.overlay)})
+        if self.card:
+            site, words = neutral(os.environ), python_module(self.python, MODULE, CARD, folder=project.folder())
+        with self.card.held(say) if self.card else own as variables:
+            environment = {**site, **CELL_SETTINGS, **cell_variables(), **variables}
+            with PointProcess(words, environment, log, CARD_S if self.card else RANKS_S) as process:
+                yield process
 
 
 def base_of(catalog: Catalog, release: str) -> Wheels:
@@ -80,10 +94,12 @@ def base_of(catalog: Catalog, release: str) -> Wheels:
     raise MatrixError("no base of wheels for this megatron-core", got=release, expected="a released megatron-core")
 
 
-def core_cell(catalog: Catalog, source: str, say: Callable[[str], None], te: str = "") -> CoreCell:
+def core_cell(
+    catalog: Catalog, source: str, say: Callable[[str], None], te: str = "", device: str = CPU, *, mps: bool = False
+) -> CoreCell:
     """Return the cell of a release, a wheel, a revision or a folder; its base and overlay are made where missing.
 
-    `te` is a source of Transformer Engine, which is laid there, too.
+    `te` is a source of Transformer Engine, which is laid there, too. `mps`: see Placement.
 
     Raises MatrixError when they can't be.
     """
@@ -92,6 +108,12 @@ def core_cell(catalog: Catalog, source: str, say: Callable[[str], None], te: str
     sources = tuple(package_source.parse(resolve(text), package) for package, text in texts.items())
     contents = [package_source.inspect(row) for row in sources]
     release = parse(contents[0].version).base_version  # a candidate's own version is in no range of its release
+    identity = " ".join(row.identity for row in contents)
+    if device == CARD:
+        unreleased = {row.package: texts[row.package] for row in sources if row.kind is not SourceKind.PYPI}
+        card = SharedCard.of({row.source.package: row.version for row in contents}, unreleased, mps=mps)
+        python = Path(sys.executable)
+        return CoreCell(source, release, f"{identity} {card.identity}", card.installation.base, python, card=card)
     base = base_of(catalog, release)
     bases = Bases(catalog, say)
     bases.ready([base.id])
@@ -104,7 +126,6 @@ def core_cell(catalog: Catalog, source: str, say: Callable[[str], None], te: str
     )
     overlay = Overlays(default_root()).provide(spec)
     assert environment.path
-    identity = " ".join(row.identity for row in contents)
     return CoreCell(source, release, identity, base.id, environment.path, overlay.path)
 
 
@@ -205,8 +226,8 @@ def command(python: Path, project: Path) -> list[str]:
 class CoreResult:
     """What a campaign has of one core: the causes, the points judged now and those equal, and what is not covered.
 
-    `asked` are the comparisons of the layouts that the user named, `problem` is why there is no further one. `te`: see
-    core_cell.
+    `asked` are the comparisons of the layouts that the user named, `problem` is why there is no further one. `te`,
+    `device`: see core_cell.
     """
 
     core: str
@@ -219,6 +240,7 @@ class CoreResult:
     asked: tuple[PointResult, ...] = ()
     seconds: float = 0.0
     te: str = ""
+    device: str = CPU
 
     @property
     def deviates(self) -> bool:
@@ -236,7 +258,7 @@ class CoreResult:
 class ParityRun:
     """Judges points in cores. `say` receives progress, `clock` is in seconds. `unaided`: the catalog is not asked.
 
-    `covers` and `twice`: see CauseSearch; `given`: see Space. `te`: see core_cell.
+    `covers` and `twice`: see CauseSearch; `given`: see Space. `te`, `device`, `mps`: see core_cell.
     """
 
     catalog: Catalog
@@ -250,17 +272,19 @@ class ParityRun:
     dtype: str = FLOAT64
     given: Point = field(default_factory=Point)
     te: str = ""
+    device: str = CPU
+    mps: bool = False
 
     @contextmanager
     def judging(self, source: str) -> Iterator[tuple[CoreCell, JudgeIn]]:
         """Give the cell of a core, and what judges a point there in a dtype, or knows its comparison from before."""
         log = self.folder / f"{Path(source).name}.log"
-        cell = core_cell(self.catalog, source, self.say, self.te)
+        cell = core_cell(self.catalog, source, self.say, self.te, self.device, mps=self.mps)
         stores = {
             dtype: PointResults(self.folder, cell.release, f"{cell.base} {cell.identity} {dtype}")
-            for dtype in dict.fromkeys((self.dtype, FLOAT64))
+            for dtype in DTYPES[self.device]
         }
-        with cell.judge(log) as process:
+        with cell.judge(log, self.say) as process:
 
             def judge(dtype: str, point: Point, seed: int) -> PointResult:
                 comparison = stores[dtype].get(point, seed)
@@ -287,7 +311,8 @@ class ParityRun:
             problem = error.brief
         seconds = self.clock() - started
         rows = tuple(comparisons)
-        return CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem, te=self.te)
+        result = CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem)
+        return replace(result, te=self.te, device=self.device)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""
@@ -296,10 +321,11 @@ class ParityRun:
         result = CoreResult(source, "")
         try:
             with self.judging(source) as (cell, judge):
-                known = {} if self.unaided else known_layouts(self.catalog, cell)
+                catalog = cell.card.installation.catalog if cell.card else self.catalog
+                known = {} if self.unaided else known_layouts(catalog, cell)
                 avoided, known = (list(known), {}) if self.te else ([], known)  # stated of Megatron-LM's own layers
                 space, over = Space(cell.release, avoided, self.given), lambda: self.clock() - started > seconds
-                exact = None if self.dtype == FLOAT64 else partial(judge, FLOAT64)
+                exact = None if self.dtype == EXACT[self.device] else partial(judge, EXACT[self.device])
                 judged = partial(judge, self.dtype)
                 search = CauseSearch(judged, space, self.seed, over, known, self.covers, self.twice, exact)
                 for cause in search:
@@ -308,7 +334,8 @@ class ParityRun:
             result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
         except MatrixError as error:
             result = replace(result, problem=error.brief)
-        return replace(result, causes=tuple(causes), seconds=self.clock() - started, te=self.te)
+        seconds = self.clock() - started
+        return replace(result, causes=tuple(causes), seconds=seconds, te=self.te, device=self.device)
 
 
 def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:

@@ -274,7 +274,7 @@ class Certainty(str, Enum):
     CONFIRMED = "confirmed"  # the smallest point deviates in the same quantity with other weights and data
     KNOWN = "known"  # a layout of an entry of the catalog, which deviates as stated
     VANISHED = "vanished"  # such a layout is equal
-    SUSPECTED = "suspected"  # one seed alone, or the time ended
+    SUSPECTED = "suspected"  # one seed alone, or the time ended, or what decides against rounding is refused
     NOISE = "noise"  # rounding: with one seed alone, or neither in float64 nor under a second layout
     REFUSED = "refused"  # upstream's own error: no deviation
     UNDECIDED = "undecided"  # no answer, or the harness failed
@@ -398,8 +398,12 @@ def certainty(first: PointResult, again: PointResult | None, elsewhere: Iterable
     """
     if again is None or again.kind != first.kind:
         return Certainty.SUSPECTED if again is None or elsewhere is None else Certainty.NOISE
-    shown = elsewhere is None or any(other.kind == first.kind for other in elsewhere)
-    return Certainty.CONFIRMED if shown else Certainty.NOISE
+    undecided = False
+    for other in [first] if elsewhere is None else elsewhere:
+        if other.kind == first.kind:
+            return Certainty.CONFIRMED
+        undecided |= other.outcome not in (EQUAL, DEVIATES)
+    return Certainty.SUSPECTED if undecided else Certainty.NOISE
 
 
 def smallest(point: Point, shows: Callable[[Point], bool]) -> Point:

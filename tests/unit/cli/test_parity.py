@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from matrix.cli.main import main
-from matrix.cli.parity import command_line, core_json, layout_lines, search_lines
+from matrix.cli.main import main, parser
+from matrix.cli.parity import command_line, complete, core_json, layout_lines, possible, search_lines
 from matrix.ground.catalog import loading
-from matrix.ground.errors import ExitStatus
+from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.kit.parity.factors import Point
-from matrix.prove.parity import campaigns
+from matrix.prove.parity import campaigns, card
 from matrix.prove.parity.campaigns import CoreResult
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, Certainty, PointResult
 from matrix.show.terminal import Prose, json_object
@@ -30,9 +30,10 @@ from tests.unit.prove.parity.fakes import LOSS, NORM, REFUSAL, SINKS, Planted, f
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> Planted:
     judge = Planted()
 
-    def cell(catalog: Any, source: str, say: Any, te: str) -> Any:
+    def cell(catalog: Any, source: str, *_: Any, **__: Any) -> Any:
         process = nullcontext(SimpleNamespace(judge=judge))
-        return SimpleNamespace(release="0.19.2", base="torch-2.15.0", identity=source, judge=lambda log: process)
+        facts = {"release": "0.19.2", "base": "torch-2.15.0", "identity": source, "card": None}
+        return SimpleNamespace(judge=lambda *_: process, **facts)
 
     monkeypatch.setattr(campaigns, "core_cell", cell)
     monkeypatch.setattr(campaigns, "Space", few_factors)
@@ -165,8 +166,47 @@ def test_layout_names_its_releases() -> None:
 def test_reproduce_line_is_read_back() -> None:
     words = shlex.split(command_line(CoreResult("./my fork", "", te="./TE@v2"), replace(ROW, seed=7), {}))
     assert words[:6] == ["megatrix", "parity", "--mcore", "./my fork", "--te", "./TE@v2"]
-    assert Point.parse(words[words.index("--layout") + 1]) == SINKS
+    assert words[words.index("--layout") + 1] == "modules=local softmax=learnable tp=2"
+    assert possible(words[words.index("--layout") + 1], "./TE@v2") == SINKS
     assert words[-2:] == ["--seed", "7"]
+
+
+def test_reproduce_line_of_a_card_names_it() -> None:
+    result = CoreResult("0.19.2", "host", te="2.18.0", device="cuda")
+    lines = [command_line(result, replace(ROW, dtype=dtype), {}) for dtype in ("bfloat16", "float32")]
+    assert [line.partition("--seed 1 ")[2] for line in lines] == ["--device cuda", "--device cuda --dtype float32"]
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "te", "cores"),
+    [
+        ((), "float64", "", []),
+        (("--dtype", "bfloat16"), "bfloat16", "", []),
+        (("--device", "cuda"), "bfloat16", "own transformer-engine", ["own megatron-core"]),
+        (("--device", "cuda", "--dtype", "float32", "--te", "2.8"), "float32", "2.8", ["own megatron-core"]),
+        (("--device", "cuda", "--mcore", "0.18.2"), "bfloat16", "own transformer-engine", ["0.18.2"]),
+        (("--device", "cuda", "--dtype", "float64"), "", "", []),
+        (("--dtype", "float32"), "", "", []),
+        (("--device", "cuda", "--entry", "sinks", "--layout", "tp=2"), "", "", []),
+    ],
+)
+def test_what_a_device_leaves_open_is_its_own(
+    options: tuple[str, ...], dtype: str, te: str, cores: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the option is refused."""
+    monkeypatch.setattr(card, "own", lambda package: f"own {package}")
+    parsed = parser(["parity"]).parse_args(["parity", *options])
+    if not dtype:
+        with pytest.raises(MatrixError):
+            complete(parsed)
+        return
+    complete(parsed)
+    assert (parsed.dtype, parsed.te, parsed.mcore) == (dtype, te, cores)
+
+
+def test_layout_may_name_megatron_s_own_modules() -> None:
+    assert str(possible("modules=local tp=2", "2.18.0")) == "tp=2"
+    assert str(possible("tp=2", "2.18.0")) == "modules=te tp=2"
 
 
 def test_json_has_the_published_schema() -> None:

@@ -27,6 +27,7 @@ from matrix.ground.cases.machine_requirements import (
     minimum_driver,
     offered,
     place,
+    place_on_one,
     runnable,
     unmet,
     user_mode_driver,
@@ -125,6 +126,31 @@ def test_ranks_that_cannot_share_say_why(
         isinstance(placed, Placement) and "stand-in: the answer that the GPU has access to itself" in placed.note
     )
     assert stands_in is (CaseNeed.PEERS in needs)
+
+
+WITH_CUDA = replace(SHARING, features=frozenset({BaseFeature.CUDA.value}))
+NO_DRIVER = Machine(cuda=Cuda(problem="libcuda.so.1: cannot open"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "offer", "expected"),
+    [
+        (gpus(1), WITH_CUDA, "4 ranks share 1 GPU over NCCL 2.30.7"),
+        (gpus(8), WITH_CUDA, "4 ranks share 1 GPU over NCCL 2.30.7"),
+        (gpus(1), replace(WITH_CUDA, nccl="2.28.9", toolkit=TORCH_12_1), "4 ranks share 1 GPU over NCCL 2.32.3, pre"),
+        (gpus(1), replace(WITH_CUDA, nccl="2.28.9"), "needs NCCL and 4 GPUs, one for each rank; host has 1, and NCCL"),
+        (gpus(1), replace(WITH_CUDA, features=frozenset()), "needs a torch with CUDA; that of torch-2.15.0 is built"),
+        (gpus(1, exclusive=True), WITH_CUDA, "needs 4 GPUs; host has 1, in exclusive compute mode: ranks can't share"),
+        (gpus(1, multiprocessors=8), WITH_CUDA, "needs NCCL and 4 GPUs, one for each rank; host has 1, and at most 2"),
+        (gpus(0), WITH_CUDA, "needs 1 GPU; host has 0"),
+        (NO_DRIVER, WITH_CUDA, "needs 1 GPU; CUDA shows 0: libcuda.so.1: cannot open"),
+    ],
+)
+def test_four_ranks_share_the_first_gpu(machine: Machine, offer: BaseOffer, expected: str) -> None:
+    """Or the reason why they can't."""
+    placed = place_on_one(4, machine, offer)
+    assert (placed.text if isinstance(placed, Lack) else placed.note).startswith(expected)
+    assert isinstance(placed, Lack) or (placed.gpus, placed.backend, placed.each) == (1, "nccl", 4)
 
 
 @pytest.mark.parametrize(

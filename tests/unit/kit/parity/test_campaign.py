@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity import campaign, forked_ranks, layout_step
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
-from matrix.kit.parity.factors import Deviation, Point
+from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Point
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
 from matrix.kit.rank import Rank
+from matrix.read.machine import cuda
 
 
 def test_line_may_be_text_or_values() -> None:
@@ -80,12 +84,51 @@ def test_layout_without_numbers_is_no_verdict(
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DistBackendError: NCCL error: Duplicate GPU detected", "NCCL refuses two ranks on one GPU"),
+        ("AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "the GPU takes no second"),
+        ("RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon", "the daemon of MPS ended"),
+    ],
+)
+def test_what_a_card_refuses_has_its_remedy(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever rank raises it."""
+    failures = [forked_ranks.RankFailure(1, "transport", "peer"), forked_ranks.RankFailure(0, "transport", text)]
+    monkeypatch.setattr(campaign, "forked", lambda *_: failures)
+    answer = Comparisons(CARD).judge(ParityTask(Point(), dtype="bfloat16"))
+    assert (answer.outcome, answer.text.startswith(expected)) == ("card", True)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_ranks_import_anew_where_cuda_started(started: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CUDA does not work in a fork of a process that has started it."""
+    bodies: list[Any] = []
+    monkeypatch.setattr(cuda, "initialised", lambda: started)
+    monkeypatch.setattr(forked_ranks, "run", lambda size, body, *_: bodies.append(body))
+    leg, device = Point.parse("tp=2").legs[0], campaign.DEVICES[CARD]["bfloat16"]
+    campaign.forked(leg, [Draw(1)], tmp_path, 1.0, device)
+    assert bodies[0].func is (campaign.start_anew if started else campaign.save_numbers)
+    called: list[Any] = []
+    monkeypatch.setattr(os, "execv", lambda *words: called.append(words))
+    if started:
+        bodies[0](3)
+        assert called == [(sys.executable, [*sys.orig_argv, str(tmp_path), "3"])]
+        assert pickle.loads((tmp_path / campaign.TASK).read_bytes()).args == (leg, [Draw(1)], tmp_path, device)
+
+
+def test_every_dtype_of_a_device_is_known() -> None:
+    assert {name: tuple(devices) for name, devices in campaign.DEVICES.items()} == DTYPES
+    assert all(device.name == name for name, devices in campaign.DEVICES.items() for device in devices.values())
+    assert all(device.moves for device in campaign.DEVICES[CARD].values())
+
+
+@pytest.mark.parametrize(
     ("error", "outcome"), [(layout_step.HarnessError, "harness"), (layout_step.NoNumberError, "no number")]
 )
 def test_reference_that_shows_nothing_is_no_verdict(
     error: type[Exception], outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(floor: float, measured: Any) -> Any:
+    def refuse(device: Device, measured: Any) -> Any:
         raise error("why")
 
     monkeypatch.setattr(campaign, "measure", lambda *_: [])

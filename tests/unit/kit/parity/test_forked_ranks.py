@@ -78,7 +78,16 @@ def test_refusal_ends_waiting_peers_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "went-on").exists()
 
 
-@pytest.mark.parametrize("text", ["MemoryError: ", "RuntimeError: [enforce fail] can't allocate memory: you tried 8"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MemoryError: ",
+        "RuntimeError: [enforce fail] can't allocate memory: you tried 8",
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: NCCL error: Call to CUDA function failed. Cuda failure 2 'out of memory'",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
 def test_missing_memory_is_its_own_reason(text: str, tmp_path: Path) -> None:
     """It may come from any frame, of this project's or of upstream's."""
     kind, _, words = text.partition(": ")

@@ -10,6 +10,7 @@ import pytest
 
 from matrix.kit.parity import tiny_model
 from matrix.kit.parity.factors import Point, factors
+from matrix.kit.parity.tiny_model import Device
 
 
 def old(layers: int, hidden: int = 1) -> None:
@@ -33,6 +34,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch: Any = ModuleType("torch")
     torch.nn = SimpleNamespace(functional=SimpleNamespace(silu="silu", gelu="gelu"))
     torch.float64 = "float64"
+    torch.bfloat16 = "bfloat16"
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch
 
@@ -44,6 +46,14 @@ def options(point: Point) -> dict[str, Any]:
         **tiny_model._experts(point),
         **tiny_model._layout(point),
     }
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("cuda", "bfloat16")])
+def test_weights_are_made_on_the_device(torch: Any, name: str, dtype: str) -> None:
+    """A model that stays on the CPU is refused by upstream's optimizer of half precision."""
+    options = tiny_model._computing(Device(name, dtype=dtype))
+    assert (options["use_cpu_initialization"], options["params_dtype"]) == (name == "cpu", dtype)
+    assert options["bf16"] is (dtype == "bfloat16")
 
 
 # Chosen elsewhere: in the attention's class, the model, the wrapper, the optimizer and the data.

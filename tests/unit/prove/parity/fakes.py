@@ -32,9 +32,11 @@ class Planted:
     refused: tuple[Point, ...] = (REFUSAL,)
     seeds: tuple[int, ...] = ()  # with which alone they deviate; () for all
     asked: list[tuple[Point, int]] = field(default_factory=list)
+    dtypes: set[str] = field(default_factory=set)
 
     def __call__(self, point: Point, seed: int, dtype: str = FLOAT64) -> PointResult:
         self.asked.append((point, seed))
+        self.dtypes.add(dtype)
         if any(contains(point, cause) for cause in self.refused):
             return PointResult(point, seed, REFUSED, text="ImportError: no such package 1")
         deviations = tuple(row for cause, row in self.deviating.items() if contains(point, cause))

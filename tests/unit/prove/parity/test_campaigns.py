@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.ground.catalog import loading
+from matrix.ground.catalog.machine import Cuda, Machine
 from matrix.ground.catalog.reach import JobArguments, Reach, ReachedBy
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import Range
@@ -31,9 +32,9 @@ ROW = PointResult(SINKS, 1, DEVIATES, (NORM,))
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     judge = Planted()
 
-    def cell(catalog: Any, source: str, say: Any, te: str) -> Any:
+    def cell(catalog: Any, source: str, *_: Any, **__: Any) -> Any:
         process = nullcontext(SimpleNamespace(judge=judge))
-        return SimpleNamespace(release=source, base=BASE, identity=source, judge=lambda log: process)
+        return SimpleNamespace(release=source, base=BASE, identity=source, judge=lambda *_: process, card=None)
 
     monkeypatch.setattr(campaigns, "core_cell", cell)
     monkeypatch.setattr(campaigns, "Space", few_factors)
@@ -108,7 +109,7 @@ def test_layouts_of_failures_that_break_are_known() -> None:
 
 
 def test_core_that_does_not_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cell(*arguments: Any) -> Any:
+    def cell(*_: Any, **__: Any) -> Any:
         raise MatrixError("no base of wheels", got="0.1")
 
     monkeypatch.setattr(campaigns, "core_cell", cell)
@@ -154,15 +155,43 @@ def test_core_without_a_base_is_an_error() -> None:
 def test_process_starts_with_the_overlay_and_few_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     cell = campaigns.CoreCell("0.19.2", "0.19.2", "pypi", "torch-2.15.0", tmp_path / "python", tmp_path / "overlay")
-    judge = cell.judge(tmp_path / "log")
-    assert judge.environment["PYTHONPATH"] == str(tmp_path / "overlay")
-    assert "NCCL_DEBUG" not in judge.environment
-    assert str(tmp_path / "python") in judge.command
+    with cell.judge(tmp_path / "log", print) as judge:
+        assert judge.environment["PYTHONPATH"] == str(tmp_path / "overlay")
+        assert "NCCL_DEBUG" not in judge.environment
+        assert str(tmp_path / "python") in judge.command
+
+
+def test_a_card_has_the_host_s_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    card: Any = SimpleNamespace(held=lambda say: nullcontext({"CUDA_VISIBLE_DEVICES": "GPU-0", "NCCL_DEBUG": "WARN"}))
+    cell = CoreCell("0.19.2", "0.19.2", "pypi", "host", tmp_path / "python", card=card)
+    with cell.judge(tmp_path / "log", print) as judge:
+        found = {name: judge.environment.get(name) for name in ("NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "PYTHONOPTIMIZE")}
+        assert found == {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "GPU-0", "PYTHONOPTIMIZE": None}
+        assert (judge.command[-1], judge.command[0]) == ("cuda", str(tmp_path / "python"))
+
+
+def test_card_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decided, and nothing deviates."""
+    monkeypatch.setattr("matrix.prove.provision.host.LocalSite.offers", lambda *_: Machine(cuda=Cuda()))
+    for result in (
+        campaign(tmp_path, device="cuda").asked("0.19.2", [SINKS]),
+        campaign(tmp_path, device="cuda").searched("0.19.2", 10),
+    ):
+        assert "no card for parity" in result.problem
+        assert (result.decided, result.deviates, result.device) == (False, False, "cuda")
+
+
+@pytest.mark.parametrize(("device", "exact"), [("cpu", "float64"), ("cuda", "float32")])
+def test_rounding_is_decided_in_the_exact_dtype(tmp_path: Path, planted: Planted, device: str, exact: str) -> None:
+    campaign(tmp_path, device=device, dtype="bfloat16", given=SINKS).searched("0.19.2", 1e9)
+    assert planted.dtypes == {"bfloat16", exact}
 
 
 def test_commit_has_base_and_factors_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit before 0.15.0 calls itself 0.15.0rc3, which no range ">=0.15" contains."""
-    contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129")
+    contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129", source=None)
     environment = SimpleNamespace(minor="3.12", packages={}, path=tmp_path)
     monkeypatch.setattr("matrix.read.package_source.inspect", lambda source: contents)
     monkeypatch.setattr(Bases, "ready", lambda self, bases: None)

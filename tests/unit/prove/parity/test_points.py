@@ -14,6 +14,7 @@ from matrix.kit.parity.factors import MOST_RANKS, Deviation, Point
 from matrix.prove.parity.points import (
     DEVIATES,
     EQUAL,
+    REFUSED,
     SECOND_SEED,
     CauseSearch,
     Certainty,
@@ -170,6 +171,7 @@ def test_second_seed_alone_makes_a_suspicion(twice: bool) -> None:
 LOSS_ROW = PointResult(MLA, 1, DEVIATES, (LOSS,))
 NORM_ROW = PointResult(MLA, 1, DEVIATES, (NORM,))
 EQUAL_ROW = PointResult(MLA, 1, EQUAL)
+REFUSED_ROW = PointResult(MLA, 1, REFUSED, text="no attention in float32")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,9 @@ EQUAL_ROW = PointResult(MLA, 1, EQUAL)
         (LOSS_ROW, [EQUAL_ROW, LOSS_ROW], Certainty.CONFIRMED),
         (LOSS_ROW, [EQUAL_ROW, NORM_ROW], Certainty.NOISE),
         (LOSS_ROW, [], Certainty.NOISE),
+        (LOSS_ROW, [REFUSED_ROW], Certainty.SUSPECTED),
+        (LOSS_ROW, [REFUSED_ROW, EQUAL_ROW], Certainty.SUSPECTED),
+        (LOSS_ROW, [REFUSED_ROW, LOSS_ROW], Certainty.CONFIRMED),
         (NORM_ROW, [LOSS_ROW], Certainty.NOISE),
         (EQUAL_ROW, [LOSS_ROW], Certainty.NOISE),
         (None, [LOSS_ROW], Certainty.SUSPECTED),

@@ -1,0 +1,112 @@
+"""`megatrix parity --device cuda` on stand-ins: of the driver, CUDA (the CPU), NCCL's collectives (gloo), TE's kernels.
+
+The command, the claim of the GPU, the real wheel of NCCL, the forked ranks, Megatron-LM and Transformer Engine's Python
+are real, and so are bfloat16 and float32, of the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.ground.errors import ExitStatus
+from tests.real.conftest import ROOT
+from tests.rehearsal.conftest import Rehearsals
+from tests.rehearsal.parity_ranks import PLANT, STARTED
+from tests.rehearsal.test_rehearsal import FIRST
+from tests.schemas import items_of
+
+# The process in the cell is one with stand-ins; nothing else of the command is replaced.
+CODE = """
+import sys
+from matrix.prove.parity import campaigns
+from matrix.cli.main import main
+campaigns.MODULE = "tests.rehearsal.parity_ranks"
+sys.exit(main(["parity", "--device", "cuda", "--mcore", "0.19.2", "--json", *sys.argv[1:]]))
+"""
+LAYOUTS = (
+    "tp=2 sequence_parallel=on",
+    "dp=4 micro_batches=2 optimizer=adam distributed_optimizer=on",
+    "pp=2 experts=4",
+    "experts=4 dp=2 ep=2",
+    "optimizer=adam tp=2 resume=one",
+    "modules=local tp=2",
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A rehearsed card: runs the command there."""
+
+    rehearsals: Rehearsals
+    out: Path
+
+    def parity(self, *words: str, **variables: str) -> tuple[int, dict[str, Any]]:
+        """Return the exit status of the command and the result of its one core."""
+        environ = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.rehearsals.drivers),
+            "CUDA_VISIBLE_DEVICES": FIRST,
+            "MEGATRIX_GPU_LOCKS": str(self.out / "locks"),
+            **variables,
+        }
+        command = [str(self.rehearsals.python), "-c", CODE, *words, "--out", str(self.out)]
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=900, check=False)
+        assert done.stdout, done.stderr
+        (item,) = items_of(done.stdout, "parity")
+        return done.returncode, item
+
+
+@pytest.fixture
+def card(rehearsals: Callable[[str], Rehearsals], tmp_path: Path) -> Card:
+    return Card(rehearsals("torch-2.15.0"), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_unchanged_layouts_are_equal(card: Card, dtype: str) -> None:
+    words = [word for layout in LAYOUTS for word in ("--layout", layout)]
+    status, item = card.parity("--dtype", dtype, *words)
+    assert [(row["layout"], row["outcome"], row["text"]) for row in item["asked"]] == [
+        (row["layout"], "equal", "") for row in item["asked"]
+    ]
+    assert (len(item["asked"]), status) == (len(LAYOUTS), ExitStatus.GOOD)
+
+
+@pytest.mark.parametrize(
+    ("plant", "layout", "quantity"),
+    [
+        ("te dropped gradient", "tp=2 sequence_parallel=on", "gradient"),
+        ("te dropped expert", "experts=4 dp=2 ep=2", "gradient"),
+        ("wrong norm", "tp=2", "norm of gathered"),
+    ],
+)
+def test_search_confirms_a_planted_defect(card: Card, plant: str, layout: str, quantity: str) -> None:
+    """In bfloat16, with two seeds, and in float32 or under the layout from which it was shrunk."""
+    status, item = card.parity("--given", layout, "--unaided", "--seconds", "600", **{PLANT: plant})
+    found = [(row["certainty"], row["deviations"][0]["quantity"]) for row in item["causes"]]
+    assert (found, status) == ([("confirmed", quantity)], ExitStatus.BAD)
+    assert item["causes"][0]["reproduce"].endswith("--seed 1 --device cuda")
+
+
+def test_defect_of_a_thousandth_needs_float32(card: Card) -> None:
+    words = ("--layout", "tp=2 sequence_parallel=on")
+    rows = [card.parity("--dtype", dtype, *words, **{PLANT: "te wrong scale"}) for dtype in ("bfloat16", "float32")]
+    assert [(status, item["asked"][0]["outcome"]) for status, item in rows] == [(0, "equal"), (1, "deviates")]
+
+
+def test_ranks_import_by_themselves_where_cuda_started(card: Card) -> None:
+    status, item = card.parity("--layout", "tp=2", **{STARTED: "1"})
+    assert (status, item["asked"][0]["outcome"]) == (ExitStatus.GOOD, "equal")
+
+
+@pytest.mark.parametrize("variables", [{"CUDA_VISIBLE_DEVICES": ""}, {"LD_LIBRARY_PATH": "/nowhere"}])
+def test_machine_without_a_card_decides_nothing(card: Card, variables: dict[str, str]) -> None:
+    status, item = card.parity("--layout", "tp=2", **variables)
+    assert (status, item["asked"]) == (ExitStatus.NOTHING, [])
+    assert "no card for parity: needs 1 GPU" in item["problem"]

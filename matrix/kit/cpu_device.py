@@ -78,15 +78,22 @@ def two_devices() -> None:
     """Let is_cuda be true except for what cpu() returned, and replace streams: an optimizer may offload to the CPU."""
     import torch
 
-    plain = {"__reduce_ex__": lambda tensor, protocol: tensor.as_subclass(torch.Tensor).__reduce_ex__(protocol)}
-    on_host = type("OnHost", (torch.Tensor,), {"is_cuda": False, "pin_memory": lambda tensor, *_: tensor, **plain})
     names = {torch.float32: "torch.cuda.FloatTensor", torch.bfloat16: "torch.cuda.BFloat16Tensor"}
     convert = torch.Tensor.type
     torch.Tensor.type = lambda tensor, *to: convert(tensor, *to) if to else names[tensor.dtype]
-    torch.Tensor.is_cuda = property(lambda tensor: True)
-    torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
+    claim_tensors(lambda tensor: True)
     without_streams()
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
+
+
+def claim_tensors(claimed: Callable[[Any], bool]) -> None:
+    """Let is_cuda be what `claimed` returns of a tensor, and false for what cpu() returned."""
+    import torch
+
+    plain = {"__reduce_ex__": lambda tensor, protocol: tensor.as_subclass(torch.Tensor).__reduce_ex__(protocol)}
+    on_host = type("OnHost", (torch.Tensor,), {"is_cuda": False, "pin_memory": lambda tensor, *_: tensor, **plain})
+    torch.Tensor.is_cuda = property(claimed)
+    torch.Tensor.cpu = lambda tensor: tensor.as_subclass(on_host)
 
 
 def as_cuda(*tensors: Any) -> list[Any]:
@@ -119,7 +126,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def make(*args: Any, **kwargs: Any) -> Any:
-        if str(kwargs.get("device", "")).startswith("cuda"):
+        if str(kwargs.get("device", "")).startswith(("cuda", "0")):
             kwargs["device"] = "cpu"
         kwargs.pop("pin_memory", None)
         return factory(*args, **kwargs)

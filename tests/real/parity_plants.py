@@ -147,6 +147,61 @@ def shard_read_twice() -> None:
     torch.nn.Module.load_state_dict = load
 
 
+def muon_wrong_part() -> None:
+    """One rank orthogonalizes a thousandth too much of the matrices that ranks share."""
+    from megatron.core.optimizer import emerging_optimizers
+
+    original = emerging_optimizers.newton_schulz_tp
+    emerging_optimizers.newton_schulz_tp = lambda *arguments, **keywords: (
+        original(*arguments, **keywords) * (1.001 if _rank() == 1 else 1)
+    )
+
+
+def muon_not_gathered() -> None:
+    """One rank does not gather what its peers updated."""
+    from megatron.core.optimizer.layer_wise_optimizer import LayerWiseDistributedOptimizer
+
+    original = LayerWiseDistributedOptimizer.start_param_sync_for_bucket_group_subset
+
+    def sync(self: Any) -> None:
+        before = [parameter.detach().clone() for chunk in self.model_chunks for parameter in chunk.parameters()]
+        original(self)
+        if _rank() == 1:
+            after = [parameter for chunk in self.model_chunks for parameter in chunk.parameters()]
+            for values, parameter in zip(before, after, strict=True):
+                parameter.data.copy_(values)
+
+    LayerWiseDistributedOptimizer.start_param_sync_for_bucket_group_subset = sync
+
+
+def offload_not_copied() -> None:
+    """One rank does not copy the first parameter back from the host."""
+    from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
+
+    original = HybridDeviceOptimizer.step
+
+    def step(self: Any, closure: Any = None) -> None:
+        first = next(iter(self.gpu_params_map_cpu_copy))
+        before = first.detach().clone()
+        original(self, closure)
+        if _rank() == 1:
+            first.data.copy_(before)
+
+    HybridDeviceOptimizer.step = step
+
+
+def fsdp_wrong_scale() -> None:
+    """Megatron-FSDP scales what one rank adds to the gradients by a thousandth too little."""
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
+
+    original = param_and_grad_buffer.gradient_reduce_preprocessing
+
+    def scale(gradient: Any, factor: Any, config: Any) -> Any:
+        return original(gradient.mul_(0.999) if _rank() == 1 else gradient, factor, config)
+
+    param_and_grad_buffer.gradient_reduce_preprocessing = scale
+
+
 def te_wrong_reduction() -> None:
     """Transformer Engine's reduce-scatter after a row parallel layer misses a part of one rank."""
     from transformer_engine.pytorch.module import linear
@@ -260,12 +315,34 @@ PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "lost moments": (lost_moments, "optimizer=adam tp=2 resume=one", "parameter"),
     "lost scale": (lost_scale, "optimizer=adam tp=2 resume=one", "parameter"),
     "shard read twice": (shard_read_twice, "optimizer=adam tp=2 resume=one", "loss"),
+    **{
+        f"none of fsdp {strategy}": (None, f"optimizer=adam dp=2 distributed_optimizer=on fsdp={strategy}", "")
+        for strategy in ("no_shard", "optim", "optim_grads", "optim_grads_params")
+    },
+    "fsdp wrong scale": (
+        fsdp_wrong_scale,
+        "optimizer=adam dp=2 distributed_optimizer=on fsdp=optim_grads_params",
+        "gradient",
+    ),
+    "none of offload": (None, "optimizer=adam tp=2 offload=half offload_overlap=on", ""),
+    "none of offload of all": (None, "optimizer=adam dp=2 offload=all", ""),
+    "offload not copied": (offload_not_copied, "optimizer=adam dp=2 offload=half", "parameter"),
+    "none of muon": (None, "optimizer=muon tp=2 dp=2 muon_tp=distributed", ""),
+    "none of muon with experts": (None, "optimizer=muon experts=4 dp=2 ep=2 resume=same", ""),
+    "muon wrong part": (muon_wrong_part, "optimizer=muon tp=2", "parameter"),
+}
+MIXED_PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
+    "none of mixed": (None, "optimizer=adam dp=2 tp=2 sequence_parallel=on distributed_optimizer=on", ""),
+    "none of offloaded shards": (None, "optimizer=adam dp=2 distributed_optimizer=on offload=half resume=same", ""),
+    "none of muon layer by layer": (None, "optimizer=muon dp=2 distributed_optimizer=on resume=same", ""),
+    "muon not gathered": (muon_not_gathered, "optimizer=muon dp=2 distributed_optimizer=on", "parameter"),
+    "mixed wrong reduction": (wrong_reduction, "tp=2", "loss"),
 }
 
 
 def main() -> None:
     """Judge the point of each defect, or of those named, by two seeds; in a cell with Transformer Engine of its own."""
-    plants = TE_PLANTS if campaign.prepare_cell() else PLANTS
+    plants = TE_PLANTS if campaign.prepare_cell() else {**PLANTS, **MIXED_PLANTS}
     original, comparisons = layout_step.run, campaign.Comparisons()
     for name in sys.argv[1:] or plants:
         plant, text, _ = plants[name]
@@ -278,7 +355,8 @@ def main() -> None:
 
         layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            answer = comparisons.judge(campaign.ParityTask(point, seed))
+            dtype = "mixed" if name in MIXED_PLANTS else "float64"
+            answer = comparisons.judge(campaign.ParityTask(point, seed, dtype=dtype))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
             row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}
             sys.stdout.write(json.dumps(row) + "\n")

@@ -44,6 +44,7 @@ fused_weight_gradient_mlp_cuda                Apex's kernel, without which it re
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib.util
 import json
 import os
@@ -140,7 +141,7 @@ def grouped_adam() -> Any:
         def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
                 for state in filter(None, map(self.state.__getitem__, group["params"])):
-                    state["step"] = torch.tensor(float(group["step"]))
+                    state["step"] = torch.tensor(float(group.get("step", 0)))
             result = super().step(closure)
             for group in filter(lambda group: group["params"], self.param_groups):
                 group["step"] = group.get("step", 0) + 1
@@ -225,8 +226,8 @@ class Stream:
 
 ONLY = Stream()
 CUDA_NAMES: Final = {
-    **dict.fromkeys(("torch.DoubleTensor", "torch.FloatTensor"), "torch.cuda.FloatTensor"),
-    "torch.BFloat16Tensor": "torch.cuda.BFloat16Tensor",
+    "torch.DoubleTensor": "torch.cuda.FloatTensor",
+    **dict.fromkeys(("torch.FloatTensor", "torch.BFloat16Tensor"), "torch.cuda.BFloat16Tensor"),
 }
 
 
@@ -240,11 +241,22 @@ def _cuda_names(original: Callable[..., Any]) -> Callable[..., Any]:
     return kind
 
 
+def half_in_float32() -> None:
+    """Let bfloat16 be what float32 was, in a rank: mixed precision has its main weights, and rounds to 24 bits."""
+    import torch
+
+    torch.bfloat16 = torch.FloatTensor.dtype
+    torch.Tensor.bfloat16 = lambda tensor: tensor.to(torch.bfloat16)
+    names = {torch.bfloat16: "bfloat16"}
+    copyreg.pickle(torch.dtype, lambda dtype: names.get(dtype) or str(dtype).removeprefix("torch."))
+
+
 DEADLINE_S: Final = 60.0  # of one run of all ranks; two steps take about a second
 # By name and dtype. Sums in float32 differ by their order; and an update of less than 6e-8 of a parameter is none.
 ROUNDING: Final = Device(CARD, "nccl", floor=1e-5, moves=8, idle=1e-3)
+HALF: Final = Device(dtype="bfloat16", moves=8)
 DEVICES: Final[Mapping[str, Mapping[str, Device]]] = {
-    CPU: {FLOAT64: Device(), "bfloat16": Device(dtype="bfloat16", moves=8)},
+    CPU: {FLOAT64: Device(), "bfloat16": HALF, "mixed": replace(HALF, mixed=True)},
     CARD: {dtype: replace(ROUNDING, dtype=dtype) for dtype in DTYPES[CARD]},
 }
 KEPT: Final = 100  # references; each takes about 0.3 MiB
@@ -402,6 +414,8 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     from matrix.kit.parity import layout_step, tiny_model
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(leg.point.ranks)}
+    if device.mixed:
+        half_in_float32()
     torch.cuda.set_device(0)
     store = torch.distributed.FileStore(str(folder / f"store-{leg.steps.start}"), leg.point.ranks)
     torch.distributed.init_process_group(device.backend, store=store, rank=rank, world_size=leg.point.ranks)

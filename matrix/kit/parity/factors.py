@@ -24,7 +24,7 @@ FLOAT64: Final = "float64"
 CPU: Final = "cpu"
 CARD: Final = "cuda"
 # What a device computes in, the usual first; and what rounds least there, which decides what another may have rounded.
-DTYPES: Final[Mapping[str, tuple[str, ...]]] = {CPU: (FLOAT64, "bfloat16"), CARD: ("bfloat16", "float32")}
+DTYPES: Final[Mapping[str, tuple[str, ...]]] = {CPU: (FLOAT64, "bfloat16", "mixed"), CARD: ("bfloat16", "float32")}
 EXACT: Final[Mapping[str, str]] = {CPU: FLOAT64, CARD: "float32"}
 # The layouts that write what another one resumes. Sequence parallel: some models are wrong without it.
 WRITERS: Final[Mapping[str, Mapping[str, Value]]] = {
@@ -365,9 +365,9 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "distributed optimizer",
-        "divides the state of adam",
+        "divides the state of adam, or the matrices of muon",
         ("optimizer", "distributed_optimizer"),
-        lambda p: not p["distributed_optimizer"] or p["optimizer"] == "adam",
+        lambda p: not p["distributed_optimizer"] or p["optimizer"] != "sgd",
     ),
     Constraint(
         "sinks under context parallel",

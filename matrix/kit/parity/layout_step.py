@@ -172,7 +172,7 @@ def logged(point: Point, config: Any) -> dict[str, float]:
         from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
         MTPLossLoggingHelper.track_mtp_metrics(scale, 0, writer)
-    return scalars
+    return {name: value for name, value in scalars.items() if "cumulative" not in name}  # since the process began
 
 
 @dataclass
@@ -211,9 +211,12 @@ def run(leg: Leg, draw: Draw, checkpoint: Path, device: Device) -> Numbers:
     config = tiny_model.transformer_config(point, device)
     chunks = tiny_model.model_chunks(point, config)
     tied = not point["untied"]
-    owned = [shard for wrapped in chunks for shard in shards(bare(wrapped), config, tied=tied)]
+    owned = [shard for module in chunks for shard in shards(bare(module), config, tied=tied)]
     moves = [start(shard, replace(draw, seed=draw.seed + steps.start), device) for shard in owned]
-    optimizer = tiny_model.optimizer(point, config, chunks)
+    chunks = tiny_model.data_parallel(point, config, chunks, device)
+    if point["fsdp"] != "none":
+        owned = tiny_model.divided(owned, chunks)
+    optimizer = tiny_model.optimizer(point, config, chunks, device)
     prepare(config, chunks, optimizer, point)
     if steps.start:
         tiny_model.load(leg, chunks, optimizer, checkpoint)
@@ -285,10 +288,16 @@ def one_step(point: Point, batches: list[Any], chunks: list[Any], optimizer: Any
 
 def parameters(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the parameters of this rank; of those in half precision the part that its optimizer updates, in float32."""
+    import torch
+
     for shard in owned:
-        values, (first, end) = shard.parameter, (0, shard.parameter.numel())
-        if values.element_size() < 4 and hasattr(values, "main_param"):
-            values, (first, end) = values.main_param, responsible(shard.parameter, optimizer)
+        values, (first, end) = local(shard.parameter), (0, shard.index.numel())
+        if values.dtype is torch.bfloat16 and hasattr(values, "main_param"):
+            first, end = responsible(values, optimizer)
+            if end and values.main_param is None:  # the precision-aware one keeps it with its state
+                states = owner(values, optimizer)._get_main_param_and_optimizer_states(values)
+                values.main_param = states["param"]
+            values = values.main_param
         if values is not None:
             yield shard.name, shard.index.flatten()[first:end], kept(values).flatten()
 
@@ -296,21 +305,37 @@ def parameters(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, A
 def gradients(owned: list[Shard], optimizer: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the reduced gradients of this rank: of each parameter, or of the part that its optimizer has."""
     for shard in owned:
-        start, end = responsible(shard.parameter, optimizer)
-        main = shard.parameter.main_grad.flatten()[start:end]
-        yield shard.name, shard.index.flatten()[start:end], kept(main)
+        if hasattr(shard.parameter, "orig_param"):  # Megatron-FSDP's: the part of this rank, None where it has none
+            start, end, whole = 0, shard.index.numel(), shard.parameter.grad
+        else:
+            (start, end), whole = responsible(shard.parameter, optimizer), shard.parameter.main_grad
+        if whole is not None:
+            yield shard.name, shard.index.flatten()[start:end], kept(local(whole).flatten()[start:end])
+
+
+def local(tensor: Any) -> Any:
+    """Return what this rank has of a tensor of torch's, of a distributed one of its part."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def responsible(parameter: Any, optimizer: Any) -> tuple[int, int]:
     """Return the first and the end of the elements that this rank's optimizer updates."""
-    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
-        if hasattr(part, "model_param_gbuf_map"):
-            if parameter in part.model_param_gbuf_map:
-                span = part._get_model_param_range_map(parameter)["param"]
-                return span.start, span.end
-        else:
-            return 0, parameter.numel()
-    return 0, 0
+    part = owner(parameter, optimizer)
+    if part is None or not hasattr(part, "model_param_gbuf_map"):
+        return 0, parameter.numel() * (part is not None)
+    span = part._get_model_param_range_map(parameter)["param"]
+    return span.start, span.end
+
+
+def owner(parameter: Any, optimizer: Any) -> Any:
+    """Return the optimizer of a chain, or of a chain in it, that updates a parameter on this rank, or None."""
+    if hasattr(optimizer, "chained_optimizers"):
+        owners = (owner(parameter, part) for part in optimizer.chained_optimizers)
+        return next((part for part in owners if part is not None), None)
+    if hasattr(optimizer, "model_param_gbuf_map"):
+        return optimizer if parameter in optimizer.model_param_gbuf_map else None
+    main = getattr(parameter, "main_param", parameter)
+    return optimizer if any(main is other for other in optimizer.get_parameters()) else None
 
 
 def shrunk(before: list[Any], after: list[Any]) -> float | None:

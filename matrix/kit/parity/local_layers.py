@@ -67,8 +67,9 @@ def _define_absent() -> None:
     from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = None
-    if hasattr(distrib_optimizer, "HAVE_APEX_OR_TE"):
-        distrib_optimizer.HAVE_APEX_OR_TE = True  # they have a faster Adam; torch's is used
+    for name in ("HAVE_APEX_OR_TE", "USING_TE_OPTIMIZER"):  # they have a faster Adam; torch's is used, and is the same
+        if hasattr(distrib_optimizer, name):
+            setattr(distrib_optimizer, name, True)
     try:
         from megatron.core import fp8_utils
     except ImportError:

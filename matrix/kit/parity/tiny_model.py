@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+from matrix.kit import cpu_device
 from matrix.kit.parity.factors import CPU, FLOAT64, TOLERANCE, Leg, Point
+from matrix.kit.parity.shards import Shard
 
 HIDDEN: Final = 16
 HEADS: Final = 4
@@ -24,6 +29,7 @@ SEQUENCE: Final = 8  # tokens of a sample
 COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient to be seen
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
+FRACTIONS: Final = {"half": 0.5, "all": 1.0}  # of the parameters that are offloaded
 
 ONE: Final = dict.fromkeys(
     ("context_parallel_size", "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1
@@ -50,7 +56,8 @@ class Device:
 
     `backend` connects the ranks, `dtype` is that of parameters and activations. `moves` is the number of references
     with moved weights from which the tolerance is measured, `floor` the least tolerance: see factors.Tolerance. A
-    gradient of up to `idle` may be too small to change a parameter: noise, where it is zero in theory.
+    gradient of up to `idle` may be too small to change a parameter: noise, where it is zero in theory. With `mixed`,
+    half precision is float32: see campaign.half_in_float32.
     """
 
     name: str = CPU
@@ -59,6 +66,7 @@ class Device:
     floor: float = TOLERANCE
     moves: int = 0
     idle: float = 1e-12
+    mixed: bool = False
 
     def unit(self, name: str) -> float:
         """Return one unit in the last place of 1.0 as a parameter has it."""
@@ -222,10 +230,27 @@ def _layout(point: Point) -> dict[str, Any]:
 
 
 def model_chunks(point: Point, config: Any) -> list[Any]:
-    """Return the chunks of this rank, one for each of its virtual stages, in upstream's data parallel wrapper."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    """Return the chunks of this rank, one for each of its virtual stages."""
     from megatron.core.transformer.module import Float16Module
 
+    count = point.count("vpp")
+    chunks = [chunk(point, config, number if count > 1 else None) for number in range(count)]
+    return [Float16Module(config, module) for module in chunks] if config.bf16 else chunks
+
+
+def data_parallel(point: Point, config: Any, chunks: list[Any], device: Device) -> list[Any]:
+    """Return the chunks in upstream's data parallel wrapper."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    kind = DistributedDataParallel if point["fsdp"] == "none" else partial(_fully_sharded, device)
+    wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, _wrapper(point), **ONE))
+    return [
+        kind(config, wrapper, module, disable_bucketing=number > 0, **_matrices_whole(point, wrapper, module))
+        for number, module in enumerate(chunks)
+    ]
+
+
+def _wrapper(point: Point) -> dict[str, Any]:
     options = {
         "grad_reduce_in_fp32": True,
         "use_distributed_optimizer": point["distributed_optimizer"],
@@ -235,15 +260,64 @@ def model_chunks(point: Point, config: Any) -> list[Any]:
         "num_distributed_optimizer_instances": point.count("optimizer_instances"),
         "bucket_size": 2000 if point["small_buckets"] else None,
     }
-    wrapper = DistributedDataParallelConfig(**accepted(DistributedDataParallelConfig, options, **ONE))
-    count = point.count("vpp")
-    chunks = [chunk(point, config, number if count > 1 else None) for number in range(count)]
-    if config.bf16:
-        chunks = [Float16Module(config, module) for module in chunks]
-    return [
-        DistributedDataParallel(config, wrapper, module, disable_bucketing=number > 0)
-        for number, module in enumerate(chunks)
-    ]
+    if point["fsdp"] != "none":  # gloo has no sum that multiplies
+        options |= {"use_megatron_fsdp": True, "gradient_reduce_div_fusion": False}
+        options["data_parallel_sharding_strategy"] = point["fsdp"]
+    return options
+
+
+def _fully_sharded(device: Device, *arguments: Any, **options: Any) -> Any:
+    """Return Megatron-FSDP's wrapper. On the CPU that is its device and mesh; it asks for the number of a card, too."""
+    import torch
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter as upstream
+
+    if device.name != CPU:
+        return upstream.FullyShardedDataParallel(*arguments, **options)
+    mesh, current = torch.distributed.DeviceMesh, torch.cuda.current_device
+    upstream.DeviceMesh = SimpleNamespace(
+        from_group=lambda groups, device_type, **more: mesh.from_group(groups, "cpu", **more)
+    )
+    torch.cuda.current_device = lambda: 0
+    try:
+        return upstream.FullyShardedDataParallel(*arguments, device=torch.device("cpu"), **options)
+    finally:
+        torch.cuda.current_device = current
+
+
+def divided(owned: list[Shard], chunks: list[Any]) -> list[Shard]:
+    """Return the shards of Megatron-FSDP: of each parameter what its optimizer has on this rank."""
+    parts = {}
+    for buffer in (wrapped.param_and_grad_buffer for wrapped in chunks):
+        whole = buffer.bucketing_policy.data_parallel_sharding_strategy == "no_shard"
+        for _, parameter in buffer.optimizer_named_parameters:
+            group = buffer.parameter_groups[buffer.param_to_param_group[parameter.orig_param]]
+            item = group.main_grad_buffer.param_idx[parameter.orig_param]
+            span = (0, None) if whole else group.main_grad_buffer._get_item_slice_in_shard(item)
+            parts[parameter.orig_param] = parameter, slice(*span)
+    rows = ((shard, *parts[shard.parameter]) for shard in owned)
+    return [replace(shard, index=shard.index.flatten()[span], parameter=part) for shard, part, span in rows]
+
+
+def _matrices_whole(point: Point, wrapper: Any, module: Any) -> dict[str, Any]:
+    """Return the buffers of a chunk in which no matrix that Muon updates is cut, as Megatron-LM's training.py does."""
+    if not _layer_wise(point):
+        return {}
+    from megatron.core import parallel_state
+    from megatron.core.optimizer import layer_wise_optimizer as upstream
+
+    upstream.tag_params_for_buffer_routing([module])
+    layout = upstream.LayerWiseDistributedOptimizer.compute_full_param_layout(
+        list(module.parameters()),
+        wrapper.bucket_size,
+        _data_parallel().size(),
+        wrapper,
+        expert_data_parallel_world_size=parallel_state.get_expert_data_parallel_world_size(),
+    )
+    return {"full_param_layout": layout}
+
+
+def _layer_wise(point: Point) -> bool:
+    return point["optimizer"] == "muon" and bool(point["distributed_optimizer"])
 
 
 def chunk(point: Point, config: Any, virtual: int | None) -> Any:
@@ -281,26 +355,47 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
 
 
 def bare(wrapped: Any) -> Any:
-    """Return the GPTModel in a data parallel wrapper, and in that of half precision."""
-    return getattr(wrapped.module, "module", wrapped.module)
+    """Return the GPTModel in data parallel wrappers, and in that of half precision."""
+    return bare(wrapped.module) if hasattr(wrapped, "module") else wrapped
 
 
-def optimizer(point: Point, config: Any, chunks: list[Any]) -> Any:
+def optimizer(point: Point, config: Any, chunks: list[Any], device: Device) -> Any:
     """Return upstream's optimizer of the chunks."""
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
+    if point["offload"] != "none" and device.name == CPU:
+        _claim_card()
+    options = {**_optimizer(point), "params_dtype": config.params_dtype, "bf16": config.bf16}
+    return get_megatron_optimizer(OptimizerConfig(**accepted(OptimizerConfig, options)), chunks)
+
+
+def _optimizer(point: Point) -> dict[str, Any]:
     options = {
         "optimizer": point["optimizer"],
         "lr": RATE if point["optimizer"] == "sgd" else RATE / 10,
         "weight_decay": 0.1 if point["weight_decay"] else 0.0,
         "clip_grad": CLIP if point["clip"] else 0.0,
         "sgd_momentum": 0.9,
-        "use_distributed_optimizer": point["distributed_optimizer"],
+        "use_distributed_optimizer": point["distributed_optimizer"] and not _layer_wise(point),
         "overlap_param_gather": point["overlap_param_gather"],
-        "params_dtype": config.params_dtype,
-        "bf16": config.bf16,
     }
-    return get_megatron_optimizer(OptimizerConfig(**accepted(OptimizerConfig, options)), chunks)
+    if point["optimizer"] == "muon":  # its default precision rounds to bfloat16
+        options |= {"muon_tp_mode": point["muon_tp"], "muon_fp32_matmul_prec": "highest"}
+        options["use_layer_wise_distributed_optimizer"] = _layer_wise(point)
+    if point["offload"] != "none":  # with distributed_optimizer=on as Megatron-LM demands
+        options |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": FRACTIONS[str(point["offload"])]}
+        options["overlap_cpu_optimizer_d2h_h2d"] = point["offload_overlap"]
+        options["use_precision_aware_optimizer"] = point["distributed_optimizer"]
+    return options
+
+
+def _claim_card() -> None:
+    """Let the tensors of upstream's optimizers count as a card's, but for the host's copies; torch's AdamW has both."""
+    from megatron.core import optimizer as upstream
+    from torch.optim.adamw import AdamW
+
+    cpu_device.claim_tensors(lambda tensor: sys._getframe(1).f_globals["__name__"].startswith(upstream.__name__))
+    upstream.Adam = upstream.CPUAdam = AdamW
 
 
 def save(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:

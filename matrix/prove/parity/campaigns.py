@@ -25,7 +25,7 @@ from matrix.ground.catalog.model import Catalog, Wheels
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.catalog.versions import parse
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity.factors import CARD, CPU, DTYPES, EXACT, FLOAT64, Point
+from matrix.kit.parity.factors import CARD, CPU, DTYPES, EXACT, FLOAT64, Point, factors
 from matrix.prove.execution.engine import neutral, passed
 from matrix.prove.execution.engine import settings as cell_variables
 from matrix.prove.parity.card import SharedCard
@@ -53,6 +53,7 @@ IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they ta
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
 CARD_S: Final = 120.0  # the same on a card, where each rank starts CUDA, and may have to import by itself
 SLACK_S: Final = 10.0
+EMERGING: Final = ("emerging-optimizers==0.3.0", "absl-py==2.3.1")  # Muon
 CRASHES: Final = 3  # processes in a row that end without an answer
 
 
@@ -114,6 +115,9 @@ def core_cell(
         card = SharedCard.of({row.source.package: row.version for row in contents}, unreleased, mps=mps)
         python = Path(sys.executable)
         return CoreCell(source, release, f"{identity} {card.identity}", card.installation.base, python, card=card)
+    if factors()["optimizer"].supported("muon", release):
+        sources += tuple(map(package_source.pinned, EMERGING))
+        identity = " ".join((identity, *EMERGING))
     base = base_of(catalog, release)
     bases = Bases(catalog, say)
     bases.ready([base.id])

@@ -13,6 +13,7 @@ def test_float64_has_the_name_of_cudas_float32() -> None:
     assert kind("torch.DoubleTensor") == "torch.cuda.FloatTensor"
     assert kind("torch.LongTensor") == "torch.LongTensor"
     assert kind("torch.BFloat16Tensor") == "torch.cuda.BFloat16Tensor"
+    assert kind("torch.FloatTensor") == "torch.cuda.BFloat16Tensor"  # of mixed precision
 
 
 def test_sizes_of_an_exchange_become_lists() -> None:

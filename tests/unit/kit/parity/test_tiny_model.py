@@ -45,6 +45,8 @@ def options(point: Point) -> dict[str, Any]:
         **tiny_model._shape(point),
         **tiny_model._experts(point),
         **tiny_model._layout(point),
+        **tiny_model._wrapper(point),
+        **tiny_model._optimizer(point),
     }
 
 
@@ -56,11 +58,10 @@ def test_weights_are_made_on_the_device(torch: Any, name: str, dtype: str) -> No
     assert options["bf16"] is (dtype == "bfloat16")
 
 
-# Chosen elsewhere: in the attention's class, the model, the wrapper, the optimizer and the data.
+# Chosen elsewhere: in the attention's class, the model, the data and the checkpoint.
 ELSEWHERE = {
-    "attention", "position", "untied", "mask", "optimizer", "clip", "weight_decay", "dp", "micro_batches",
-    "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "average_in_collective", "small_buckets",
-    "optimizer_instances", "own_loss", "resume", "reshardable", "parallel_load",
+    "attention", "position", "untied", "mask", "dp", "micro_batches", "own_loss", "resume", "reshardable",
+    "parallel_load",
 }  # fmt: skip
 
 

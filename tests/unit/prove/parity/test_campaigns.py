@@ -189,6 +189,26 @@ def test_rounding_is_decided_in_the_exact_dtype(tmp_path: Path, planted: Planted
     assert planted.dtypes == {"bfloat16", exact}
 
 
+@pytest.mark.parametrize(("version", "packages"), [("0.17.1", 1), ("0.18.2", 1 + len(campaigns.EMERGING))])
+def test_core_with_muon_has_its_package(
+    version: str, packages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = SimpleNamespace(minor="3.12", packages={}, path=tmp_path)
+    contents = SimpleNamespace(version=version, identity=f"pypi megatron-core=={version}")
+    specs: list[Any] = []
+
+    def provide(self: Any, spec: Any) -> Any:
+        specs.append(spec)
+        return SimpleNamespace(path=tmp_path)
+
+    monkeypatch.setattr("matrix.read.package_source.inspect", lambda source: contents)
+    monkeypatch.setattr(Bases, "ready", lambda self, bases: None)
+    monkeypatch.setattr(Bases, "provide", lambda self, base: environment)
+    monkeypatch.setattr("matrix.prove.provision.overlays.Overlays.provide", provide)
+    campaigns.core_cell(loading.load(), version, print)
+    assert [len(spec.sources) for spec in specs] == [packages]
+
+
 def test_commit_has_base_and_factors_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit before 0.15.0 calls itself 0.15.0rc3, which no range ">=0.15" contains."""
     contents = SimpleNamespace(version="0.15.0rc3+dbc4129", identity="git dbc4129", source=None)

@@ -172,10 +172,10 @@ def causes(records: Iterable[Record]) -> dict[tuple[str, Verdict, str], list[Rec
 def silent(records: Iterable[Record]) -> list[tuple[tuple[Verdict, str], list[Record]]]:
     """Group the records without a result by verdict and reason, the largest group first.
 
-    Reasons that differ only in the release that a case needs are one.
+    Reasons that differ only in the release that a case needs are one; one without a release joins them.
     """
     alike = group_by(
-        lambda record: (record.verdict, NEEDED.sub(r"\1 ", verdict_reason(record))),
+        lambda record: (record.verdict, NEEDED.sub(r"\1", verdict_reason(record))),
         (record for record in records if record.verdict in SILENT),
     )
     groups = {(verdict, _of_all(members)): members for (verdict, _), members in alike.items()}
@@ -184,13 +184,13 @@ def silent(records: Iterable[Record]) -> list[tuple[tuple[Verdict, str], list[Re
 
 def _of_all(records: Sequence[Record]) -> str:
     """Return the reason of records whose reasons differ only in a release: "needs TE 1.9.0 - 2.19.0 (29 releases)"."""
-    reasons = dict.fromkeys(map(verdict_reason, records))
+    reasons = sorted(map(verdict_reason, records), key=lambda reason: not NEEDED.match(reason))
     releases = sorted({match[2] for match in map(NEEDED.match, reasons) if match}, key=version_order)
     if len(releases) < 2:
-        return next(iter(reasons))
+        return reasons[0]
     count = f" ({len(releases)} releases)" * (len(releases) > 2)
     text = f"{releases[0]} {'-' if count else 'and'} {releases[-1]}{count}"
-    return NEEDED.sub(lambda match: f"{match[1]} {text}", next(iter(reasons)))
+    return NEEDED.sub(lambda match: f"{match[1]} {text}", reasons[0])
 
 
 def verdicts_text(pasts: Iterable[PastResult]) -> str:

@@ -410,6 +410,10 @@ def builds_te(item: Planned, offer: BaseOffer) -> bool:
     return built and offer.toolkit is not None and not (offer.measured and offer.te == te)
 
 
+# How a machine without nvcc gets a Transformer Engine: the rest of that remedy.
+BUNDLE: Final = ", or make a bundle with megatrix bundle --compile where nvcc is"
+
+
 def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
     """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one.
 
@@ -425,8 +429,12 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
         from matrix.ground.catalog import distributions
 
         built = distributions.is_compiled(required, offer.toolkit, machine.compiled)
-        why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc))
+        why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc), BUNDLE)
         return Lack(Kind.TE, f"{text}: {why}") if why else None
+    if offer.te == NONE and offer.toolkit and machine.nvcc == NONE:
+        from matrix.ground.catalog import distributions
+
+        return Lack(Kind.TE, f"{text}: {distributions.no_nvcc(offer.toolkit.cuda, BUNDLE)}")
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")
     if not required or (offer.te == required if offer.measured else minor(offer.te) == minor(required)):

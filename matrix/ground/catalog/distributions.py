@@ -235,24 +235,32 @@ def library(te: str, cuda: str) -> str:
     return next((one.package for one in libraries if one.cuda == _major(cuda) and te in one.versions), "")
 
 
-def build_lack(te: str, toolkit: Toolkit) -> str:
-    """Return why a base can't build or import a release, with the remedy; "" where it can or too little is known."""
+def build_lack(te: str, toolkit: Toolkit, elsewhere: str = "") -> str:
+    """Return why a base can't build or import a release, with the remedy; "" where it can or too little is known.
+
+    What no nvcc mends comes first. `elsewhere` is the rest of the remedy without one.
+    """
     recorded, cuda, nvcc = te_builds(), toolkit.cuda, toolkit.nvcc
     if te not in recorded.extension.versions:
-        return f"the package index has no {recorded.extension.package} {te}: --compile builds a clone's"
+        return "the package index has no source of its extension: --compile builds a clone's"
     if cuda == NONE:
         return "torch here is built without CUDA; fix: install one that is built with it"
-    if nvcc == NONE:
-        toolkit_of = f"CUDA's toolkit {_major(cuda)}" if cuda else "the toolkit of its torch's CUDA"
-        return f"no nvcc builds it here; fix: install {toolkit_of} and set CUDA_HOME"
     for pair in recorded.unimportable:
         if toolkit.torch and te in pair.versions and toolkit.torch in pair.torch:
             return f"with torch {toolkit.torch} it can't be imported: {pair.reason}"
     if cuda and not library(te, cuda):
         return f"the package index has no library of it for CUDA {_major(cuda)}, that of this torch"
+    if nvcc == NONE:
+        return no_nvcc(cuda, elsewhere)
     if cuda and nvcc and _major(cuda) != _major(nvcc):
         return f"nvcc is of CUDA {nvcc}, torch of {cuda}; fix: set CUDA_HOME to a toolkit of CUDA {_major(cuda)}"
     return ""
+
+
+def no_nvcc(cuda: str | None, elsewhere: str = "") -> str:
+    """Return that no nvcc builds a release for this CUDA of torch, with the remedy."""
+    toolkit = f"CUDA's toolkit {_major(cuda)}" if cuda else "the toolkit of its torch's CUDA"
+    return f"no nvcc builds it here; fix: install {toolkit} and set CUDA_HOME{elsewhere}"
 
 
 def requirements(te: str, cuda: str) -> ReleaseParts:

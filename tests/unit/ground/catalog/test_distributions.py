@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from matrix.ground.catalog import distributions
@@ -87,14 +89,16 @@ CUDA_12, CUDA_13 = Toolkit("12.4", "12.1", "2.4.0"), Toolkit("13.0", "13.0", "2.
 @pytest.mark.parametrize(
     ("te", "toolkit", "reason"),
     [
-        ("1.8.0", CUDA_12, "the package index has no transformer-engine-torch 1.8.0"),
-        ("2.0.0", CUDA_12, "the package index has no transformer-engine-torch 2.0.0"),
+        ("1.8.0", CUDA_12, "the package index has no source of its extension: --compile builds"),
+        ("2.0.0", CUDA_12, "the package index has no source of its extension: --compile builds"),
         ("1.9.0", CUDA_12, ""),
         ("1.13.0", CUDA_12, ""),
         ("2.9.0", CUDA_13, ""),
         ("2.18.0", CUDA_13, ""),
         ("2.18.0", Toolkit("none", "13.0", "2.11.0"), "no nvcc builds it here; fix: install CUDA's toolkit 13 and"),
         ("2.18.0", Toolkit("none"), "no nvcc builds it here; fix: install the toolkit of its torch's CUDA and"),
+        ("2.18.0", replace(CUDA_12, nvcc="none"), "it imports torch.distributed.fsdp._fully_shard"),  # nor with nvcc
+        ("2.8.0", replace(CUDA_13, nvcc="none"), "no library of it for CUDA 13"),
         ("2.18.0", Toolkit("13.0", "none", "2.13.0+cpu"), "torch here is built without CUDA"),
         ("2.18.0", Toolkit("13.0", "12.8", "2.9.1"), "nvcc is of CUDA 13.0, torch of 12.8; fix: set CUDA_HOME"),
         ("2.8.0", CUDA_13, "no library of it for CUDA 13"),

@@ -262,7 +262,8 @@ def test_reason_is_stated_once_for_all_releases(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
     assert te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), 15).lines == [
         "Transformer Engine compiled here: none",
-        "not compiled: Transformer Engine 2.8.0, 2.9.0, 2.18.0: no nvcc builds it here; "
+        "not compiled: Transformer Engine 2.8.0: the package index has no library of it for CUDA 13, that of this torch",
+        "not compiled: Transformer Engine 2.9.0, 2.18.0: no nvcc builds it here; "
         "fix: install CUDA's toolkit 13 and set CUDA_HOME",
     ]
 

@@ -244,11 +244,14 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
         if not (_wheels(kept) or (kept / REFUSED).is_file()):
             with making(kept) as folder, tempfile.TemporaryDirectory() as tools:
                 install(distributions.te_builds().extension.tools, Path(tools))
-                (Path(tools) / "sitecustomize.py").write_text(script("no_download"), encoding="utf-8")
                 environment = _environment(build, Path(tools))
                 if build.archs:
                     _lay_nvcc(Path(environment["PYTORCH_NVCC"]), Path(environment["CUDA_HOME"]), build.archs)
-                ended = run(_command(build, python, folder), environment=environment)
+                for scripts in (("no_download", "merged_sources"), ("no_download",)):
+                    (Path(tools) / "sitecustomize.py").write_text("".join(map(script, scripts)), encoding="utf-8")
+                    ended = run(_command(build, python, folder), environment=environment)
+                    if not (ended.code and is_final(ended.out)):
+                        break  # else two sources may not be in one: each by itself
                 if ended.code or not _wheels(folder):
                     if not is_final(ended.out):
                         raise _unbuilt(build, ended)
@@ -382,6 +385,8 @@ def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:
         "MAX_JOBS": str(distributions.jobs(len(os.sched_getaffinity(0)), machine_memory())),
         **({_ARCHS: build.archs} if build.archs else {}),
         **site,
+        # Python's own flags have -g: nobody debugs an extension of a release, and its symbols take time and memory.
+        "CFLAGS": f"{site.get('CFLAGS', '')} -g0".strip(),
         **pip_environment(os.environ),
         **({"PYTORCH_NVCC": str(tools / "nvcc")} if build.archs else {}),
         "CUDA_HOME": home,

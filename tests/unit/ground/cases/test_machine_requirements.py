@@ -253,8 +253,18 @@ CUDA_12 = replace(BASE, te="none", toolkit=Toolkit(cuda="12.1", torch="2.4.0"))
         ("2.18.0", CUDA_12, "12.4", "it can't be imported: it imports torch.distributed.fsdp._fully_shard"),
         ("1.9.0", replace(CUDA_12, te="1.9.0", measured=True), "none", None),  # its own
         ("1.10.0", replace(CUDA_12, te="1.9.0", measured=True), "12.4", None),
-        ("1.9.0", CUDA_12, "none", "12 and set CUDA_HOME, or make a bundle with megatrix bundle --compile where nvcc is"),
-        ("none", CUDA_12, "none", "12 and set CUDA_HOME, or make a bundle with megatrix bundle --compile where nvcc is"),
+        (
+            "1.9.0",
+            CUDA_12,
+            "none",
+            "12 and set CUDA_HOME, or make a bundle with megatrix bundle --compile",
+        ),
+        (
+            "none",
+            CUDA_12,
+            "none",
+            "12 and set CUDA_HOME, or make a bundle with megatrix bundle --compile",
+        ),
         ("none", CUDA_12, "12.4", "needs a compiled Transformer Engine; torch-2.4.0 has none"),
         ("1.9.0", replace(CUDA_12, toolkit=None), "12.4", "1.9.0; torch-2.4.0 has none"),  # an image
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -95,7 +96,8 @@ def test_all_that_a_wheel_depends_on_counts(other: ReleaseBuild) -> None:
     assert re.fullmatch(r"[\w.+-]+", other.name)
 
 
-def test_refused_source_is_compiled_once(tmp_path: Path) -> None:
+def test_refused_sources_are_tried_once(tmp_path: Path) -> None:
+    """Merged, then each by itself; a second case does not repeat either."""
     pip = Pip(REFUSED)
     for _ in range(2):
         with pytest.raises(MatrixError, match="does not build with torch") as caught:
@@ -103,7 +105,46 @@ def test_refused_source_is_compiled_once(tmp_path: Path) -> None:
 
         assert caught.value.got == REFUSED.partition("\n")[0]
         assert f"rm -r {tmp_path / BUILD.name}" in str(caught.value)
-    assert len(pip.commands) == 1
+    assert len(pip.commands) == 2
+
+
+def test_sources_that_refuse_merging_are_compiled(tmp_path: Path) -> None:
+    scripts: list[str] = []
+
+    def pip(command: Sequence[str], *, environment: Mapping[str, str] | None = None, **_: object) -> CommandResult:
+        assert environment
+        scripts.append(Path(environment["PYTHONPATH"], "sitecustomize.py").read_text())
+        return Pip("" if len(scripts) > 1 else REFUSED)(command, environment=environment)
+
+    assert te_wheels.provide(BUILD, PYTHON, pip, install, tmp_path).read_text() == "built"
+    assert ["Extension.__init__" in text for text in scripts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "merged"),
+    [
+        ("1", [["a.cpp", "b.cpp", "host.cu", "c.cpp"]]),
+        ("2", [["a.cpp", "host.cu"], ["b.cpp", "c.cpp"]]),
+        ("9", [["a.cpp"], ["b.cpp"], ["host.cu"], ["c.cpp"]]),
+    ],
+)
+def test_compilers_read_merged_sources(jobs: str, merged: list[list[str]], tmp_path: Path) -> None:
+    """Those for nvcc and in C stay as they are; each job has a source."""
+    (tmp_path / "sitecustomize.py").write_text(te_wheels.script("merged_sources"))
+    (tmp_path / "device.cu").write_text("__global__ void kernel() {}")
+    (tmp_path / "launch.cu").write_text('#include "apply.cuh"')
+    (tmp_path / "host.cu").write_text("")
+    names = ["a.cpp", "device.cu", "b.cpp", "launch.cu", "host.cu", "c.cpp", "d.cc"]
+    asked = f"import setuptools; print(*setuptools.Extension('te', sources={names}).sources, sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MAX_JOBS": jobs}
+    answer = subprocess.run(
+        [sys.executable, "-c", asked], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
+    sources = answer.stdout.decode().split()
+    assert sources[:3] == ["device.cu", "launch.cu", "d.cc"]
+    lines = [Path(source).read_text().splitlines() for source in sources[3:]]
+    assert [line[0] for line in lines] == ["#include <cuda_runtime.h>"] * len(merged)
+    assert [line[1:] for line in lines] == [[f'#include "{tmp_path / name}"' for name in names] for names in merged]
 
 
 def test_interrupted_build_is_tried_again(tmp_path: Path) -> None:
@@ -262,7 +303,8 @@ def test_reason_is_stated_once_for_all_releases(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(te_wheels, "nvcc_version", lambda: "none")
     assert te_wheels.compilation(releases, environment(), ("3.12", "", "9.0"), 15).lines == [
         "Transformer Engine compiled here: none",
-        "not compiled: Transformer Engine 2.8.0: the package index has no library of it for CUDA 13, that of this torch",
+        "not compiled: Transformer Engine 2.8.0: the package index has no library of it for CUDA 13, "
+        "that of this torch",
         "not compiled: Transformer Engine 2.9.0, 2.18.0: no nvcc builds it here; "
         "fix: install CUDA's toolkit 13 and set CUDA_HOME",
     ]

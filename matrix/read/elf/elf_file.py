@@ -45,12 +45,14 @@ TAGS: Final = {  # entries of the dynamic section that are read
     0x6FFFFFFF: "DT_VERNEEDNUM",
 }
 FAT_BINARY: Final = b".nv_fatbin\0"
+DEBUG: Final = b".debug_"  # the start of the names of sections with debug symbols
+_LOADED: Final = 2  # SHF_ALLOC, of a section's flags
 RELOCATABLE: Final = b"__nv_relfatbin\0"  # what nvcc linked into the other: no driver reads it
 WEAK, LOCAL = 2, 0  # bindings of symbols
 # The header, after magic, class and byte order: machine, offsets of segments and sections, their sizes and numbers.
 _HEADER: Final = struct.Struct("<16x2xH4x8xQQ4x2xHHHHH")
 _SEGMENT: Final = struct.Struct("<I4xQQ8xQ16x")  # type, offset, address, size in the file
-_SECTION: Final = struct.Struct("<I20xQQ24x")  # name, offset, size
+_SECTION: Final = struct.Struct("<I4xQ8xQQ24x")  # name, flags, offset, size
 _DYNAMIC: Final = struct.Struct("<qQ")  # tag, value
 _SYMBOL: Final = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _NEED: Final = struct.Struct("<HHIII")  # version, count, file, auxiliary, next
@@ -128,14 +130,24 @@ class ElfFile:
 
     def section(self, name: bytes) -> tuple[int, int]:
         """Return the offset and size of a section, (0, 0) without one: the linker does not read sections."""
+        return next(((start, length) for start, length, _ in self._sections(name)), (0, 0))
+
+    @property
+    def debugging(self) -> list[tuple[int, int]]:
+        """The start and end of each section with debug symbols, which no process loads."""
+        found = self._sections(DEBUG)
+        return [
+            (start, start + size) for start, size, loaded in found if not loaded and start + size <= len(self.mapped)
+        ]
+
+    def _sections(self, name: bytes) -> Iterator[tuple[int, int, bool]]:
+        """Yield offset and size of the sections whose names start so, and whether a process loads them."""
         _, _, position, _, _, size, count, strings = _HEADER.unpack_from(self.mapped)
         if size != _SECTION.size or strings >= count or position + count * size > len(self.mapped):
-            return 0, 0
+            return
         sections = list(_SECTION.iter_unpack(self.view[position : position + count * size]))
-        texts = sections[strings][1]
-        named = (row for row in sections if self._has(texts + row[0], name))
-        _, start, length = next(named, (0, 0, 0))
-        return start, length
+        texts = sections[strings][2]
+        yield from ((row[2], row[3], bool(row[1] & _LOADED)) for row in sections if self._has(texts + row[0], name))
 
     def _has(self, start: int, content: bytes) -> bool:
         return self.mapped[start : start + len(content)] == content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import ctypes
 import hashlib
 import io
 import struct
@@ -89,11 +90,11 @@ def test_other_capability_is_refused(text: str) -> None:
         capability(text)
 
 
-def fat_wheel(folder: Path, code: bytes) -> IndexFile:
+def fat_wheel(folder: Path, code: bytes, source: str = "") -> IndexFile:
     """Write a wheel with one library, a text named like one, and their RECORD; return it as the index lists it."""
     (folder / "code").write_bytes(code)
     assembly = rf".section .nv_fatbin,\"a\"\n.incbin \"{folder / 'code'}\"\n.text"
-    library = shared(folder / "a.so", f'__asm__("{assembly}");').read_bytes()
+    library = shared(folder / "a.so", f'__asm__("{assembly}");{source}').read_bytes()
     files = {"p/liba.so.2": library, "p/notes.so": b"no library", "p/__init__.py": b""}
     record = [f"{name},sha256={hashed(content)},{len(content)}" for name, content in files.items()]
     path = folder / "b/wheels/p-1-py3-none-any.whl"
@@ -133,6 +134,21 @@ def test_thin_wheel_is_a_wheel(tmp_path: Path) -> None:
     assert not is_thin(path, "8.0", file.sha256)
     assert [*path.parent.parent.iterdir()] == [path.parent]
     assert "9000" not in thin_wheels.described(path, cuts)[1]
+
+
+@needs_compiler
+def test_debug_symbols_are_left_out(tmp_path: Path) -> None:
+    """The library loads as before; a section of this name that is loaded stays."""
+    sections = r".section .debug_info\n.zero 300000, 1\n.section .debug_kept,\"a\"\n.ascii \"kept\"\n.text"
+    source = f'__asm__("{sections}"); int answer(void) {{ return 42; }}'
+    file = fat_wheel(tmp_path, b"", source)
+    path = tmp_path / "b/wheels" / file.name
+    assert make_thin(path, "9.0", file)["p/liba.so.2"].size == 300_000
+    with zipfile.ZipFile(path) as wheel:
+        thin = wheel.read("p/liba.so.2")
+    (tmp_path / "thin.so").write_bytes(thin)
+    assert ctypes.CDLL(str(tmp_path / "thin.so")).answer() == 42
+    assert (b"\1" * 8 in thin, b"kept" in thin) == (False, True)
 
 
 @needs_compiler

@@ -9,7 +9,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from matrix.ground.cases.cells import revisions
 from matrix.ground.catalog import distributions, loading
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.machine import PythonEnvironment
@@ -39,11 +38,17 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     request = requested(parsed.level, parsed.python, parsed.base, parsed.select, parsed.sm)
     needed = supplies(catalog, cases, compiled=bool(parsed.compile))
     extensions = compiled(parsed, needed, request, str(base.torch) if base else "") if parsed.compile else None
-    maker.begin(request)
+    if parsed.add:
+        maker.add(request, parsed.out.absolute())
+    else:
+        maker.begin(request)
     warn(
         f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; reading their packages from the index"
     )
     contents = maker.contents(request, base, needed, extensions.size if extensions else 0)
+    kept = maker.kept(contents)
+    if parsed.add:
+        warn(f"added to the {kept / GB:.2f} GB that are there")
     for line in (*described(contents), *(extensions.lines if extensions else ())):
         warn(line)
     if parsed.dry_run:
@@ -52,8 +57,8 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     if extensions:
         with room(parsed.out):
             extensions.into(parsed.out.absolute() / "compiled", run, partial(install_for, parsed.python, run), warn)
-    bundle = maker.make(request, contents, revisions(catalog), split)
-    deviation = 100 * (contents.size - bundle.size) / bundle.size
+    bundle = maker.make(request, contents, split)
+    deviation = 100 * (contents.size + kept - bundle.size) / bundle.size
     size, seconds = f"{bundle.size / GB:.2f} GB in {len(bundle.files)} files", time.monotonic() - began
     print(plain(f"{parsed.out}: {size}, {seconds:.0f} s; stated: {deviation:+.1f} %"))
     print(plain(f"on the other machine: python{parsed.python} {parsed.out.name}/start.py"))

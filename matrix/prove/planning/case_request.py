@@ -320,13 +320,14 @@ def _near_keys(keys: Collection[str]) -> Test:
 
 @dataclass(frozen=True)
 class Supplies:
-    """What cases need besides their base. `releases` are (package, version) to lay over it, `clones` names of clones.
+    """What cases need besides their base. `releases` are (package, version) to lay over it.
 
-    `builds` are the releases of Transformer Engine whose extension is built on the machine.
+    `clones` maps the names of clones to the revisions that cases read there, `builds` are the releases of Transformer
+    Engine whose extension is built on the machine.
     """
 
     releases: tuple[tuple[str, str], ...]
-    clones: tuple[str, ...]
+    clones: Mapping[str, tuple[str, ...]]
     builds: tuple[str, ...]
 
 
@@ -390,7 +391,8 @@ def supplies(catalog: Catalog, cases: Iterable[Planned], *, compiled: bool = Fal
     built there, as in a base of wheels. Ranks that share its GPU load an NCCL of the major version of its CUDA, which
     is not known here.
     """
-    releases, clones, builds = set[tuple[str, str]](), set[str](), set[str]()
+    releases, builds = set[tuple[str, str]](), set[str]()
+    clones: dict[str, set[str]] = {}
     for item in cases:
         offer = offered(catalog, item.cell.base)
         if item.cell.base == HOST:
@@ -401,15 +403,16 @@ def supplies(catalog: Catalog, cases: Iterable[Planned], *, compiled: bool = Fal
         for part in filter(None, (item, item.writer)):
             releases |= {(name, version) for name, _, version in (text.partition("==") for text in part.packages)}
             if CaseNeed.MEGATRON_LM in catalog.failure(part.failure).case_named(part.case).needs:
-                clones.add(CLONE[MCORE])
+                clones.setdefault(CLONE[MCORE], set()).add(f"core_v{part.cell.stack.version(MCORE)}")
             for package, source in ((MCORE, part.source), (TE, part.te_source)):
-                version, clone = part.cell.stack.version(package), source.partition("@")[0]
+                version, (clone, _, revision) = part.cell.stack.version(package), source.partition("@")
                 if version is None or (package == TE and version == offer.te):
                     continue
                 if clone in CLONE.values():
-                    clones.add(clone)
+                    clones.setdefault(clone, set()).add(revision)
                 elif package == TE and builds_te(part, offer):
                     builds.add(version)
                 else:
                     releases.add((package, version))
-    return Supplies(tuple(sorted(releases)), tuple(sorted(clones)), tuple(sorted(builds, key=parse)))
+    read = {clone: tuple(sorted(revisions)) for clone, revisions in sorted(clones.items())}
+    return Supplies(tuple(sorted(releases)), read, tuple(sorted(builds, key=parse)))

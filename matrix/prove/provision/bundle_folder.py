@@ -75,7 +75,8 @@ class Bundle:
 
     `python` is the minor that the machine must have, `machine` its architecture. `clones` maps variables of settings to
     folders. `split` is the size in bytes of all parts but the last. `missing` are releases without a wheel, and why.
-    `sm` is the compute capability of the GPUs for which its libraries have code, "" for all.
+    `sm` is the compute capability of the GPUs for which its libraries have code, "" for all. `added` are the bases and
+    selections that it holds besides its own.
     """
 
     version: str
@@ -85,6 +86,7 @@ class Bundle:
     machine: str
     select: str = ""
     sm: str = ""
+    added: tuple[tuple[str, str], ...] = ()
     layout: int = LAYOUT
     split: int = 0
     clones: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +101,12 @@ class Bundle:
     @property
     def request(self) -> tuple[str, ...]:
         """Return what no two bundles in one folder may differ in."""
-        return (self.level, self.python, self.base, self.machine, self.select, self.sm and f"--sm {self.sm}")
+        return (self.base, self.select, *self.site)
+
+    @property
+    def site(self) -> tuple[str, ...]:
+        """Return in what all that is added to a bundle must be as it is."""
+        return (self.level, self.python, self.machine, self.sm and f"--sm {self.sm}")
 
 
 def read(folder: Path) -> Bundle:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,12 +48,13 @@ GB: Final = 1e9  # bytes
 class BundleContents:
     """What a bundle has to hold: the wheel of this project, files of the index, clones; releases without a wheel.
 
-    With `sm`, its wheels are thin. `extensions` are the bytes of what is compiled for it.
+    `clones` maps their names to revisions. With `sm`, its wheels are thin. `extensions` are the bytes of what is made
+    for it.
     """
 
     project: Path
     files: tuple[IndexFile, ...]
-    clones: tuple[str, ...]
+    clones: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, str] = field(default_factory=dict)
     sm: str = ""
     extensions: int = 0
@@ -63,7 +64,7 @@ class BundleContents:
         """Return the bytes that it takes, as the index and earlier fetches state them, and thin ones as measured."""
         kept = sum(int(file.size * (thin_wheels.share(file.name) if self.sm else 1)) for file in self.files)
         kept += self.project.stat().st_size + self.extensions
-        return kept + sum(clones.SIZE_MB[name] * clones.MB for name in self.clones)
+        return kept + sum(clones.expected_size(name, revisions) for name, revisions in self.clones.items())
 
     @property
     def received(self) -> int:
@@ -78,6 +79,7 @@ class Maker:
         self._folder, self._say, self._run = folder, say, run
         self._wheels = folder / "wheels"
         self._options = site_options()
+        self._earlier: Bundle | None = None  # to which this is added
 
     def begin(self, request: Bundle) -> None:
         """Make the folder, or join what is in it. Raises MatrixError where another bundle or anything else is there."""
@@ -101,6 +103,28 @@ class Maker:
             )
         self._wheels.mkdir(parents=True, exist_ok=True)
         bundle_folder.write(self._folder, request)
+
+    def add(self, request: Bundle, earlier: Path) -> None:
+        """Join the complete bundle to which this one is added. Raises MatrixError for one that is not for it."""
+        self._earlier = bundle_folder.read(earlier)
+        fits = self._earlier.site == request.site and request.base != bundle_folder.HOST
+        if not (fits and self._earlier.files):
+            raise MatrixError(
+                "--add needs a complete bundle for the same machine; that of host is made first",
+                where=str(earlier),
+                got=" ".join(filter(None, self._earlier.request)),
+                expected=" ".join(filter(None, request.request)),
+                fix="leave --add out for the first, with the same --level, --python and --sm",
+            )
+        if earlier == self._folder:
+            bundle_folder.join(earlier, self._earlier)
+        self._wheels.mkdir(parents=True, exist_ok=True)
+
+    def kept(self, contents: BundleContents) -> int:
+        """Return the bytes of the earlier bundle that stay as they are."""
+        renewed = (bundle_folder.PROJECT, *(f"sources/{name}/" for name in contents.clones))
+        files = self._earlier.files if self._earlier else {}
+        return sum(file.size for name, file in files.items() if not name.startswith(renewed))
 
     def contents(self, request: Bundle, base: Wheels | None, needed: Supplies, extensions: int = 0) -> BundleContents:
         """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
@@ -132,8 +156,9 @@ class Maker:
                         raise
                     lines = str(error.got).splitlines()  # "No solution found", then its cause
                     missing[name] = lines[1 % len(lines)].strip()
-        distinct = tuple({file.name: file for file in files}.values())
-        return BundleContents(self._project(), distinct, needed.clones, missing, request.sm, extensions)
+        held = self._earlier.files if self._earlier else {}
+        distinct = {file.name: file for file in files if f"wheels/{file.name}" not in held}
+        return BundleContents(self._project(), (*distinct.values(),), needed.clones, missing, request.sm, extensions)
 
     def _files_of(
         self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
@@ -180,7 +205,7 @@ class Maker:
 
     def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet and a part, or --split makes too many."""
-        present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        present = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) - self.kept(contents)
         largest = max((file.size for file in contents.files), default=0)
         if split and largest > split * bundle_folder.MOST_PARTS:
             expected = f"at most {bundle_folder.MOST_PARTS:,} parts of a file"
@@ -197,21 +222,27 @@ class Maker:
                 fix=f"free {(needed - free) / GB:.2f} GB, or name an --out on another disk",
             )
 
-    def make(
-        self, request: Bundle, contents: BundleContents, revisions: Mapping[str, Iterable[str]], split: int
-    ) -> Bundle:
+    def make(self, request: Bundle, contents: BundleContents, split: int) -> Bundle:
         """Write the bundle and return it. Raises MatrixError where something can't be fetched, or the disk is full."""
         with room(self._folder):
             wheel = contents.project
             self._download(contents)
-            sources = dict(self._clone(name, revisions[name]) for name in contents.clones)
+            sources = dict(map(self._clone, contents.clones, contents.clones.values()))
+            earlier = self._earlier or request
             names = {wheel.name, *(file.name for file in contents.files)}
             for path in self._wheels.iterdir():
-                if path.name not in names:  # of an earlier bundle: uv could choose it
+                if path.name not in names and f"wheels/{path.name}" not in earlier.files:  # uv could choose it
                     path.unlink()
             facts = {"python": request.python, "wheel": wheel.name, "sha256": bundle_folder.digest(wheel)}
             (self._folder / "start.py").write_text(project.script("start").format(**facts), encoding="utf-8")
-            whole = replace(request, clones=sources, missing=contents.missing, files=dict(self._files(contents)))
+            added = dict.fromkeys([*earlier.added, *([(request.base, request.select)] if self._earlier else [])])
+            whole = replace(
+                earlier,
+                added=(*added,),
+                clones={**earlier.clones, **sources},
+                missing={**earlier.missing, **contents.missing},
+                files=dict(self._files(contents)),
+            )
             bundle_folder.write(self._folder, whole)
             return bundle_folder.split(self._folder, whole, split) if split else whole
 
@@ -238,13 +269,15 @@ class Maker:
                         self._say(line)
             size += file.size
 
-    def _clone(self, name: str, revisions: Iterable[str]) -> tuple[str, str]:
-        """Fetch a clone, unless it is there; return its variable and its folder in the bundle."""
+    def _clone(self, name: str, revisions: Sequence[str]) -> tuple[str, str]:
+        """Fetch these revisions, unless they are there; return the clone's variable and its folder in the bundle."""
         folder, settings = self._folder / "sources" / name, host.load_configuration()
         note = clones.note_of(folder)
-        if note is None or not {*revisions} <= {*note.revisions, *note.missing}:
+        there = {*note.revisions, *note.missing} if note else set()
+        if not {*revisions} <= there:
+            revisions = sorted({*revisions} | there)
             url = settings.sources.get(name, settings.upstreams[name])
-            clones.fetch(folder, url, revisions, self._say)
+            clones.fetch(folder, url, revisions, self._say, history=clones.need_history(revisions))
         return host.variable(name), f"sources/{name}"
 
     def _files(self, contents: BundleContents) -> Iterator[tuple[str, BundleFile]]:

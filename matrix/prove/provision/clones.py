@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,6 +30,8 @@ NOTE: Final = "megatrix.json"  # in a clone: what was fetched, when, from where
 MB: Final = 1_000_000  # bytes
 # MB of a fetched clone, measured 2026-11-22 from mirrors on the same disk; for the offer at the end of a night.
 SIZE_MB: Final[Mapping[str, int]] = {"megatron-lm": 132, "transformer-engine": 27}
+# MB of 26 and 38 tags without their history, from the same mirrors on 2026-11-29: 0.4 - 1.3 MB each.
+REVISION_MB: Final[Mapping[str, float]] = {"megatron-lm": 1.3, "transformer-engine": 0.4}
 SETTINGS: Final = (
     "gc.auto=0",
     "maintenance.auto=false",
@@ -44,6 +46,7 @@ LOCAL: Final = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|(ALTERNATE_)?OBJECT_DIRECTOR(Y|IES)|COMMON_DIR|NAMESPACE|CEILING_DIRECTORIES)"
 )
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+TAG: Final = re.compile(r"(core_)?v\d[\w.]*")
 
 
 @dataclass(frozen=True)
@@ -77,35 +80,52 @@ def size_of(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
-def fetch(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:
+def need_history(revisions: Iterable[str]) -> bool:
+    """Return whether one is a branch or a part of an id: no server sends a commit by that."""
+    return not all(TAG.fullmatch(revision) or WHOLE_ID.fullmatch(revision) for revision in revisions)
+
+
+def expected_size(name: str, revisions: Collection[str]) -> float:
+    """Return the bytes that a clone with these revisions is expected to have."""
+    return MB * (SIZE_MB[name] if need_history(revisions) else REVISION_MB[name] * len(revisions))
+
+
+def fetch(
+    folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None], *, history: bool = True
+) -> Fetched:
     """Make or update the clone in `folder` from `url`; its note has which of these revisions it holds.
 
-    `say` gets a line for each step. Raises MatrixError where the repository can't be reached; the clone is then as
-    before.
+    Without `history` it gets these alone, tags and whole ids of commits, and not what precedes them. `say` gets a line
+    for each step. Raises MatrixError where the repository can't be reached; the clone is then as before.
     """
     url = local_url(url)
     with locked(folder.with_name(f"{folder.name}.lock")):
         if folder.is_dir():
-            return _fill(folder, url, revisions, say)
+            return _fill(folder, url, sorted(revisions), say, history)
         with making(folder) as temporary:
-            return _fill(temporary, url, revisions, say)
+            return _fill(temporary, url, sorted(revisions), say, history)
 
 
-def _fill(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:
-    """Fetch the branches, the tags and these revisions into a bare clone, and note what it has."""
+def _fill(folder: Path, url: str, revisions: Sequence[str], say: Callable[[str], None], history: bool) -> Fetched:
+    """Fetch branches and tags, or without `history` none but these revisions, into a bare clone; note what it has."""
     say(f"fetching {redacted(url)}")
     # The first question to the server, which must answer soon: its default branch.
-    answer = _git(folder, url, "ls-remote", "--symref", "origin", "HEAD", seconds=connect_s(os.environ))
+    asked = ("HEAD", *(() if history else ("refs/tags/*",)))
+    answer = _git(folder, url, "ls-remote", "--symref", "origin", *asked, seconds=connect_s(os.environ))
     if not (folder / "HEAD").is_file():
         _git(folder, url, "init", "--quiet", "--bare", "--template=", str(folder))
-    _git(folder, url, *FETCH, "--prune", "--force", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+    tags = {*re.findall(r"\trefs/tags/(\S+)$", answer, re.MULTILINE)}
+    names = ["heads/*", "tags/*"] if history else [f"tags/{revision}" for revision in revisions if revision in tags]
+    options = ["--prune", "--force"] if history else ["--depth=1"]
+    options += ["--unshallow"] * (history and (folder / "shallow").is_file())
+    if names:
+        _git(folder, url, *FETCH, *options, "origin", *(f"+refs/{name}:refs/{name}" for name in names))
     if head := re.search(r"^ref: (refs/heads/\S+)\tHEAD$", answer, re.MULTILINE):
         _git(folder, url, "symbolic-ref", "HEAD", head[1])
-    revisions = sorted(revisions)
     with Repository(folder) as clone:
         for revision in revisions:  # on no branch: servers send a commit by its whole id
             if WHOLE_ID.fullmatch(revision) and not clone.commit(revision):
-                _git(folder, url, *FETCH, "origin", f"+{revision}:refs/megatrix/{revision}", check=False)
+                _git(folder, url, *FETCH, *options[:1], "origin", f"+{revision}:refs/megatrix/{revision}", check=False)
         missing = tuple(revision for revision in revisions if not clone.commit(revision))
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     fetched = Fetched(redacted(url), at, tuple(sorted(set(revisions) - set(missing))), missing)

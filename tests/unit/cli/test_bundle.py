@@ -113,7 +113,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
     def contents(maker: Maker, *_: object) -> BundleContents:
         made.append(maker._folder)
-        return BundleContents(Path(__file__), (), ())
+        return BundleContents(Path(__file__), (), {})
 
     monkeypatch.setattr(Maker, "contents", contents)
     words = ["--level", "cpu", "--python", "3.11", "--base", "torch-2.13.0", "--select", f"failure=={SAVE}"]

@@ -29,7 +29,7 @@ from tests.unit.prove.provision.makers import make_clone
 from tests.unit.prove.provision.test_thin_wheels import fat_binary, fat_wheel
 from tests.unit.read.elf.objects import needs_compiler
 
-NEEDED = Supplies((("megatron-core", "0.8.0"), ("transformer-engine", "1.9.0"), ("absent", "1.0")), (), ())
+NEEDED = Supplies((("megatron-core", "0.8.0"), ("transformer-engine", "1.9.0"), ("absent", "1.0")), {}, ())
 
 
 def ignore(line: str) -> None:
@@ -100,7 +100,7 @@ def begun(index: Index, tmp_path: Path, lines: list[str] | None = None) -> Maker
 def test_bundle_holds_what_was_stated(index: Index, tmp_path: Path) -> None:
     maker = begun(index, tmp_path)
     contents = maker.contents(request(), wheels_of("torch-2.4.0"), NEEDED)
-    made = maker.make(request(), contents, {}, 0)
+    made = maker.make(request(), contents, 0)
     assert bundle_folder.verified(tmp_path / "b") == made
     assert {"wheels/torch-1-py3-none-any.whl", "wheels/transformer-engine-cu12-1-py3-none-any.whl", "start.py"} <= {
         *made.files
@@ -133,11 +133,11 @@ def test_unreachable_index_is_an_error(index: Index, tmp_path: Path) -> None:
 def test_level_cpu_has_no_packages_for_gpus(level: str, excluded: str, index: Index, tmp_path: Path) -> None:
     maker = Maker(tmp_path / "b", ignore, index)
     maker.begin(request(level=level))
-    maker.contents(request(level=level), wheels_of("torch-2.4.0"), Supplies((), (), ()))
+    maker.contents(request(level=level), wheels_of("torch-2.4.0"), Supplies((), {}, ()))
     assert index.excluded.partition("\n")[0] == excluded
 
 
-BUILD = Supplies((), (), ("2.8.0",))
+BUILD = Supplies((), {}, ("2.8.0",))
 LIBRARIES = ("transformer-engine-cu12", "transformer-engine-cu13")
 
 
@@ -163,7 +163,7 @@ def test_build_is_supplied_with_all_it_needs(
 
 def test_host_has_the_library_of_each_cuda(index: Index, tmp_path: Path) -> None:
     index.wheels["transformer-engine-torch==2.9.0 3.12"] = 30
-    contents = begun(index, tmp_path).contents(request(), None, Supplies((), (), ("2.9.0",)))
+    contents = begun(index, tmp_path).contents(request(), None, Supplies((), {}, ("2.9.0",)))
     assert {*LIBRARIES} <= {file.name.partition("-1-")[0] for file in contents.files}
 
 
@@ -180,7 +180,7 @@ def test_release_that_cant_be_built_is_named(
 ) -> None:
     """As in a night: it is unavailable there, with the same reason."""
     index.of_torch = of_torch
-    contents = begun(index, tmp_path).contents(request(), wheels_of("torch-2.4.0"), Supplies((), (), (te,)))
+    contents = begun(index, tmp_path).contents(request(), wheels_of("torch-2.4.0"), Supplies((), {}, (te,)))
     assert reason in contents.missing[f"transformer-engine=={te}"]
 
 
@@ -189,7 +189,7 @@ def test_second_run_downloads_nothing(index: Index, tmp_path: Path) -> None:
         maker = begun(index, tmp_path)
         contents = maker.contents(request(), None, NEEDED)
         times = {path: path.stat().st_mtime_ns for path in (tmp_path / "b/wheels").glob("transformer*.whl")}
-        maker.make(request(), contents, {}, 100)
+        maker.make(request(), contents, 100)
     assert len(times) == 2
     assert times.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "b/wheels").iterdir()}.items() | {
         (path, time) for path, time in times.items() if not path.exists()
@@ -199,7 +199,7 @@ def test_second_run_downloads_nothing(index: Index, tmp_path: Path) -> None:
 def test_file_of_an_earlier_version_is_removed(index: Index, tmp_path: Path) -> None:
     maker = begun(index, tmp_path)
     (tmp_path / "b/wheels/megatrix-0.0-py3-none-any.whl").write_bytes(b"")
-    made = maker.make(request(), maker.contents(request(), None, NEEDED), {}, 0)
+    made = maker.make(request(), maker.contents(request(), None, NEEDED), 0)
     assert not [name for name in made.files if "megatrix-0.0" in name]
     assert not (tmp_path / "b/wheels/megatrix-0.0-py3-none-any.whl").exists()
 
@@ -211,9 +211,7 @@ def test_clones_are_bare_and_whole(index: Index, tmp_path: Path, monkeypatch: py
     lines: list[str] = []
     for _ in range(2):
         maker = begun(index, tmp_path, lines)
-        made = maker.make(
-            request(), BundleContents(maker._project(), (), ("megatron-lm",)), {"megatron-lm": ("main",)}, 0
-        )
+        made = maker.make(request(), BundleContents(maker._project(), (), {"megatron-lm": ("core_v0.9.0",)}), 0)
     assert made.clones == {"MEGATRIX_MEGATRON_LM": "sources/megatron-lm"}
     assert "sources/megatron-lm/HEAD" in made.files
     assert len([line for line in lines if line.startswith("fetching")]) == 1
@@ -227,10 +225,10 @@ def test_thin_bundle_has_hashes_of_its_files(index: Index, tmp_path: Path) -> No
     for _ in range(2):
         thin, maker = replace(request(), sm="9.0"), Maker(tmp_path / "b", lines.append, index)
         maker.begin(thin)
-        made = maker.make(thin, BundleContents(maker._project(), (file,), (), sm="9.0"), {}, 0)
+        made = maker.make(thin, BundleContents(maker._project(), (file,), {}, sm="9.0"), 0)
         assert bundle_folder.verified(tmp_path / "b") == made
     assert made.files[f"wheels/{file.name}"].sha256 != file.sha256
-    assert len([line for line in lines if "device code left out" in line]) == 1
+    assert len([line for line in lines if "symbols left out" in line]) == 1
     assert [path.name for path in (tmp_path / "b").iterdir() if path.is_dir()] == ["wheels"]
     with pytest.raises(MatrixError, match="another bundle"):
         Maker(tmp_path / "b", ignore, index).begin(request())
@@ -247,6 +245,30 @@ def test_folder_of_another_bundle_is_refused(select: str, what: str | None, inde
         maker.begin(request(select=select))
 
 
+def test_base_is_added_to_a_bundle(index: Index, tmp_path: Path) -> None:
+    """What is there stays and is not stated again; adding once more changes nothing."""
+    first, folder = request("host"), tmp_path / "b"
+    maker = Maker(folder, ignore, index)
+    maker.begin(first)
+    one = maker.make(first, maker.contents(first, None, NEEDED), 0)
+    sums: list[int] = []
+    for _ in range(2):
+        adding = Maker(folder, ignore, index)
+        adding.add(request(), folder)
+        contents = adding.contents(request(), wheels_of("torch-2.4.0"), NEEDED)
+        both = adding.make(request(), contents, 0)
+        sums.append(adding.kept(contents) + contents.size)
+        assert bundle_folder.verified(folder) == both
+        assert (both.base, both.added) == ("host", (("torch-2.4.0", ""),))
+        assert {*one.files} < {*both.files}
+    added = {*both.files} - {*one.files}
+    assert {file.name for file in contents.files} == set()
+    assert "wheels/torch-1-py3-none-any.whl" in added
+    assert sums == [both.size - both.files["left-out.txt"].size, both.size]
+    with pytest.raises(MatrixError, match="--add needs a complete bundle for the same machine"):
+        Maker(folder, ignore, index).add(replace(request(), sm="9.0"), folder)
+
+
 def test_folder_with_other_files_is_refused(index: Index, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("dear")
@@ -261,7 +283,7 @@ def test_small_disk_is_refused_before_the_download(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maker = begun(index, tmp_path)
-    contents = BundleContents(maker._project(), (IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), ())
+    contents = BundleContents(maker._project(), (IndexFile("a.whl", "file:///a", 3 * 10**9, ""),), {})
     assert replace(contents, extensions=9).size == contents.size + 9
     for free, split, fits in ((4 * 10**9, 0, True), (6 * 10**9, 2**40, True), (2 * 10**9, 0, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
@@ -282,7 +304,7 @@ def test_full_disk_is_an_error_with_a_fix(index: Index, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Downloader, "fetch", full)
     with pytest.raises(MatrixError, match="the disk is full") as raised:
-        maker.make(request(), contents, {}, 0)
+        maker.make(request(), contents, 0)
     assert "it goes on where it was" in str(raised.value.fix)
 
 

@@ -57,6 +57,24 @@ def contents(folder: Path, revision: str) -> dict[str, bytes]:
         return {path: clone.object(id)[1] for path, id in clone.files(revision, "megatron").items()}
 
 
+def test_revisions_of_a_bundle_have_no_history(upstream: Path, cached: Path) -> None:
+    """A tag and a commit on no branch; what is no tag is noted. A later bundle adds to it."""
+    alone = (upstream.parent / "alone").read_text().strip()
+    note = fetch(cached, str(upstream), ("core_v0.9.0", alone, "core_v9"), SAID.append, history=False)
+    assert (set(note.revisions), note.missing) == ({"core_v0.9.0", alone}, ("core_v9",))
+    assert contents(cached, "core_v0.9.0")["megatron/core/model.py"] == b"LAYERS = 2\n"
+    assert contents(cached, alone)["megatron/core/model.py"] == b"ALONE = True\n"
+    assert git(cached, "rev-list", "--count", "core_v0.9.0", alone).strip() == "2"
+    assert git(cached, "branch").strip() == ""
+    assert fetch(cached, str(upstream), ("main",), SAID.append).revisions == ("main",)
+    assert contents(cached, "main")["megatron/core/model.py"] == b"NEW = True\n"
+
+
+@pytest.mark.parametrize(("revisions", "needed"), [(("v1.9", "core_v0.9.0", "a" * 40), False), (("37280ec",), True)])
+def test_part_of_an_id_needs_the_history(revisions: tuple[str, ...], needed: bool) -> None:
+    assert clones.need_history(revisions) is needed
+
+
 def test_a_fetched_clone_needs_no_server(upstream: Path, cached: Path) -> None:
     fetched(upstream, cached)
     shutil.rmtree(upstream)

@@ -45,7 +45,7 @@ def bundle_command(parsed: argparse.Namespace) -> int:
     warn(
         f"{counted(len(cases), 'case')} of level {parsed.level} on {parsed.base}; reading their packages from the index"
     )
-    contents = maker.contents(request, base, needed, extensions.size if extensions else 0)
+    contents = maker.contents(request, base, needed, *((extensions.size, extensions.toolkit) if extensions else ()))
     kept = maker.kept(contents)
     if parsed.add:
         warn(f"added to the {kept / GB:.2f} GB that are there")

@@ -126,20 +126,28 @@ class Maker:
         files = self._earlier.files if self._earlier else {}
         return sum(file.size for name, file in files.items() if not name.startswith(renewed))
 
-    def contents(self, request: Bundle, base: Wheels | None, needed: Supplies, extensions: int = 0) -> BundleContents:
-        """Return what the index has for a bundle. Raises MatrixError where no index is reached or the base has none."""
+    def contents(
+        self, request: Bundle, base: Wheels | None, needed: Supplies, extensions: int = 0, host: Toolkit | None = None
+    ) -> BundleContents:
+        """Return what the index has for a bundle; `host` is what is known of the torch of a host.
+
+        Raises MatrixError where no index is reached or the base has none.
+        """
         settings = read_toml(project.folder() / "pyproject.toml")["project"]
         tools = [*settings["dependencies"], *settings["optional-dependencies"]["desk"], *CELL_REQUIRES, "pip"]
         tools += distributions.te_builds().extension.tools if needed.builds else ()
         files = self._files_of(tools, request.python, "--no-build")
         toolkits, pins = [Toolkit(cuda=one.cuda) for one in distributions.te_builds().library], needed.releases
+        own = ""  # the NCCL of the base
         if base:
             left_out = base.gpu_only if request.level == "cpu" else ()
             (self._folder / LEFT_OUT).write_text("\n".join(left_out))
             files += (of_base := self._files_of(requirements(base), request.python, exclude=left_out))
             nccl = re.search(r"nvidia_nccl_cu(\d+)-([\d.]+)-", " ".join(file.name for file in of_base))
-            toolkits = [Toolkit(cuda=nccl[1] if nccl else NONE, torch=base.torch)]
-            shared = distributions.shared_nccl(nccl[2] if nccl else None, toolkits[0])
+            cuda, own = nccl.groups() if nccl else (NONE, "")
+            host = Toolkit(cuda=cuda, torch=base.torch)
+        if host:
+            toolkits, shared = [host], distributions.shared_nccl(own, host)
             libraries = {wheel.package for wheel in distributions.nccl_sharing().wheel}
             unused = libraries - {shared.wheel.partition("==")[0] if shared else ""}
             pins = tuple(pin for pin in pins if pin[0] not in unused)

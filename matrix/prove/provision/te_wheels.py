@@ -280,6 +280,11 @@ class Compilation:
         return {te: files[0] for te, files in built.items() if files}
 
     @property
+    def toolkit(self) -> Toolkit:
+        """Return what is known of the torch for which they are built."""
+        return Toolkit(cuda=self.environment.torch_cuda, torch=self.environment.packages.get("torch"))
+
+    @property
     def size(self) -> int:
         """Return the bytes that the bundle takes for them, of those that are not built yet as measured."""
         kept, measured = self.kept, distributions.te_builds().extension.wheel

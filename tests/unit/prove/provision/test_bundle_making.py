@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from matrix import __version__
+from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
@@ -165,6 +166,18 @@ def test_host_has_the_library_of_each_cuda(index: Index, tmp_path: Path) -> None
     index.wheels["transformer-engine-torch==2.9.0 3.12"] = 30
     contents = begun(index, tmp_path).contents(request(), None, Supplies((), {}, ("2.9.0",)))
     assert {*LIBRARIES} <= {file.name.partition("-1-")[0] for file in contents.files}
+
+
+def test_known_host_has_libraries_of_its_cuda(index: Index, tmp_path: Path) -> None:
+    """--compile names its torch: of NCCL and Transformer Engine it needs those of one CUDA."""
+    index.of_torch = []
+    index.wheels["transformer-engine-torch==2.9.0 3.12"] = 30
+    index.wheels |= {f"nvidia-nccl-cu{major}==2.32.3 3.12": 90_000 for major in (12, 13)}
+    needed = Supplies((("nvidia-nccl-cu12", "2.32.3"), ("nvidia-nccl-cu13", "2.32.3")), {}, ("2.9.0",))
+    host = Toolkit(cuda="13.0", torch="2.11.0+cu130")
+    contents = begun(index, tmp_path).contents(request(), None, needed, host=host)
+    names = {file.name.partition("-1-")[0] for file in contents.files}
+    assert {name for name in names if "cu1" in name} == {"nvidia-nccl-cu13", "transformer-engine-cu13"}
 
 
 @pytest.mark.parametrize(

@@ -431,7 +431,7 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
         built = distributions.is_compiled(required, offer.toolkit, machine.compiled)
         why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc), BUNDLE)
         return Lack(Kind.TE, f"{text}: {why}") if why else None
-    if offer.te == NONE and offer.toolkit and machine.nvcc == NONE:
+    if offer.te == NONE and offer.toolkit and machine.nvcc == NONE and not machine.compiled:
         from matrix.ground.catalog import distributions
 
         return Lack(Kind.TE, f"{text}: {distributions.no_nvcc(offer.toolkit.cuda, BUNDLE)}")

@@ -280,6 +280,7 @@ def test_extension_of_a_bundle_needs_no_nvcc() -> None:
     needs = replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,))
     assert lack_of(needs, machine, CUDA_12, te="1.9.0") is None
     assert "no nvcc builds it here" in (lack_of(needs, machine, CUDA_12, te="1.10.0") or ("", ""))[1]
+    assert "torch-2.4.0 has none" in (lack_of(needs, machine, CUDA_12, te="none") or ("", ""))[1]  # nothing to make
 
 
 def test_host_builds_although_no_catalog_has_it() -> None:

@@ -148,6 +148,8 @@ def test_a_build_needs_wheels_and_a_source() -> None:
     ("te", "declared"),
     [
         ("1.9.0", ()),  # flash-attn has no wheel
+        ("2.1.0", ()),
+        ("2.2.0", ("einops",)),
         ("2.5.0", ("einops",)),
         ("2.7.0", ("einops", "onnx", "onnxscript==0.3.1")),
         ("2.9.0", ("einops", "onnx", "onnxscript")),

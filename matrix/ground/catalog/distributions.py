@@ -168,6 +168,7 @@ class Extension:
     versions: Range
     cuda_sources: Range
     minutes: float
+    cuda_minutes: float
     memory: Size
     disk: Size
     wheel: Size
@@ -282,9 +283,10 @@ def jobs(cores: int, memory: int | None) -> int:
     return max(1, cores if memory is None else min(cores, memory // te_builds().extension.memory))
 
 
-def minutes(jobs: int) -> float:
-    """Return how long a build is expected to take, for one compute capability."""
-    return te_builds().extension.minutes / jobs
+def minutes(te: str, jobs: int) -> float:
+    """Return how long the build of a release is expected to take, for one compute capability."""
+    extension = te_builds().extension
+    return (extension.cuda_minutes if te in extension.cuda_sources else extension.minutes) / jobs
 
 
 def is_compiled(te: str, toolkit: Toolkit | None, compiled: Collection[Compiled]) -> bool:

@@ -173,7 +173,7 @@ def availability(
             continue
         jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
         for te in _built(item, offer(base), machines[item.level]):
-            builds[base, te] = TeBuild(base, te, distributions.minutes(jobs))
+            builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
         case = catalog.failure(item.failure).case_named(item.case)
         placement = place(case, item, machines[item.level], offer(item.cell.base))
         if isinstance(placement, Placement):

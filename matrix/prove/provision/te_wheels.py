@@ -265,13 +265,13 @@ def provide(build: ReleaseBuild, python: Path, run: Runner, install: Install, ro
 class Compilation:
     """The builds of an environment for a bundle, by release.
 
-    `lacks` are the reasons why it does not compile others, by release. `minutes` are those of one build.
+    `lacks` are the reasons why it does not compile others, by release. `jobs` compilers run at once.
     """
 
     environment: PythonEnvironment
     builds: Mapping[str, ReleaseBuild]
     lacks: Mapping[str, str]
-    minutes: float
+    jobs: int
 
     @property
     def kept(self) -> dict[str, Path]:
@@ -295,7 +295,7 @@ class Compilation:
         """Return what is about to be compiled, its minutes and its disk, and a line for each reason against others."""
         ready, extension = self.kept, distributions.te_builds().extension
         unbuilt = [te for te in self.builds if te not in ready]
-        minutes = counted(self.minutes * len(unbuilt), "minute")
+        minutes = counted(sum(distributions.minutes(te, self.jobs) for te in unbuilt), "minute")
         work = f"about {minutes}, {extension.disk / 1e6:.0f} MB of disk during a build"
         compiled_here = f"{', '.join(unbuilt)}; {work}" if unbuilt else "none"
         built_before = [f"Transformer Engine built before: {', '.join(ready)}"] if ready else []
@@ -335,7 +335,7 @@ def compilation(
     toolkit = Toolkit(nvcc_version(), cuda, version)
     lacks = {te: why for te in releases if (why := distributions.build_lack(te, toolkit))}
     builds = {te: release_build(te, environment, [sm]) for te in releases if te not in lacks}
-    return Compilation(environment, builds, lacks, distributions.minutes(jobs))
+    return Compilation(environment, builds, lacks, jobs)
 
 
 def is_final(output: str) -> bool:

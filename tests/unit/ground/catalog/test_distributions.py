@@ -104,6 +104,7 @@ CUDA_12, CUDA_13 = Toolkit("12.4", "12.1", "2.4.0"), Toolkit("13.0", "13.0", "2.
         ("2.8.0", CUDA_13, "no library of it for CUDA 13"),
         ("1.9.0", Toolkit("12.4", "12.6", "2.9.1"), "it imports torch.onnx._type_utils"),
         ("1.9.0", Toolkit("13.0", "13.0", "2.11.0"), "it imports torch.onnx._type_utils"),
+        ("2.6.0", CUDA_12, "its library for CUDA 12 needs libcublas.so.13"),
         ("2.18.0", CUDA_12, "it imports torch.distributed.fsdp._fully_shard"),
         ("2.9.0", CUDA_12, ""),
         ("2.18.0", Toolkit(), ""),  # what is unknown makes no case unavailable
@@ -177,9 +178,9 @@ def test_jobs_fit_cores_and_memory(cores: int, gib: int | None, jobs: int) -> No
     assert distributions.jobs(cores, gib * 2**30 if gib else None) == jobs
 
 
-@pytest.mark.parametrize(("jobs", "minutes"), [(15, 2.0), (1, 30.0)])
-def test_minutes_are_those_of_one_core_shared(jobs: int, minutes: float) -> None:
-    assert distributions.minutes(jobs) == minutes
+@pytest.mark.parametrize(("te", "jobs", "minutes"), [("1.10.0", 5, 2.0), ("2.4.0", 1, 3.0), ("2.20.2", 2, 1.5)])
+def test_minutes_are_those_of_one_core_shared(te: str, jobs: int, minutes: float) -> None:
+    assert distributions.minutes(te, jobs) == minutes
 
 
 @pytest.mark.parametrize(

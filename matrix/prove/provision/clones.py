@@ -85,9 +85,9 @@ def need_history(revisions: Iterable[str]) -> bool:
     return not all(TAG.fullmatch(revision) or WHOLE_ID.fullmatch(revision) for revision in revisions)
 
 
-def expected_size(name: str, revisions: Collection[str]) -> float:
+def expected_size(name: str, revisions: Collection[str]) -> int:
     """Return the bytes that a clone with these revisions is expected to have."""
-    return MB * (SIZE_MB[name] if need_history(revisions) else REVISION_MB[name] * len(revisions))
+    return int(MB * (SIZE_MB[name] if need_history(revisions) else REVISION_MB[name] * len(revisions)))
 
 
 def fetch(

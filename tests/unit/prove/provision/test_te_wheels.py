@@ -18,6 +18,7 @@ from matrix.ground.catalog.machine import COMPILED, Compiled, PythonEnvironment
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.prove.provision.project import script
 from matrix.prove.provision.te_wheels import ReleaseBuild
 from matrix.read.commands import CommandResult, run
 from matrix.read.machine import installed
@@ -130,7 +131,7 @@ def test_sources_that_refuse_merging_are_compiled(tmp_path: Path) -> None:
 )
 def test_compilers_read_merged_sources(jobs: str, merged: list[list[str]], tmp_path: Path) -> None:
     """Those for nvcc and in C stay as they are; each job has a source."""
-    (tmp_path / "sitecustomize.py").write_text(te_wheels.script("merged_sources"))
+    (tmp_path / "sitecustomize.py").write_text(script("merged_sources"))
     (tmp_path / "device.cu").write_text("__global__ void kernel() {}")
     (tmp_path / "launch.cu").write_text('#include "apply.cuh"')
     (tmp_path / "host.cu").write_text("")

@@ -66,7 +66,7 @@ def test_every_planted_defect_deviates(te: str, plants: Mapping[str, Any]) -> No
 
 
 def test_modules_of_transformer_engine_are_judged(tmp_path: Path) -> None:
-    """By `--te`: a layout that is equal, and the entry sink-gradient-all-to-all."""
+    """By `--te`: a layout that is equal, and one that the catalog states to deviate."""
     layouts = ("tp=2 sequence_parallel=on wgrad_fusion=on", "softmax=learnable cp=2 cp_comm=a2a")
     words = [word for layout in layouts for word in ("--layout", layout)]
     command = [sys.executable, "-m", "matrix", "parity", "--mcore", "0.19.2", "--te", "2.18.0", "--json", *words]

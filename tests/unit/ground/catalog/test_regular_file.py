@@ -58,6 +58,7 @@ OWN: Final = {
     "matrix/prove/execution/slurm/task.py": (2, "what the submitting process and the steps of this run wrote"),
     "matrix/kit/gpt.py": (1, "in a rank: what another rank of this case wrote"),
     "matrix/kit/gpt_dataset.py": (1, "the kernel's files"),
+    "matrix/kit/parity/campaign.py": (1, "in a rank: what its parent wrote for it"),
     "matrix/kit/te_extension.py": (1, "in a rank: a module of the package that the rank imports"),
     "matrix/kit/userbuffers.py": (1, "in a rank: a module of the package that the rank imports"),
     "matrix/prove/provision/te_wheels.py": (6, "/proc/meminfo; sources of this package, and what this process built"),

@@ -277,4 +277,4 @@ def test_plain_pattern_compiles_and_is_unambiguous(pattern: str) -> None:
 
 
 def test_most_patterns_of_the_catalog_are_plain() -> None:
-    assert sum(map(is_plain, OF_CATALOG)) > 0.8 * len(OF_CATALOG)
+    assert sum(map(is_plain, OF_CATALOG)) > 0.75 * len(OF_CATALOG)

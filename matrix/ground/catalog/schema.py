@@ -21,7 +21,7 @@ _LOOKS: Final = ("ASSERT", "ASSERT_NOT")
 _GAP: Final = "\0"  # between texts that need not be adjacent
 # Patterns whose form alone shows that they compile and match in one way: single characters, each repeated at most
 # once, and groups of them that are not repeated. Parsing and compiling takes 0.2 ms for each of the others.
-_ATOM: Final = r"(?:[^\\()\[\]{}*+?|^$]|\\[^\w]|\\[dDsSwW]|\[\^?[\w ./:]+\])(?:[*+?]|\{[01],[1-9]\d{0,3}\})?"
+_ATOM: Final = r"(?:[^\\()\[\]{}*+?|^$]|\\[^\w]|\\[dDsSwW]|\[\^?[\w ./:;]+\])(?:[*+?]|\{[01],[1-9]\d{0,3}\})?"
 _ITEMS: Final = rf"(?:{_ATOM}|\\b|\||\^|\$)*"
 _PLAIN: Final = re.compile(rf"(?:\(\?[ms]\))?(?:{_ATOM}|\\b|\||\^|\$|\((?:\?[:!=])?{_ITEMS}\))*")
 MOST_FIRSTS: Final = 256  # characters of a class that are compared one by one

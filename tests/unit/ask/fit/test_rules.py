@@ -40,6 +40,12 @@ def judged(words: str, last: str, framework: str = "") -> Rejection | None:
         ),
         ("te=2.20.2 torch=2.9", "torch", "requires cuDNN 9.12.0", {"transformer-engine", "torch"}),
         ("te=2.18 torch=2.6.0", "torch", "requires cuDNN", {"transformer-engine", "torch"}),
+        (
+            "te=2.18 torch=2.5.0",
+            "torch",
+            "imports torch.distributed.fsdp._fully_shard",
+            {"transformer-engine", "torch"},
+        ),
         ("te=2.8 torch=2.11", "torch", "no library for CUDA 13", {"transformer-engine", "torch"}),
         ("torch=2.11 driver=550", "torch", "wheels have no compat package", {"torch", "driver"}),
         ("torch=2.5 mcore=0.16", "torch", "declares torch>=2.6.0", {"megatron-core", "torch"}),

@@ -263,7 +263,9 @@ def test_no_group_hides_a_nested_repeat(inner: str, wrappers: list[str], outer: 
 
 
 FORMS = st.text("ab ()[]{}^$.*+?|\\\\dwsbnxN1,:!=<P>ms#-", max_size=8) | st.lists(
-    st.sampled_from(["a", ".*", r"\.", r"\d+", "[^a.]", "|", "(?:", "(?!", "(", ")", "^", "$", r"\b", "?", "(?m)"]),
+    st.sampled_from(
+        ["a", ".*", r"\.", r"\d+", "[^a.]", "[^;]*", "|", "(?:", "(?!", "(", ")", "^", "$", r"\b", "?", "(?m)"]
+    ),
     max_size=7,
 ).map("".join)
 
@@ -277,4 +279,4 @@ def test_plain_pattern_compiles_and_is_unambiguous(pattern: str) -> None:
 
 
 def test_most_patterns_of_the_catalog_are_plain() -> None:
-    assert sum(map(is_plain, OF_CATALOG)) > 0.75 * len(OF_CATALOG)
+    assert sum(map(is_plain, OF_CATALOG)) > 0.8 * len(OF_CATALOG)

@@ -40,7 +40,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("an entry is drafted from layouts", got="--entry alone", expected="--layout TEXT")
         draft.new_folder(parsed.entry, new_root(None))
     catalog = loading.load()
-    complete(parsed)
+    parsed = completed(parsed)
     search = {name: getattr(parsed, name) for name in ("unaided", "covers", "twice", "dtype", "te", "device", "mps")}
     given = possible(parsed.given, parsed.te)
     campaign = ParityRun(catalog, parsed.out / "parity", parsed.seed, say, given=given, **search)
@@ -64,18 +64,18 @@ def parity_command(parsed: argparse.Namespace) -> int:
     return status_of(results)
 
 
-def complete(parsed: argparse.Namespace) -> None:
-    """Set what the options leave open: the device's dtype; on a card the host's packages. Raises MatrixError."""
-    dtypes = DTYPES[parsed.device]
-    parsed.dtype = parsed.dtype or dtypes[0]
-    if parsed.dtype not in dtypes:
-        raise MatrixError(f"no such dtype on {parsed.device}", got=parsed.dtype, expected=" or ".join(dtypes))
+def completed(parsed: argparse.Namespace) -> argparse.Namespace:
+    """Return the options with what they leave open: the device's dtype; on a card its packages. Raises MatrixError."""
+    dtypes, te, cores = DTYPES[parsed.device], parsed.te, parsed.mcore
+    dtype = parsed.dtype or dtypes[0]
+    if dtype not in dtypes:
+        raise MatrixError(f"no such dtype on {parsed.device}", got=dtype, expected=" or ".join(dtypes))
     if parsed.device == CARD:
         if parsed.entry:
             raise MatrixError("an entry is drafted on the CPU, which judges its cases", got=f"--device {CARD}")
-        parsed.te = parsed.te or card.own(TE)
-        if not (parsed.mcore or parsed.consumer) and (core := card.own(MCORE)):
-            parsed.mcore = [core]
+        te, core = te or card.own(TE), card.own(MCORE)
+        cores = cores or ([core] if core and not parsed.consumer else [])
+    return argparse.Namespace(**{**vars(parsed), "dtype": dtype, "te": te, "mcore": cores})
 
 
 def status_of(results: list[CoreResult]) -> ExitStatus:

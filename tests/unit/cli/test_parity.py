@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.cli.main import main, parser
-from matrix.cli.parity import command_line, complete, core_json, layout_lines, possible, search_lines
+from matrix.cli.parity import command_line, completed, core_json, layout_lines, possible, search_lines
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.kit.parity.factors import Point
@@ -198,9 +198,9 @@ def test_what_a_device_leaves_open_is_its_own(
     parsed = parser(["parity"]).parse_args(["parity", *options])
     if not dtype:
         with pytest.raises(MatrixError):
-            complete(parsed)
+            completed(parsed)
         return
-    complete(parsed)
+    parsed = completed(parsed)
     assert (parsed.dtype, parsed.te, parsed.mcore) == (dtype, te, cores)
 
 

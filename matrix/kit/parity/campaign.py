@@ -425,7 +425,12 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     torch.distributed.barrier()  # until all have saved; and a rank that ends early breaks its peers' connections
 
 
-VARIABLES: Final = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+VARIABLES: Final = {
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE": "1",  # TE 2.18 reads no state of FP8 without it; these checkpoints are ours
+}
 
 
 def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:

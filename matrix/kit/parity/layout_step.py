@@ -20,7 +20,7 @@ from matrix.ground.catalog.versions import Range
 from matrix.kit.parity import tiny_model
 from matrix.kit.parity.factors import FLOOR, GLOBAL_BATCH, STEPS, Difference, Leg, Point
 from matrix.kit.parity.shards import Draw, Shard, context_positions, initial, shards
-from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, Device, accepted, bare
+from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, Device, accepted, bare, sized
 
 LOSSES: Final = Path(__file__).with_name("loss.toml")
 
@@ -30,7 +30,7 @@ class MicroBatch:
     """Some samples, and of each the positions that a context parallel rank has. All are tensors.
 
     tokens, labels: int64 [samples, positions]. mask: [samples, positions], 0 where a token does not count.
-    places: int64, the flat index of each token in the global batch [GLOBAL_BATCH, SEQUENCE].
+    places: int64, the flat index of each token in the global batch [GLOBAL_BATCH, length].
     """
 
     tokens: Any
@@ -41,16 +41,17 @@ class MicroBatch:
 
 
 def global_batch(point: Point, seed: int, step: int) -> tuple[Any, Any]:
-    """Return the text [GLOBAL_BATCH, SEQUENCE + 1] of a step, and its mask [GLOBAL_BATCH, SEQUENCE]."""
+    """Return the text [GLOBAL_BATCH, length + 1] of a step, and its mask [GLOBAL_BATCH, length]."""
     import torch
 
     generator = torch.Generator().manual_seed(seed * 1000 + step)
-    text = torch.randint(0, VOCABULARY, (GLOBAL_BATCH, SEQUENCE + 1), generator=generator)
-    mask = torch.ones(GLOBAL_BATCH, SEQUENCE)
+    length = sized(point, SEQUENCE)
+    text = torch.randint(0, VOCABULARY, (GLOBAL_BATCH, length + 1), generator=generator)
+    mask = torch.ones(GLOBAL_BATCH, length)
     if point["mask"] == "uneven":
         # Each sample has another number of tokens that count, and none has no token.
-        counts = torch.randperm(SEQUENCE, generator=generator)[torch.arange(GLOBAL_BATCH) % SEQUENCE] + 1
-        order = torch.rand(GLOBAL_BATCH, SEQUENCE, generator=generator).argsort(dim=1).argsort(dim=1)
+        counts = torch.randperm(length, generator=generator)[torch.arange(GLOBAL_BATCH) % length] + 1
+        order = torch.rand(GLOBAL_BATCH, length, generator=generator).argsort(dim=1).argsort(dim=1)
         mask = (order < counts[:, None]).to(mask.dtype)
     return text, mask
 
@@ -63,7 +64,7 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
     text, mask = global_batch(point, seed, step)
     size, number = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     positions = context_positions(
-        parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank(), SEQUENCE
+        parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank(), text.shape[1] - 1
     )
     for index in range(point.count("micro_batches")):
         first = (index * size + number) * point.micro_batch
@@ -73,7 +74,7 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
             labels=text[rows, positions + 1].cuda(),
             mask=mask[rows, positions].cuda(),
             positions=positions.expand(point.micro_batch, -1).cuda(),
-            places=rows * SEQUENCE + positions,
+            places=rows * mask.shape[1] + positions,
         )
 
 
@@ -268,9 +269,9 @@ def one_step(point: Point, batches: list[Any], chunks: list[Any], optimizer: Any
         data_iterator=batches if len(chunks) > 1 else batches[0],
         model=chunks if len(chunks) > 1 else chunks[0],
         num_microbatches=point.count("micro_batches"),
-        seq_length=tiny_model.SEQUENCE,
+        seq_length=sized(point, SEQUENCE),
         micro_batch_size=point.micro_batch,
-        decoder_seq_length=tiny_model.SEQUENCE,
+        decoder_seq_length=sized(point, SEQUENCE),
         forward_only=False,
     )
     step.gradients = list(gradients(owned, optimizer))
@@ -373,7 +374,8 @@ def step_differences(
     number: int, expected: Step, steps: Sequence[Step], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Difference]:
     """Yield the differences of one step."""
-    tokens = assemble({"": (GLOBAL_BATCH * SEQUENCE,)}, parts([_losses(expected)]))
+    count = sum(values.numel() for _, values in expected.losses)
+    tokens = assemble({"": (count,)}, parts([_losses(expected)]))
     yield from _elementwise("loss", number, tokens, parts([_losses(step) for step in steps]))
     gradients = assemble(shapes, parts([expected.gradients]))
     computed = parts([step.gradients for step in steps])

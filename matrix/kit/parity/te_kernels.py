@@ -2,7 +2,7 @@
 
 TE's Python is real: modules, reductions and gathers, context parallelism, autograd functions, optimizers, the choice of
 an attention. What it calls in its compiled extension (2.1 and later) is one of the functions below, with the same
-arguments, and without a quantizer: neither FP8 nor a fused activation. Two functions are replaced in TE's Python, since
+arguments, and of FP8 what te_fp8 has; without a fused activation. Two functions are replaced in TE's Python, since
 their arguments have names there: fused_attn_fwd and fused_attn_bwd. TE chooses them as on a GPU of SM 9.0 in float16.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.kit import cpu_device, te_extension
+from matrix.kit.parity import te_fp8
 
 BACKEND: Final = "F16_arbitrary_seqlen"
 
@@ -36,6 +37,25 @@ def install(folder: Path) -> None:
     batch = torch.distributed.batch_isend_irecv
     torch.distributed.batch_isend_irecv = lambda operations: [_OneWait(work) for work in batch(operations)]
     _replace_attention()
+    _replace_bytes()
+
+
+def _replace_bytes() -> None:
+    """Let FP8 have float64 for bytes, and TE's recomputation, which it alone has, the random state of the CPU."""
+    import torch
+    from transformer_engine.pytorch import distributed
+
+    for home in ("tensor", "distributed"):
+        _widen(home, "uint8")
+    _replace(distributed, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state())
+    _replace(distributed, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
+
+
+def _widen(home: str, *names: str) -> None:
+    """Let types of torch be float64 in the modules of TE below a package."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(f"transformer_engine.pytorch.{home}") and hasattr(module, "torch"):
+            vars(module)["torch"] = _Wider(*names)
 
 
 class _OneWait:
@@ -53,9 +73,7 @@ def _replace_attention() -> None:
 
     extension: Any = sys.modules[te_extension.EXTENSION]
     extension.get_fused_attn_backend = lambda *_, **__: fused_attn.FusedAttnBackend[BACKEND]
-    for name, module in [*sys.modules.items()]:
-        if name.startswith("transformer_engine.pytorch.attention") and hasattr(module, "torch"):
-            vars(module)["torch"] = _HalfIsWide("torch")
+    _widen("attention", "float16", "half")
     _replace(utils, "canonicalize_device", lambda device: torch.device("cpu"))
     kernels: dict[str, Callable[..., Any]] = {"fused_attn_fwd": attention, "fused_attn_bwd": attention_backward}
     for name, kernel in kernels.items():
@@ -70,13 +88,17 @@ def _replace(home: types.ModuleType, name: str, replacement: Any) -> None:
             setattr(module, name, replacement)
 
 
-class _HalfIsWide(types.ModuleType):
-    """torch, whose float16 is float64: TE's attention refuses a wider type."""
+class _Wider(types.ModuleType):
+    """torch, in which some types are float64."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__("torch")
+        self._names = names
 
     def __getattr__(self, name: str) -> Any:
         import torch
 
-        return getattr(torch, "float64" if name in ("float16", "half") else name)
+        return getattr(torch, "float64" if name in self._names else name)
 
 
 def _named(signature: inspect.Signature, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,14 +115,14 @@ def generic_gemm(
 ) -> tuple[Any, Any, None, None]:
     """Return the product of rows, b * a, and the gradient of a bias; `options` begins with dtype and bias."""
     _, bias, _, gelu, _, grad, _, _, accumulate, *_ = options
-    _plain(quantizer, gelu)
+    _plain(gelu)
     has_bias = bias is not None and bias.numel() > 0
     product = scale.get("alpha", 1.0) * _product(a, a_transposed, b, b_transposed) + (
         bias if has_bias and not grad else 0
     )
     if not b_transposed:
-        product = product.view(*b.shape[:-1], -1)
-    return _written(product, out, accumulate), rows(b).sum(0) if has_bias and grad else None, None, None
+        product = product.view(*b.size()[:-1], -1)
+    return _written(product, out, accumulate, quantizer), rows(b).sum(0) if has_bias and grad else None, None, None
 
 
 def te_general_grouped_gemm(
@@ -119,7 +141,7 @@ def te_general_grouped_gemm(
 
 def _plain(*unused: Any) -> None:
     if any(unused):
-        raise te_extension.StandInError("the stand-in has no FP8, and of attention the plain one alone")
+        raise te_extension.StandInError("the stand-in has no fused activation, and of attention the plain one alone")
 
 
 def rows(tensor: Any) -> Any:
@@ -128,11 +150,13 @@ def rows(tensor: Any) -> Any:
 
 
 def _product(a: Any, a_transposed: bool, b: Any, b_transposed: bool) -> Any:
-    a, b = rows(a), rows(b)
+    a, b = te_fp8.operand(a, a_transposed), te_fp8.operand(b, not b_transposed)
     return (b.T if b_transposed else b) @ (a.T if a_transposed else a)
 
 
-def _written(values: Any, out: Any, accumulate: bool = False) -> Any:
+def _written(values: Any, out: Any, accumulate: bool = False, quantizer: Any = None) -> Any:
+    if quantizer is not None:
+        return te_fp8.quantize(values, quantizer, out)
     if out is None:
         return values
     return out.add_(values.view(out.shape)) if accumulate else out.copy_(values.view(out.shape))
@@ -142,20 +166,18 @@ def layernorm_fwd(
     values: Any, weight: Any, bias: Any, eps: float, out: Any, quantizer: Any, _: Any, __: int, centered: bool
 ) -> tuple[Any, Any, Any]:
     """Return the layer norm of each row, its mean, and the inverse of its deviation."""
-    _plain(quantizer)
     mean = values.mean(-1)
     inverse = (values.var(-1, unbiased=False) + eps).rsqrt()
     normal = (values - mean[:, None]) * inverse[:, None]
-    return _written(normal * (weight + centered) + bias, out), mean, inverse
+    return _written(normal * (weight + centered) + bias, out, quantizer=quantizer), mean, inverse
 
 
 def rmsnorm_fwd(
     values: Any, weight: Any, eps: float, out: Any, quantizer: Any, _: Any, __: int, centered: bool
 ) -> tuple[Any, None, Any]:
     """Return the norm of each row by its root mean square, and the inverse of that."""
-    _plain(quantizer)
     inverse = (values.square().mean(-1) + eps).rsqrt()
-    return _written(values * inverse[:, None] * (weight + centered), out), None, inverse
+    return _written(values * inverse[:, None] * (weight + centered), out, quantizer=quantizer), None, inverse
 
 
 def layernorm_bwd(
@@ -303,7 +325,7 @@ def multi_tensor_sgd(_: int, __: Any, lists: Sequence[Sequence[Any]], *options: 
         parameter.sub_(rate * (update + decay * parameter if late else update))
 
 
-KERNELS: Final[dict[str, Any]] = {
+KERNELS: Final[dict[str, Any]] = te_fp8.KERNELS | {
     "_num_cublas_streams": 1,  # before 2.6
     "multi_tensor_scale_tensor": multi_tensor_scale,  # the scale is a tensor
 } | {

@@ -26,9 +26,11 @@ QUERY_GROUPS: Final = 2  # of gqa
 FFN: Final = 32
 VOCABULARY: Final = 32  # tokens
 SEQUENCE: Final = 8  # tokens of a sample
+FP8_TIMES: Final = 4  # these sizes with FP8, whose kernels take matrices of multiples of 16 on each rank
 COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient to be seen
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
+FP8_MARGIN: Final = 4  # bits above the largest value of the step before, so that no value of the next saturates
 FRACTIONS: Final = {"half": 0.5, "all": 1.0}  # of the parameters that are offloaded
 
 ONE: Final = dict.fromkeys(
@@ -75,6 +77,11 @@ class Device:
         return float(torch.finfo(getattr(torch, self.dtype)).eps)
 
 
+def sized(point: Point, size: int) -> int:
+    """Return one of the sizes above as a point has it."""
+    return size if point["fp8"] == "none" else FP8_TIMES * size
+
+
 class UnsupportedError(Exception):
     """The release has no such option."""
 
@@ -116,12 +123,13 @@ def transformer_config(point: Point, device: Device) -> Any:
     """Return upstream's TransformerConfig of a point; MLATransformerConfig for latent attention."""
     from megatron.core.transformer import transformer_config as upstream
 
-    options = {**_shape(point), **_experts(point), **_layout(point), **_computing(device)}
+    options = {**_shape(point), **_experts(point), **_layout(point), **_computing(point, device)}
     kind = upstream.TransformerConfig
     if point["attention"] == "mla":
         kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
         latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4, "v_head_dim": 4}
-        options |= {**latent, "rope_type": "rope", "multi_latent_attention": True}
+        options |= {name: sized(point, size) for name, size in latent.items()}
+        options |= {"rope_type": "rope", "multi_latent_attention": True}
     return kind(**accepted(kind, options, **PLAIN, expert_tensor_parallel_size=point.count("tp")))
 
 
@@ -135,11 +143,11 @@ def _shape(point: Point) -> dict[str, Any]:
     gated = point["activation"] == "swiglu"
     return {
         "num_layers": point.count("layers"),
-        "hidden_size": HIDDEN,
+        "hidden_size": sized(point, HIDDEN),
         "num_attention_heads": HEADS,
-        "kv_channels": TE_CHANNELS if point["modules"] == "te" else None,
+        "kv_channels": sized(point, TE_CHANNELS) if point["modules"] == "te" else None,
         "num_query_groups": QUERY_GROUPS if point["attention"] == "gqa" else None,
-        "ffn_hidden_size": FFN,
+        "ffn_hidden_size": sized(point, FFN),
         "gated_linear_unit": gated,
         "activation_func": torch.nn.functional.silu if gated else torch.nn.functional.gelu,
         "normalization": "RMSNorm" if point["norm"] == "rmsnorm" else "LayerNorm",
@@ -170,7 +178,7 @@ def _experts(point: Point) -> dict[str, Any]:
         return {}
     mixture = {
         "num_moe_experts": point["experts"],
-        "moe_ffn_hidden_size": FFN,
+        "moe_ffn_hidden_size": sized(point, FFN),
         "moe_router_topk": point["topk"],
         "moe_router_load_balancing_type": point["balancing"],
         "moe_aux_loss_coeff": COEFFICIENT if "aux_loss" in str(point["balancing"]) else 0.0,
@@ -179,7 +187,7 @@ def _experts(point: Point) -> dict[str, Any]:
         "moe_router_pre_softmax": point["pre_softmax"],
         "moe_router_enable_expert_bias": point["expert_bias"],
         "moe_token_dispatcher_type": point["dispatcher"],
-        "moe_shared_expert_intermediate_size": FFN if point["shared_expert"] else None,
+        "moe_shared_expert_intermediate_size": sized(point, FFN) if point["shared_expert"] else None,
         "moe_shared_expert_gate": point["shared_gate"],
         "moe_shared_expert_overlap": point["shared_overlap"],
         "moe_latent_size": point["latent"] or None,
@@ -191,11 +199,13 @@ def _experts(point: Point) -> dict[str, Any]:
     return mixture
 
 
-def _computing(device: Device) -> dict[str, Any]:
+def _computing(point: Point, device: Device) -> dict[str, Any]:
     import torch
 
     precision = getattr(torch, device.dtype)
+    fp8 = {"fp8": "hybrid", "fp8_recipe": point["fp8"], "fp8_margin": FP8_MARGIN} if point["fp8"] != "none" else {}
     return {
+        **fp8,
         "use_cpu_initialization": device.name == CPU,
         "pipeline_dtype": precision,
         "params_dtype": precision,
@@ -345,7 +355,7 @@ def chunk(point: Point, config: Any, virtual: int | None) -> Any:
         config=config,
         transformer_layer_spec=local_layers.decoder(point, config, virtual),
         vocab_size=VOCABULARY,
-        max_sequence_length=SEQUENCE,
+        max_sequence_length=sized(point, SEQUENCE),
         pre_process=ends[0],
         post_process=ends[1],
         parallel_output=True,

@@ -245,7 +245,13 @@ def half_in_float32() -> None:
     """Let bfloat16 be what float32 was, in a rank: mixed precision has its main weights, and rounds to 24 bits."""
     import torch
 
+    half = torch.bfloat16
     torch.bfloat16 = torch.FloatTensor.dtype
+    if "transformer_engine.pytorch" in sys.modules:
+        from transformer_engine.pytorch import constants, tensor
+
+        constants.TE_DType[torch.bfloat16] = constants.TE_DType[half]
+        torch.nn.Module.bfloat16 = tensor._make_module_cast_func(torch.bfloat16)
     torch.Tensor.bfloat16 = lambda tensor: tensor.to(torch.bfloat16)
     names = {torch.bfloat16: "bfloat16"}
     copyreg.pickle(torch.dtype, lambda dtype: names.get(dtype) or str(dtype).removeprefix("torch."))
@@ -447,6 +453,8 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
+    for home in ("megatron.core.distributed.param_and_grad_buffer", "megatron.core.optimizer.distrib_optimizer"):
+        te_kernels.widen(home, "uint8")  # the bytes of FP8
 
 
 def prepare_card() -> None:

@@ -241,7 +241,9 @@ def start(shard: Shard, draw: Draw, device: Device) -> Any:
     with torch.no_grad():
         shard.parameter.copy_(initial(shard, replace(draw, move=0)))
         plain = kept(shard.parameter)
-        shard.parameter.copy_(initial(shard, draw, device.unit(shard.name)))
+        shard.parameter.copy_(values := initial(shard, draw, device.unit(shard.name)))
+        if hasattr(shard.parameter, "get_high_precision_init_val"):  # of FP8: what the optimizer begins with
+            shard.parameter.get_high_precision_init_val().copy_(values)
     return (kept(shard.parameter) - plain).flatten()
 
 

@@ -48,12 +48,17 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
 
 
 def _write(tensor: Any, quantizer: Any, output: Any) -> None:
+    import torch
+
     largest, scale = _largest(quantizer.dtype), getattr(quantizer, "scale", None)
     amax = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     if type(quantizer).__name__ == "Float8Quantizer":
         quantizer.amax.copy_(quantizer.amax.maximum(amax))
     elif type(quantizer).__name__ == "Float8CurrentScalingQuantizer":
-        scale = _current_scale(amax, quantizer, largest)
+        if quantizer.with_amax_reduction:
+            group = quantizer.amax_reduction_group
+            torch.distributed.all_reduce(amax, torch.distributed.ReduceOp.MAX, group=group)
+        scale = _scale(amax, largest, quantizer.force_pow_2_scales, quantizer.amax_epsilon)
     else:
         raise te_extension.StandInError(f"the stand-in has no {type(quantizer).__name__}")
     data = (tensor.detach() * scale).clamp(-largest, largest)
@@ -69,14 +74,24 @@ def _kept(buffer: Any, values: Any) -> Any:
     return values.contiguous() if buffer is None else buffer.copy_(values.view(buffer.shape))
 
 
-def _current_scale(amax: Any, quantizer: Any, largest: float) -> Any:
-    import torch
+def _scale(amax: Any, largest: float, power_of_2: bool, epsilon: float) -> Any:
+    amax = amax.clamp(min=epsilon)
+    scale = largest / amax if amax > 0 else amax.new_ones(amax.shape)
+    return scale.log2().floor().exp2() if power_of_2 else scale
 
-    if quantizer.with_amax_reduction:
-        torch.distributed.all_reduce(amax, torch.distributed.ReduceOp.MAX, group=quantizer.amax_reduction_group)
-    amax = amax.clamp(min=quantizer.amax_epsilon)
-    scale = largest / amax if amax > 0 else torch.ones(())
-    return scale.log2().floor().exp2() if quantizer.force_pow_2_scales else scale
+
+def compute_amax(tensor: Any, amax: Any) -> None:
+    """Write the largest absolute value of a tensor."""
+    amax.copy_(tensor.abs().max())
+
+
+def multi_tensor_compute_scale_and_scale_inv(
+    _: int, __: Any, lists: Sequence[Sequence[Any]], largest: float, power_of_2: bool, epsilon: float
+) -> None:
+    """Write the scales of amaxes, and their inverses."""
+    for amax, scale, inverse in zip(*lists, strict=True):
+        scale.copy_(_scale(amax, largest, power_of_2, epsilon))
+        inverse.copy_(scale.reciprocal())
 
 
 def _largest(dtype: Any) -> float:
@@ -96,9 +111,16 @@ def operand(tensor: Any, rowwise: bool) -> Any:
     return (tensor._transpose * tensor._scale_inv).reshape(tensor._transpose.shape[0], -1).T
 
 
-def dequantize(tensor: Any, *_: Any) -> Any:
+def named(dtype: Any) -> Any:
+    """Return torch's name of a type of TE; of two the later, which a rank has in half precision."""
+    from transformer_engine.pytorch.constants import TE_DType
+
+    return {te: ours for ours, te in TE_DType.items()}[dtype]
+
+
+def dequantize(tensor: Any, dtype: Any) -> Any:
     """Return the values of a tensor of FP8."""
-    return tensor._data * tensor._scale_inv
+    return (tensor._data * tensor._scale_inv).to(named(dtype))
 
 
 def fp8_transpose(data: Any, _: Any, *, out: Any = None) -> Any:
@@ -148,6 +170,8 @@ KERNELS: Final[dict[str, Any]] = {
         fp8_transpose,
         bgrad_quantize,
         split_quantize,
+        compute_amax,
+        multi_tensor_compute_scale_and_scale_inv,
         fused_multi_row_padding,
         fused_amax_and_scale_update_after_reduction,
     )

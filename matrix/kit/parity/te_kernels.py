@@ -20,6 +20,7 @@ from typing import Any, Final
 from matrix.kit import cpu_device, te_extension
 from matrix.kit.parity import te_fp8
 
+TE: Final = "transformer_engine.pytorch"
 BACKEND: Final = "F16_arbitrary_seqlen"
 
 
@@ -31,7 +32,7 @@ def install(folder: Path) -> None:
     te_extension.install(folder, {"get_num_cublas_streams": 1, "get_cublasLt_version": 130_000}, KERNELS)
     torch.cuda.Stream = torch.cuda.Event = stream
     cpu_device.claim_gpu()
-    torch.Tensor.is_cuda = property(lambda tensor: True)
+    torch.Tensor.is_cuda, torch.Tensor.is_cpu = property(lambda tensor: True), property(lambda tensor: False)
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     torch.cuda.device = contextlib.nullcontext
     batch = torch.distributed.batch_isend_irecv
@@ -45,16 +46,16 @@ def _replace_bytes() -> None:
     import torch
     from transformer_engine.pytorch import distributed
 
-    for home in ("tensor", "distributed"):
-        _widen(home, "uint8")
+    for home in (f"{TE}.tensor", f"{TE}.distributed"):
+        widen(home, "uint8")
     _replace(distributed, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state())
     _replace(distributed, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
 
 
-def _widen(home: str, *names: str) -> None:
-    """Let types of torch be float64 in the modules of TE below a package."""
+def widen(home: str, *names: str) -> None:
+    """Let types of torch be float64 in the modules whose names begin with a text."""
     for name, module in [*sys.modules.items()]:
-        if name.startswith(f"transformer_engine.pytorch.{home}") and hasattr(module, "torch"):
+        if name.startswith(home) and hasattr(module, "torch"):
             vars(module)["torch"] = _Wider(*names)
 
 
@@ -73,7 +74,7 @@ def _replace_attention() -> None:
 
     extension: Any = sys.modules[te_extension.EXTENSION]
     extension.get_fused_attn_backend = lambda *_, **__: fused_attn.FusedAttnBackend[BACKEND]
-    _widen("attention", "float16", "half")
+    widen(f"{TE}.attention", "float16", "half")
     _replace(utils, "canonicalize_device", lambda device: torch.device("cpu"))
     kernels: dict[str, Callable[..., Any]] = {"fused_attn_fwd": attention, "fused_attn_bwd": attention_backward}
     for name, kernel in kernels.items():
@@ -114,12 +115,14 @@ def generic_gemm(
     a: Any, a_transposed: bool, b: Any, b_transposed: bool, out: Any, quantizer: Any, *options: Any, **scale: Any
 ) -> tuple[Any, Any, None, None]:
     """Return the product of rows, b * a, and the gradient of a bias; `options` begins with dtype and bias."""
-    _, bias, _, gelu, _, grad, _, _, accumulate, *_ = options
+    dtype, bias, _, gelu, _, grad, _, _, accumulate, *_ = options
     _plain(gelu)
     has_bias = bias is not None and bias.numel() > 0
     product = scale.get("alpha", 1.0) * _product(a, a_transposed, b, b_transposed) + (
         bias if has_bias and not grad else 0
     )
+    if dtype is not None:
+        product = product.to(te_fp8.named(dtype))
     if not b_transposed:
         product = product.view(*b.size()[:-1], -1)
     return _written(product, out, accumulate, quantizer), rows(b).sum(0) if has_bias and grad else None, None, None

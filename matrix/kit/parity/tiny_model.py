@@ -203,7 +203,9 @@ def _computing(point: Point, device: Device) -> dict[str, Any]:
     import torch
 
     precision = getattr(torch, device.dtype)
-    fp8 = {"fp8": "hybrid", "fp8_recipe": point["fp8"], "fp8_margin": FP8_MARGIN} if point["fp8"] != "none" else {}
+    fp8: dict[str, Any] = {}
+    if point["fp8"] != "none":
+        fp8 = {"fp8": "hybrid", "fp8_margin": FP8_MARGIN, "fp8_recipe": point["fp8"], "fp8_param": point["fp8_params"]}
     return {
         **fp8,
         "use_cpu_initialization": device.name == CPU,
@@ -269,6 +271,7 @@ def _wrapper(point: Point) -> dict[str, Any]:
         "average_in_collective": point["average_in_collective"],
         "num_distributed_optimizer_instances": point.count("optimizer_instances"),
         "bucket_size": 2000 if point["small_buckets"] else None,
+        "fp8_param_gather": point["fp8_params"],
     }
     if point["fsdp"] != "none":  # gloo has no sum that multiplies
         options |= {"use_megatron_fsdp": True, "gradient_reduce_div_fusion": False}
@@ -388,6 +391,7 @@ def _optimizer(point: Point) -> dict[str, Any]:
         "sgd_momentum": 0.9,
         "use_distributed_optimizer": point["distributed_optimizer"] and not _layer_wise(point),
         "overlap_param_gather": point["overlap_param_gather"],
+        "fp8_recipe": point["fp8"] if point["fp8"] != "none" else None,
     }
     if point["optimizer"] == "muon":  # its default precision rounds to bfloat16
         options |= {"muon_tp_mode": point["muon_tp"], "muon_fp32_matmul_prec": "highest"}

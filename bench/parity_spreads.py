@@ -1,14 +1,14 @@
 """The tolerance of bf16 and FP8: layouts that are equal in float64 must not exceed it.
 
-    PYTHONPATH=.:CORE PYTHON bench/parity_spreads.py [--seeds 50] [--fp8] [--out ROWS.jsonl]
+    PYTHONPATH=.:CORE PYTHON bench/parity_spreads.py [--seeds 50] [--fp8 tensorwise] [--out ROWS.jsonl]
 
-PYTHON has torch, CORE is a folder with megatron-core. Each layout of each model is judged with all seeds: the
-differences from one rank as multiples of their spread; matrix.kit.parity.factors.FACTOR are allowed. What is over is
-judged in float64.
+PYTHON has torch, CORE is a folder with megatron-core, for FP8 with Transformer Engine. Each layout of each model is
+judged with all seeds: the differences from one rank as multiples of their spread; matrix.kit.parity.factors.FACTOR are
+allowed. What is over is judged in float64.
 bf16 is the CPU's, under upstream's wrapper and optimizer of half precision; what they name float32 is float64.
 
---fp8 emulates FP8 with a scale for each tensor of a rank: inputs and weights of linear layers are rounded to E4M3,
-gradients of their outputs to E5M2; the products are of bf16. It is no kernel of a card.
+With --fp8 the layers are Transformer Engine's under that recipe, with stand-ins for its kernels that round as FP8 does
+(matrix.kit.parity.te_fp8): no kernel of a card.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,58 +50,6 @@ LAYOUTS = (
     "tp=2 ep=2 etp=1 sequence_parallel=on",
 )
 DEADLINE_S = 1800.0
-
-
-@dataclass(frozen=True)
-class EmulatedFp8(Device):
-    """bf16 whose linear layers compute in FP8; their weights are moved by FP8's unit."""
-
-    def unit(self, name: str) -> float:
-        """Return that of E4M3 for the weight of a linear layer."""
-        import torch
-
-        linear = name.endswith("weight") and (".linear_" in name or name == "output_layer.weight")
-        return float(torch.finfo(torch.float8_e4m3fn).eps) if linear else super().unit(name)
-
-
-def rounded(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor as FP8 has it, its largest value at the end of the range."""
-    import torch
-
-    largest = tensor.abs().max().double()
-    scale = torch.finfo(dtype).max / largest if largest > 0 else 1.0
-    return ((tensor.double() * scale).to(torch.bfloat16).to(dtype).double() / scale).to(tensor.dtype)
-
-
-def emulate() -> None:
-    """Let upstream's linear layers round what they multiply."""
-    import torch
-    from megatron.core.tensor_parallel import layers
-
-    kind = layers.LinearWithGradAccumulationAndAsyncCommunication
-    forward, backward = kind.forward, kind.backward
-
-    def quantized(context: Any, values: Any, weight: Any, *rest: Any) -> Any:
-        operands = (rounded(tensor, torch.float8_e4m3fn) for tensor in (values, weight))
-        return forward(context, *operands, *rest)
-
-    def reverse(context: Any, gradient: Any) -> Any:
-        return backward(context, rounded(gradient, torch.float8_e5m2))
-
-    kind.forward, kind.backward = staticmethod(quantized), staticmethod(reverse)
-
-
-def emulating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what trains, in a rank, which is a process of its own."""
-    done: list[bool] = []
-
-    def train(leg: Any, draw: Draw, folder: Any, device: Device) -> Any:
-        if isinstance(device, EmulatedFp8) and not done:
-            emulate()
-            done.append(True)
-        return original(leg, draw, folder, device)
-
-    return train
 
 
 def layouts(model: str) -> list[Point]:
@@ -167,16 +114,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--moves", type=int, default=8)
     parser.add_argument("--model", action="append", help="one of these alone")
-    parser.add_argument("--fp8", action="store_true")
+    parser.add_argument("--fp8", metavar="RECIPE")
     parser.add_argument("--out", type=Path, default=Path("reports/out/parity-spreads.jsonl"))
     parsed = parser.parse_args()
-    kind = EmulatedFp8 if parsed.fp8 else Device
-    device = kind(dtype="bfloat16", moves=parsed.moves)
-    layout_step.run = emulating(layout_step.run)
-    campaign.prepare({})
+    device = Device(dtype="bfloat16", moves=parsed.moves)
+    campaign.prepare_cell()
+    models = parsed.model or MODELS
+    if parsed.fp8:
+        models = [f"modules=te fp8={parsed.fp8} {model}" for model in models]
     every = []
     with parsed.out.open("w") as file:
-        for points in map(layouts, parsed.model or MODELS):
+        for points in map(layouts, models):
             judged = []
             for row in rows(points, range(1, 1 + parsed.seeds), device):
                 file.write(json.dumps(row) + "\n")

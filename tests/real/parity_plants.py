@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from matrix.kit.parity import campaign, layout_step, local_layers
 from matrix.kit.parity.factors import Leg, Point
@@ -274,6 +274,45 @@ def te_wrong_correction() -> None:
     context_parallel.flash_attn_fwd_softmax_lse_correction = lambda total, part: original(total, part + 1e-3)
 
 
+def fp8_own_scales() -> None:
+    """Ranks quantize their parts of a sequence with scales of their own, and gather them."""
+    from transformer_engine.pytorch.module import layernorm_linear, linear
+
+    linear.set_quantizer_amax_reduction_group = lambda *_: None
+    layernorm_linear.set_quantizer_amax_reduction_group = lambda *_: None
+
+
+def fp8_own_amaxes() -> None:
+    """Delayed scaling does not reduce the largest values over the ranks."""
+    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+
+    FP8GlobalStateManager.reduce_tensor_across_group_op_max = staticmethod(lambda *_: None)
+
+
+def fp8_stale_transpose() -> None:
+    """The transposes of parameters in FP8 are not made again after the optimizer's step."""
+    from megatron.core import fp8_utils
+
+    fp8_utils.te_post_all_gather_processing = lambda *_: None
+
+
+def fp8_parts_with_own_scales() -> None:
+    """Each data parallel rank quantizes its part of a parameter with a scale of its own."""
+    import torch
+    from transformer_engine.pytorch.tensor import utils
+
+    original, reduce = utils._cast_master_weights_to_fp8_current_scaling, torch.distributed.all_reduce
+
+    def cast(*arguments: Any, **keywords: Any) -> None:
+        torch.distributed.all_reduce = lambda *_, **__: None
+        try:
+            original(*arguments, **keywords)
+        finally:
+            torch.distributed.all_reduce = reduce
+
+    utils._cast_master_weights_to_fp8_current_scaling = cast
+
+
 def local_modules() -> None:
     """The ranks have Megatron-LM's own layers, which compute what Transformer Engine's on one rank do."""
     original = local_layers.decoder
@@ -302,6 +341,10 @@ TE_PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "te dropped expert": (te_dropped_expert, "modules=te experts=4 dp=2 ep=2", "gradient"),
     "te wrong mask": (te_wrong_mask, "modules=te cp=2", "loss"),
     "te wrong correction": (te_wrong_correction, "modules=te cp=2", "loss"),
+    "te none of fp8": (None, "modules=te fp8=delayed tp=2 dp=2 sequence_parallel=on experts=4 ep=2 etp=1", ""),
+    "te none of current fp8": (None, "modules=te fp8=tensorwise tp=2 pp=2 sequence_parallel=on recompute=full", ""),
+    "fp8 own scales": (fp8_own_scales, "modules=te fp8=tensorwise tp=2 sequence_parallel=on", "loss"),
+    "fp8 own amaxes": (fp8_own_amaxes, "modules=te fp8=delayed tp=2 sequence_parallel=on", "loss"),
 }
 PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "none": (None, "tp=2", ""),
@@ -338,11 +381,18 @@ MIXED_PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
     "muon not gathered": (muon_not_gathered, "optimizer=muon dp=2 distributed_optimizer=on", "parameter"),
     "mixed wrong reduction": (wrong_reduction, "tp=2", "loss"),
 }
+FP8_PARAMETERS: Final = "modules=te optimizer=adam dp=2 distributed_optimizer=on fp8_params=on"
+TE_MIXED_PLANTS: dict[str, tuple[Callable[[], None] | None, str, str]] = {
+    "te none of fp8 parameters": (None, f"{FP8_PARAMETERS} fp8=delayed", ""),
+    "fp8 stale transpose": (fp8_stale_transpose, f"{FP8_PARAMETERS} fp8=tensorwise", "gradient"),
+    "fp8 parts with own scales": (fp8_parts_with_own_scales, f"{FP8_PARAMETERS} fp8=tensorwise", "loss"),
+}
 
 
 def main() -> None:
     """Judge the point of each defect, or of those named, by two seeds; in a cell with Transformer Engine of its own."""
-    plants = TE_PLANTS if campaign.prepare_cell() else {**PLANTS, **MIXED_PLANTS}
+    exact, mixed = (TE_PLANTS, TE_MIXED_PLANTS) if campaign.prepare_cell() else (PLANTS, MIXED_PLANTS)
+    plants = {**exact, **mixed}
     original, comparisons = layout_step.run, campaign.Comparisons()
     for name in sys.argv[1:] or plants:
         plant, text, _ = plants[name]
@@ -355,7 +405,7 @@ def main() -> None:
 
         layout_step.run = run  # type: ignore[assignment]
         for seed in (1, 2):
-            dtype = "mixed" if name in MIXED_PLANTS else "float64"
+            dtype = "mixed" if name in mixed else "float64"
             answer = comparisons.judge(campaign.ParityTask(point, seed, dtype=dtype))
             first = str(answer.deviations[0]) if answer.deviations else answer.text
             row = {"plant": name, "seed": seed, "outcome": answer.outcome, "first": first}

@@ -15,7 +15,7 @@ import pytest
 from matrix.ground.catalog.loading import load
 from matrix.prove.parity.campaigns import CoreCell, core_cell
 from tests.real.conftest import ROOT
-from tests.real.parity_plants import MIXED_PLANTS, PLANTS, TE_PLANTS
+from tests.real.parity_plants import MIXED_PLANTS, PLANTS, TE_MIXED_PLANTS, TE_PLANTS
 from tests.schemas import items_of
 
 POINT = "experts=4 per_token_loss=on balancing=aux_loss"
@@ -55,7 +55,9 @@ def outcomes(cell: CoreCell, *points: str, dtype: str = "float64") -> list[tuple
     return found[::2]
 
 
-@pytest.mark.parametrize(("te", "plants"), [("", {**PLANTS, **MIXED_PLANTS}), ("2.18.0", TE_PLANTS)])
+@pytest.mark.parametrize(
+    ("te", "plants"), [("", {**PLANTS, **MIXED_PLANTS}), ("2.18.0", {**TE_PLANTS, **TE_MIXED_PLANTS})]
+)
 def test_every_planted_defect_deviates(te: str, plants: Mapping[str, Any]) -> None:
     rows = run(core_cell(load(), "0.19.2", print, te), "tests.real.parity_plants")
     assert len(rows) == 2 * len(plants)

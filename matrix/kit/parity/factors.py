@@ -382,6 +382,12 @@ CONSTRAINTS: Final = (
         lambda p: p["resume"] == "none" or _resumable(p.writer, p),
     ),
     Constraint(
+        "resumed parameters in FP8",
+        "upstream writes those of a card dequantized; it takes the CPU's for plain tensors",
+        ("fp8_params", "resume"),
+        lambda p: not p["fp8_params"] or p["resume"] == "none",
+    ),
+    Constraint(
         "biases of experts",
         "megatron-core refuses them under tensor parallel and in a shared expert",
         ("bias", "experts", "shared_expert", "tp", "etp"),

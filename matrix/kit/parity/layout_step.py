@@ -213,7 +213,8 @@ def run(leg: Leg, draw: Draw, checkpoint: Path, device: Device) -> Numbers:
     chunks = tiny_model.model_chunks(point, config)
     tied = not point["untied"]
     owned = [shard for module in chunks for shard in shards(bare(module), config, tied=tied)]
-    moves = [start(shard, replace(draw, seed=draw.seed + steps.start), device) for shard in owned]
+    begun = replace(draw, seed=draw.seed + steps.start)
+    moves = [start(shard, begun, device.unit(shard.name, point["fp8"])) for shard in owned]
     chunks = tiny_model.data_parallel(point, config, chunks, device)
     if point["fsdp"] != "none":
         owned = tiny_model.divided(owned, chunks)
@@ -234,17 +235,20 @@ def run(leg: Leg, draw: Draw, checkpoint: Path, device: Device) -> Numbers:
     return numbers
 
 
-def start(shard: Shard, draw: Draw, device: Device) -> Any:
+def start(shard: Shard, draw: Draw, unit: float) -> Any:
     """Give a shard its initial values; return by how much a move changes them, flat."""
     import torch
 
     with torch.no_grad():
-        shard.parameter.copy_(initial(shard, replace(draw, move=0)))
-        plain = kept(shard.parameter)
-        shard.parameter.copy_(values := initial(shard, draw, device.unit(shard.name)))
-        if hasattr(shard.parameter, "get_high_precision_init_val"):  # of FP8: what the optimizer begins with
-            shard.parameter.get_high_precision_init_val().copy_(values)
-    return (kept(shard.parameter) - plain).flatten()
+        plain = placed(shard, initial(shard, replace(draw, move=0)))
+        return (placed(shard, initial(shard, draw, unit)) - plain).flatten()
+
+
+def placed(shard: Shard, values: Any) -> Any:
+    """Write the values of a parameter; return those from which the optimizer begins, of FP8 the ones beside it."""
+    shard.parameter.copy_(values)
+    beside = getattr(shard.parameter, "get_high_precision_init_val", None)
+    return kept(beside().copy_(values) if beside else shard.parameter)
 
 
 def prepare(config: Any, chunks: list[Any], optimizer: Any, point: Point) -> None:

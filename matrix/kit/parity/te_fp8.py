@@ -1,9 +1,9 @@
-"""Transformer Engine's FP8 without its rounding, so that layouts have the same numbers but where its Python is wrong.
+"""Transformer Engine's FP8, rounded or not: without rounding, layouts differ only where its Python is wrong.
 
 Quantizers, tensors, caches, gathers and reductions of TE are real. Its kernels of a scale for each tensor are the
-functions below: they scale, saturate and transpose as those of SM 9.0 do, and keep in float64 what FP8 would round. A
-product takes the transpose where that of SM 9.0 does, so that a stale one shows. Source: csrc/quantizer.cpp, recipe
-and gemm of Transformer Engine 2.18.
+functions below. They scale, saturate and transpose as those of SM 9.0 do, and keep the result in float64: values of
+half precision are rounded to FP8, wider ones are not. A product takes the transpose where that of SM 9.0 does, so that
+a stale one shows. Source: csrc/quantizer.cpp, recipe and gemm of Transformer Engine 2.18.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PLACES: Final = {
     "FP8FwdTensors": [f"GEMM{gemm}_{role}" for gemm in (1, 2, 3) for role in ("INPUT", "WEIGHT", "OUTPUT")],
     "FP8BwdTensors": [f"GRAD_{role}{gemm}" for gemm in (1, 2, 3) for role in ("OUTPUT", "INPUT")],
 }
-LARGEST: Final = {"kFloat8E4M3": 448.0, "kFloat8E5M2": 57344.0}
+TYPES: Final = {"kFloat8E4M3": "float8_e4m3fn", "kFloat8E5M2": "float8_e5m2"}
+HALF: Final = 2  # bytes
 
 
 def quantize(tensor: Any, quantizer: Any, output: Any = None, noop: Any = None) -> Any:
@@ -36,8 +37,9 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
     import torch
     from transformer_engine.pytorch.tensor.float8_tensor import Float8Tensor
 
-    data = torch.empty(tuple(shape)) if quantizer.rowwise_usage else None
-    transpose = torch.empty(shape[-1], *shape[:-1]) if quantizer.columnwise_usage else None
+    turned, wide = (shape[-1], *shape[:-1]), torch.float64
+    data = torch.empty(tuple(shape), dtype=wide) if quantizer.rowwise_usage else None
+    transpose = torch.empty(turned, dtype=wide) if quantizer.columnwise_usage else None
     options = {
         "data": data, "data_transpose": transpose, "fp8_scale_inv": torch.ones(1), "fp8_dtype": quantizer.dtype,
         "quantizer": quantizer,
@@ -50,7 +52,9 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
 def _write(tensor: Any, quantizer: Any, output: Any) -> None:
     import torch
 
-    largest, scale = _largest(quantizer.dtype), getattr(quantizer, "scale", None)
+    kind: Any = _type(quantizer.dtype)
+    scale: Any = getattr(quantizer, "scale", None)
+    largest = torch.finfo(kind).max
     amax = tensor.abs().max() if tensor.numel() else tensor.new_zeros(())
     if type(quantizer).__name__ == "Float8Quantizer":
         quantizer.amax.copy_(quantizer.amax.maximum(amax))
@@ -61,7 +65,9 @@ def _write(tensor: Any, quantizer: Any, output: Any) -> None:
         scale = _scale(amax, largest, quantizer.force_pow_2_scales, quantizer.amax_epsilon)
     else:
         raise te_extension.StandInError(f"the stand-in has no {type(quantizer).__name__}")
-    data = (tensor.detach() * scale).clamp(-largest, largest)
+    data = (tensor.detach().double() * scale).clamp(-largest, largest)
+    if tensor.element_size() == HALF:
+        data = data.to(kind).double()
     output._scale_inv.copy_(scale.reciprocal().view(output._scale_inv.shape))
     output._data = _kept(output._data, data) if quantizer.rowwise_usage else None
     turned = data.reshape(-1, data.shape[-1]).T.reshape(data.shape[-1], *data.shape[:-1])
@@ -94,10 +100,12 @@ def multi_tensor_compute_scale_and_scale_inv(
         inverse.copy_(scale.reciprocal())
 
 
-def _largest(dtype: Any) -> float:
+def _type(dtype: Any) -> Any:
+    """Return torch's type of FP8 that a type of TE is."""
+    import torch
     import transformer_engine_torch as extension
 
-    return next(value for name, value in LARGEST.items() if int(getattr(extension.DType, name)) == int(dtype))
+    return next(getattr(torch, name) for te, name in TYPES.items() if int(getattr(extension.DType, te)) == int(dtype))
 
 
 def operand(tensor: Any, rowwise: bool) -> Any:
@@ -152,7 +160,7 @@ def fused_amax_and_scale_update_after_reduction(
     """Move each history [length, tensors] on by one amax, and set the scales [tensors] from it."""
     import torch
 
-    largest, counts = _largest(dtype) * 2.0**-margin, [history.shape[1] for history in histories]
+    largest, counts = torch.finfo(_type(dtype)).max * 2.0**-margin, [history.shape[1] for history in histories]
     for amax, history, scale in zip(reduced.split(counts), histories, scales, strict=True):
         last = torch.where(amax != 0, amax, history[0])
         rolled = torch.cat([history[1:], last[None]])
@@ -163,6 +171,10 @@ def fused_amax_and_scale_update_after_reduction(
 
 
 KERNELS: Final[dict[str, Any]] = {
+    "fused_multi_row_unpadding": fused_multi_row_padding,
+    "create_empty_quantized_tensor": create,
+    **{name: IntEnum(name, places, start=0) for name, places in PLACES.items()},
+} | {
     kernel.__name__: kernel
     for kernel in (
         quantize,
@@ -176,5 +188,3 @@ KERNELS: Final[dict[str, Any]] = {
         fused_amax_and_scale_update_after_reduction,
     )
 }
-KERNELS |= {"fused_multi_row_unpadding": fused_multi_row_padding, "create_empty_quantized_tensor": create}
-KERNELS |= {name: IntEnum(name, places, start=0) for name, places in PLACES.items()}

@@ -32,7 +32,8 @@ def install(folder: Path) -> None:
     te_extension.install(folder, {"get_num_cublas_streams": 1, "get_cublasLt_version": 130_000}, KERNELS)
     torch.cuda.Stream = torch.cuda.Event = stream
     cpu_device.claim_gpu()
-    torch.Tensor.is_cuda, torch.Tensor.is_cpu = property(lambda tensor: True), property(lambda tensor: False)
+    torch.Tensor.is_cuda = property(lambda tensor: True)
+    torch.Tensor.is_cpu = property(lambda _: not sys._getframe(1).f_globals["__name__"].startswith(TE))
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     torch.cuda.device = contextlib.nullcontext
     batch = torch.distributed.batch_isend_irecv
@@ -328,21 +329,25 @@ def multi_tensor_sgd(_: int, __: Any, lists: Sequence[Sequence[Any]], *options: 
         parameter.sub_(rate * (update + decay * parameter if late else update))
 
 
-KERNELS: Final[dict[str, Any]] = te_fp8.KERNELS | {
-    "_num_cublas_streams": 1,  # before 2.6
-    "multi_tensor_scale_tensor": multi_tensor_scale,  # the scale is a tensor
-} | {
-    kernel.__name__: kernel
-    for kernel in (
-        generic_gemm,
-        te_general_grouped_gemm,
-        layernorm_fwd,
-        layernorm_bwd,
-        rmsnorm_fwd,
-        rmsnorm_bwd,
-        multi_tensor_scale,
-        multi_tensor_l2norm,
-        multi_tensor_adam,
-        multi_tensor_sgd,
-    )
-}
+KERNELS: Final[dict[str, Any]] = (
+    te_fp8.KERNELS
+    | {
+        "_num_cublas_streams": 1,  # before 2.6
+        "multi_tensor_scale_tensor": multi_tensor_scale,  # the scale is a tensor
+    }
+    | {
+        kernel.__name__: kernel
+        for kernel in (
+            generic_gemm,
+            te_general_grouped_gemm,
+            layernorm_fwd,
+            layernorm_bwd,
+            rmsnorm_fwd,
+            rmsnorm_bwd,
+            multi_tensor_scale,
+            multi_tensor_l2norm,
+            multi_tensor_adam,
+            multi_tensor_sgd,
+        )
+    }
+)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from matrix.kit import cpu_device
-from matrix.kit.parity.factors import CPU, FLOAT64, TOLERANCE, Leg, Point
+from matrix.kit.parity.factors import CPU, FLOAT64, TOLERANCE, Leg, Point, Value
 from matrix.kit.parity.shards import Shard
 
 HIDDEN: Final = 16
@@ -70,11 +70,13 @@ class Device:
     idle: float = 1e-12
     mixed: bool = False
 
-    def unit(self, name: str) -> float:
-        """Return one unit in the last place of 1.0 as a parameter has it."""
+    def unit(self, name: str, fp8: Value = "none") -> float:
+        """Return one unit in the last place of 1.0 as a parameter has it, of linear layers with FP8 as E4M3 has it."""
         import torch
 
-        return float(torch.finfo(getattr(torch, self.dtype)).eps)
+        rounded = self.dtype != FLOAT64 and not self.mixed and fp8 != "none"
+        linear = rounded and name.endswith("weight") and ".linear_" in name
+        return float(torch.finfo(torch.float8_e4m3fn if linear else getattr(torch, self.dtype)).eps)
 
 
 def sized(point: Point, size: int) -> int:

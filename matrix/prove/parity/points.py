@@ -170,9 +170,10 @@ class Space:
         }
         choices |= {name: [self.given[name]] for name, values in choices.items() if not values}
         choices |= {name: [value] for name, value in self.given.chosen}
-        needs = {name: factor.needs.items() for name, factor in factors().items()}
-        possible = {name: all(set(allowed) & set(choices[need]) for need, allowed in needs[name]) for name in choices}
-        return {name: values if possible[name] else values[:1] for name, values in choices.items()}
+        for name, factor in factors().items():  # what one of them needs stands before it
+            if not all(set(allowed) & set(choices[need]) for need, allowed in factor.needs.items()):
+                choices[name] = choices[name][:1]
+        return choices
 
     def avoids(self, point: Point) -> bool:
         """Return whether the point contains an avoided cause."""

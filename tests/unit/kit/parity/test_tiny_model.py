@@ -53,7 +53,7 @@ def options(point: Point) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "dtype"), [("cpu", "float64"), ("cuda", "bfloat16")])
 def test_weights_are_made_on_the_device(torch: Any, name: str, dtype: str) -> None:
     """A model that stays on the CPU is refused by upstream's optimizer of half precision."""
-    options = tiny_model._computing(Device(name, dtype=dtype))
+    options = tiny_model._computing(Point(), Device(name, dtype=dtype))
     assert (options["use_cpu_initialization"], options["params_dtype"]) == (name == "cpu", dtype)
     assert options["bf16"] is (dtype == "bfloat16")
 

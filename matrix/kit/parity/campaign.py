@@ -453,7 +453,7 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
-    for home in ("megatron.core.distributed.param_and_grad_buffer", "megatron.core.optimizer.distrib_optimizer"):
+    for home in ("megatron.core.distributed", "megatron.core.optimizer"):
         te_kernels.widen(home, "uint8")  # the bytes of FP8
 
 

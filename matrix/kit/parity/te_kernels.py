@@ -21,6 +21,7 @@ from matrix.kit import cpu_device, te_extension
 from matrix.kit.parity import te_fp8
 
 TE: Final = "transformer_engine.pytorch"
+CUDA: Final = "12.9"  # from here on TE has FP8 in blocks on SM 9.0
 BACKEND: Final = "F16_arbitrary_seqlen"
 
 
@@ -32,14 +33,22 @@ def install(folder: Path) -> None:
     te_extension.install(folder, {"get_num_cublas_streams": 1, "get_cublasLt_version": 130_000}, KERNELS)
     torch.cuda.Stream = torch.cuda.Event = stream
     cpu_device.claim_gpu()
+    torch.version.cuda = torch.version.cuda or CUDA
     torch.Tensor.is_cuda = property(lambda tensor: True)
     torch.Tensor.is_cpu = property(lambda _: not sys._getframe(1).f_globals["__name__"].startswith(TE))
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     torch.cuda.device = contextlib.nullcontext
     batch = torch.distributed.batch_isend_irecv
+    torch.distributed._coalescing_manager = _one_by_one(torch.distributed._coalescing_manager)
     torch.distributed.batch_isend_irecv = lambda operations: [_OneWait(work) for work in batch(operations)]
     _replace_attention()
     _replace_bytes()
+
+
+def _one_by_one(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's context of collectives that are one for a device, where each is made by itself: gloo has none."""
+    done = contextlib.nullcontext(types.SimpleNamespace(wait=lambda: None))
+    return lambda group=None, device=None, async_ops=False: done if device else original(group, None, async_ops)
 
 
 def _replace_bytes() -> None:

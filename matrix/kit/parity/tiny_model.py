@@ -26,7 +26,8 @@ QUERY_GROUPS: Final = 2  # of gqa
 FFN: Final = 32
 VOCABULARY: Final = 32  # tokens
 SEQUENCE: Final = 8  # tokens of a sample
-FP8_TIMES: Final = 4  # these sizes with FP8, whose kernels take matrices of multiples of 16 on each rank
+# These sizes are larger with FP8: its kernels take matrices of multiples of 16 on each rank, blocks have 128 values.
+FP8_TIMES: Final[Mapping[Value, int]] = {"none": 1, "delayed": 4, "tensorwise": 4, "blockwise": 8, "mxfp8": 4}
 COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient to be seen
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
@@ -81,7 +82,7 @@ class Device:
 
 def sized(point: Point, size: int) -> int:
     """Return one of the sizes above as a point has it."""
-    return size if point["fp8"] == "none" else FP8_TIMES * size
+    return size * FP8_TIMES[point["fp8"]]
 
 
 class UnsupportedError(Exception):
@@ -207,7 +208,12 @@ def _computing(point: Point, device: Device) -> dict[str, Any]:
     precision = getattr(torch, device.dtype)
     fp8: dict[str, Any] = {}
     if point["fp8"] != "none":
-        fp8 = {"fp8": "hybrid", "fp8_margin": FP8_MARGIN, "fp8_recipe": point["fp8"], "fp8_param": point["fp8_params"]}
+        fp8 = {
+            "fp8": "hybrid" if point["fp8"] in ("delayed", "tensorwise") else "e4m3",
+            "fp8_margin": FP8_MARGIN if device.name == CPU else 0,
+            "fp8_recipe": point["fp8"],
+            "fp8_param": point["fp8_params"],
+        }
     return {
         **fp8,
         "use_cpu_initialization": device.name == CPU,
@@ -381,7 +387,8 @@ def optimizer(point: Point, config: Any, chunks: list[Any], device: Device) -> A
     if point["offload"] != "none" and device.name == CPU:
         _claim_card()
     options = {**_optimizer(point), "params_dtype": config.params_dtype, "bf16": config.bf16}
-    return get_megatron_optimizer(OptimizerConfig(**accepted(OptimizerConfig, options)), chunks)
+    plain = {"fp8_recipe": point["fp8"]}  # before 0.13
+    return get_megatron_optimizer(OptimizerConfig(**accepted(OptimizerConfig, options, **plain)), chunks)
 
 
 def _optimizer(point: Point) -> dict[str, Any]:

@@ -60,7 +60,7 @@ PRONOUNS: Final = frozenset(WORDS.split())
 UNTESTED: Final = {
     "matrix/__main__.py": "Ctrl-C before one call, of matrix/cli/main.py: tests/unit/cli/test_main.py",
     **dict.fromkeys(
-        [f"matrix/kit/parity/{name}.py" for name in ("layout_step", "local_layers", "te_kernels")],
+        [f"matrix/kit/parity/{name}.py" for name in ("layout_step", "local_layers", "te_fp8", "te_kernels")],
         "all of it needs torch and megatron-core: tests/real/test_parity.py",
     ),
 }

@@ -1,16 +1,15 @@
 """Transformer Engine's FP8, rounded or not: without rounding, layouts differ only where its Python is wrong.
 
-Quantizers, tensors, caches, gathers and reductions of TE are real. Its kernels are the functions below, with
-a scale for each tensor or block. They scale, saturate and transpose as those of SM 9.0 do, and keep the result in float64: values of
-half precision are rounded to FP8, wider ones are not. A product takes the transpose where that of SM 9.0 does, so that
-a stale one shows. Source: csrc/quantizer.cpp, recipe and gemm of Transformer Engine 2.18.
+Quantizers, tensors, caches, gathers and reductions of TE are real. Its kernels are the functions below, with a scale
+for each tensor or block. They scale, saturate and transpose as those of SM 9.0 do, and keep the result in float64:
+values of half precision are rounded to FP8, wider ones are not. A product takes the transpose where that of SM 9.0
+does, so that a stale one shows. Source: csrc/quantizer.cpp, recipe and gemm of Transformer Engine 2.18.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from inspect import signature
 from typing import Any, Final
 
 from matrix.kit import te_extension
@@ -47,7 +46,7 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
     options = {"fp8_dtype": quantizer.dtype, "quantizer": quantizer}
     if type(quantizer).__name__ == BLOCKS:
         kind = tensor.float8_blockwise_tensor.Float8BlockwiseQTensor
-        if hasattr(quantizer, "all_gather_usage") or "fake_dtype" not in signature(kind.__mro__[1].__new__).parameters:
+        if not hasattr(kind, "get_usages") or hasattr(quantizer, "all_gather_usage"):
             raise te_extension.StandInError("the stand-in has FP8 in blocks from Transformer Engine 2.12 on")
         options |= {"rowwise_data": data, "columnwise_data": transpose}
         for name, used in (("rowwise", quantizer.rowwise_usage), ("columnwise", quantizer.columnwise_usage)):
@@ -65,7 +64,8 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
 def _write(tensor: Any, quantizer: Any, output: Any) -> None:
     values = tensor.detach().double()
     if type(quantizer).__name__ == BLOCKS:
-        return _write_blocks(values, quantizer, output, rounded=_is_half(tensor))
+        _write_blocks(values, quantizer, output, rounded=_is_half(tensor))
+        return
     scale = _scale_of(values, quantizer)
     data = _limited(values * scale, quantizer, rounded=_is_half(tensor))
     output._scale_inv.copy_(scale.reciprocal().view(output._scale_inv.shape))
@@ -110,7 +110,7 @@ def _limited(scaled: Any, quantizer: Any, *, rounded: bool) -> Any:
 
 
 def _blocks(matrix: Any, quantizer: Any, *, rounded: bool) -> tuple[Any, Any]:
-    """Return a matrix with a scale for 128 of a row, or for 128 x 128, and the inverse scales as a product takes them."""
+    """Return a matrix with scales for 128 of a row, or for 128 x 128, and the inverses as a product takes them."""
     import torch
 
     square, (count, width) = quantizer.block_scaling_dim == SQUARE, matrix.shape

@@ -45,8 +45,12 @@ def _held(holder: Any) -> Any:
         return list(holder)
     if isinstance(holder, functools._lru_cache_wrapper):
         return {}
-    values = getattr(holder, "__dict__", holder)
-    return {name: value for name, value in values.items() if name not in PYTHONS}
+    return {name: value for name, value in _names(holder).items() if name not in PYTHONS}
+
+
+def _names(holder: Any) -> Any:
+    """Return the values of a dictionary by key, of a module, class or object by name."""
+    return holder if isinstance(holder, dict) else vars(holder)
 
 
 def _put_back(holder: Any, held: Any) -> None:
@@ -62,7 +66,7 @@ def _put_back(holder: Any, held: Any) -> None:
         if isinstance(holder, type):  # whose names are a view
             remove, put = partial(type.__delattr__, holder), partial(type.__setattr__, holder)
         else:
-            values = getattr(holder, "__dict__", holder)
+            values = _names(holder)
             remove, put = values.__delitem__, values.__setitem__
         for name in now.keys() - held.keys():
             remove(name)

@@ -317,13 +317,16 @@ class Comparisons:
         from matrix.kit.parity import layout_step
 
         try:
-            reference = self._reference(task, run)
+            reference, lived = self._reference(task, run)
+            run.lived = lived
             if isinstance(reference, ParityAnswer):
                 return reference
+            run.lived = False
             device = DEVICES[self.name][task.dtype]
             measured = measure(task.point, [Draw(task.seed)], task.deadline, device, run)
             if isinstance(measured, ParityAnswer):
                 return measured
+            run.lived |= lived
             differences = [row for ranks in measured[0] for row in layout_step.differences(reference.numbers, ranks)]
             deviations = compare(differences, reference.tolerance)
             return ParityAnswer(
@@ -336,7 +339,7 @@ class Comparisons:
         except layout_step.NoNumberError as error:
             return ParityAnswer("no number", text=str(error))
 
-    def _reference(self, task: ParityTask, run: LegRunner) -> Any:
+    def _reference(self, task: ParityTask, run: LegRunner) -> tuple[Any, bool]:
         key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[self.name][task.dtype]
         if key not in self.references or (run.fresh and self.references[key][1]):
             draws = [Draw(task.seed, move) for move in range(1 + device.moves)]
@@ -345,9 +348,7 @@ class Comparisons:
                 del self.references[next(iter(self.references))]
             refused = isinstance(measured, ParityAnswer)
             self.references[key] = measured if refused else ReferenceNumbers.of(device, measured), run.lived
-        numbers, lived = self.references[key]
-        run.lived |= lived
-        return numbers
+        return self.references[key]
 
 
 def is_taken(answer: ParityAnswer, lived: bool) -> bool:

@@ -88,14 +88,10 @@ class Ranks:
         Output goes to rank-N.log in `folder`.
         """
         self.bodies += 1
-        try:
-            for connection in self.connections:
-                with contextlib.suppress(OSError):  # the rank has ended, as is seen below
-                    connection.send((body, folder))
-            answers, late = self._answers(deadline_s, grace_s)
-        except BaseException:
-            self.end()
-            raise
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # the rank has ended, as is seen below
+                connection.send((body, folder))
+        answers, late = self._answers(deadline_s, grace_s)
         if len(answers) == len(self.pids) and not any(answers.values()):
             return []
         for rank, status in enumerate(self.end()):

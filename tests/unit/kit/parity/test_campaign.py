@@ -16,7 +16,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity import campaign, forked_ranks, layout_step
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
-from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Point
+from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Difference, Point, Tolerance
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
 from matrix.kit.rank import Rank
@@ -195,6 +195,35 @@ def test_what_is_not_equal_is_judged_afresh(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert answers == ["number 1", "number 3", "number 3"]
     assert measured == [("layers=2", False), ("layers=4", False), ("layers=4", True)]
+
+
+@pytest.mark.parametrize(
+    ("refuses", "lived", "runs"),
+    [
+        (False, "reference", 4),
+        (False, "layout", 3),
+        (True, "reference", 2),  # which does not decide whether the layout is refused
+        (True, "layout", 3),
+        (False, "", 2),
+    ],
+)
+def test_lived_ranks_that_decide_are_replaced(
+    refuses: bool, lived: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[bool] = []
+
+    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device, run: Any) -> Any:
+        layout = point != point.reference()
+        run.lived |= not run.fresh and lived == ("layout" if layout else "reference")
+        measured.append(run.fresh)
+        return ParityAnswer("refused") if refuses and layout else [[()]]
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    monkeypatch.setattr(campaign.ReferenceNumbers, "of", lambda *_: campaign.ReferenceNumbers(None, Tolerance()))
+    deviation = Difference("loss", "", 0, 0, 1.0, 1.0, None)
+    monkeypatch.setattr(layout_step, "differences", lambda *_: [deviation])
+    answer = Comparisons(CARD).judge(ParityTask(Point.parse("tp=2"), dtype="bfloat16"))
+    assert (answer.outcome, len(measured)) == ("refused" if refuses else "deviates", runs)
 
 
 def test_every_dtype_of_a_device_is_known() -> None:

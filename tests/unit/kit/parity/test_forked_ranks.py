@@ -57,6 +57,13 @@ def exit_well(rank: int) -> None:
     os._exit(0)
 
 
+def leave_a_child(rank: int) -> None:
+    """It keeps the connection of the rank, which ends without an answer."""
+    if os.fork():
+        os._exit(3)
+    time.sleep(600)
+
+
 def signalled(number: int, rank: int) -> None:
     os.kill(os.getpid(), number)
 
@@ -116,6 +123,7 @@ def test_ranks_run_bodies_in_the_same_processes(tmp_path: Path) -> None:
         (partial(signalled, signal.SIGUSR1), 60, ["killed", "killed"]),
         (sleep, 0.1, ["timeout", "timeout"]),
         (exit_well, 60, ["killed", "killed"]),
+        (leave_a_child, 60, ["killed", "killed"]),
     ],
 )
 def test_failure_ends_all_ranks_that_lived(
